@@ -1,0 +1,1 @@
+"""Rematerialization planners over plain graphs: bytes and seconds in, a plan out; no JAX."""

@@ -1,0 +1,127 @@
+"""What a planner is given: the ops of one training step, cut into stages, as plain numbers.
+
+A `Graph` is a step's value and gradient at the granularity at which a compiler keeps arrays in
+memory. Its `Stage`s run forward in order and backward in reverse order; that is the unit whose
+order the compiled program keeps, so a plan decides per stage what its forward leaves behind.
+
+An `Op` is one or several equations that a compiler runs together (a product with the elementwise
+work fused into it); a `Value` is an array that it materialises. Arguments of the step (parameters,
+batch) are not values: they are live throughout, whatever the plan.
+"""
+
+import dataclasses
+import functools as ft
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """An array in memory.
+
+    Attributes:
+        name: unique in its graph, and stable between runs: plans refer to it.
+        nbytes: size in bytes.
+        savable: whether a plan may save it. Gradients and values inside opaque ops are not.
+    """
+
+    name: str
+    nbytes: int
+    savable: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Op:
+    """Equations that run together.
+
+    Attributes:
+        name: for people; need not be unique.
+        inputs: indices of the values it reads. Arguments of the step are left out.
+        outputs: indices of the values it writes.
+        seconds: run time, first run or recomputation.
+        flops: floating-point operations of its products and convolutions.
+        workspace_bytes: bytes that it needs only while it runs.
+        recomputable: False for an op that must run exactly once (an effect, an impure generator).
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    seconds: float
+    flops: int = 0
+    workspace_bytes: int = 0
+    recomputable: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """A run of ops whose recomputation the compiled program keeps together.
+
+    Attributes:
+        name: for people: where the stage stands in the program.
+        forward: ops of the forward pass, in order.
+        backward: ops of the backward pass, in order. They read values of this stage's forward,
+            values of earlier stages' forwards, and gradients written by later stages.
+        key: equal for stages that are isomorphic value by value and cost by cost, so that
+            a planner may solve one of them; `None` where nothing is known.
+    """
+
+    name: str
+    forward: tuple[Op, ...]
+    backward: tuple[Op, ...]
+    key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A training step: values, and the stages whose ops produce and read them.
+
+    Attributes:
+        values: every array, indexed by the ops.
+        stages: in forward order.
+
+    Raises:
+        ValueError: an index is out of range, a value is written twice, an op reads a value that
+            no earlier op writes, a name occurs twice, or a size or time is negative.
+    """
+
+    values: tuple[Value, ...]
+    stages: tuple[Stage, ...]
+
+    def __post_init__(self):
+        _check_values(self)
+        _check_dataflow(self)
+
+    @ft.cached_property
+    def index(self) -> dict[str, int]:
+        """Value name -> its index."""
+        return {value.name: i for i, value in enumerate(self.values)}
+
+    @ft.cached_property
+    def seconds(self) -> float:
+        """Run time of the step when nothing is recomputed."""
+        return sum(op.seconds for stage in self.stages for op in stage.forward + stage.backward)
+
+
+def _check_values(graph: Graph) -> None:
+    names = [value.name for value in graph.values]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"Value names must be unique; {twice[:3]} occur more than once.")
+    for value in graph.values:
+        if value.nbytes < 0:
+            raise ValueError(f"Value `{value.name}` has {value.nbytes} bytes; need 0 or more.")
+
+
+def _check_dataflow(graph: Graph) -> None:
+    written: set[int] = set()
+    forward = [op for stage in graph.stages for op in stage.forward]
+    backward = [op for stage in reversed(graph.stages) for op in stage.backward]
+    for op in forward + backward:
+        if not (op.seconds >= 0 and op.flops >= 0 and op.workspace_bytes >= 0):
+            raise ValueError(f"Op `{op.name}` has a negative time, FLOP count or workspace.")
+        for i in op.inputs:
+            if i not in written:
+                raise ValueError(f"Op `{op.name}` reads value {i}, which no earlier op writes.")
+        for i in op.outputs:
+            if not 0 <= i < len(graph.values) or i in written:
+                raise ValueError(f"Op `{op.name}` writes value {i}: unknown or written before.")
+            written.add(i)
