@@ -59,7 +59,7 @@ class Stage:
         name: for people: where the stage stands in the program.
         forward: ops of the forward pass, in order.
         backward: ops of the backward pass, in order. They read values of this stage's forward,
-            values of earlier stages' forwards, and gradients written by later stages.
+            values of earlier stages' forwards, and gradients; nothing of later stages' forwards.
         key: equal for stages that are isomorphic value by value and cost by cost, so that
             a planner may solve one of them; `None` where nothing is known.
     """
@@ -80,7 +80,8 @@ class Graph:
 
     Raises:
         ValueError: an index is out of range, a value is written twice, an op reads a value that
-            no earlier op writes, a name occurs twice, or a size or time is negative.
+            no earlier op writes, or a backward op one that a later stage's forward writes, a name
+            occurs twice, or a size or time is negative.
     """
 
     values: tuple[Value, ...]
@@ -89,11 +90,22 @@ class Graph:
     def __post_init__(self):
         _check_values(self)
         _check_dataflow(self)
+        _check_backward(self)
 
     @ft.cached_property
     def index(self) -> dict[str, int]:
         """Value name -> its index."""
         return {value.name: i for i, value in enumerate(self.values)}
+
+    @ft.cached_property
+    def forward_writer(self) -> dict[int, tuple[int, int]]:
+        """Value -> the stage and position of the forward op that writes it; gradients have none."""
+        return {
+            i: (s, o)
+            for s, stage in enumerate(self.stages)
+            for o, op in enumerate(stage.forward)
+            for i in op.outputs
+        }
 
     @ft.cached_property
     def seconds(self) -> float:
@@ -125,3 +137,16 @@ def _check_dataflow(graph: Graph) -> None:
             if not 0 <= i < len(graph.values) or i in written:
                 raise ValueError(f"Op `{op.name}` writes value {i}: unknown or written before.")
             written.add(i)
+
+
+def _check_backward(graph: Graph) -> None:
+    for s, stage in enumerate(graph.stages):
+        for op in stage.backward:
+            for i in op.inputs:
+                home = graph.forward_writer.get(i, (s,))[0]
+                if home > s:
+                    raise ValueError(
+                        f"Backward op `{op.name}` of stage {s} reads `{graph.values[i].name}`, "
+                        f"which the forward of the later stage {home} writes. "
+                        f"Move the op to stage {home}."
+                    )

@@ -1,0 +1,220 @@
+"""A traced function as a planning graph, and where each part of the graph came from.
+
+Stages are found by `_stages`, each stage's ops by `_joint`; here they are joined: a value that one
+stage hands to another is one value of the graph, cotangents are added up in backward order, and
+what the program returns takes no memory of its own, since the compiler counts it as output.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from planners.graph import Graph, Op, Value
+from planners.graph import Stage as PlannerStage
+
+from . import _compat
+from ._costs import Roofline
+from ._joint import Joint, LocalOp, joint_of
+from ._program import Program
+from ._stages import Differentiation, Stage, split
+
+
+@dataclasses.dataclass(frozen=True)
+class Origins:
+    """Where the parts of a planning graph came from.
+
+    Attributes:
+        program: the flat program.
+        stages: its stages, as the graph's.
+        values: name of a graph value -> the program's value, for values of the forward pass.
+    """
+
+    program: Program
+    stages: tuple[Stage, ...]
+    values: dict[str, int]
+
+
+def analyze(
+    program: Program, derivative: Differentiation, roofline: Roofline
+) -> tuple[Graph, Origins]:
+    """The planning graph of a program's value and gradient, and its origins."""
+    stages = split(program, derivative)
+    keys = [_key(program, derivative, stage) for stage in stages]
+    joints: dict[str, tuple[Stage, Joint]] = {}
+    for key, stage in zip(keys, stages, strict=True):
+        if key not in joints:
+            joints[key] = stage, joint_of(program, stage, roofline)
+    builder = _Builder(program)
+    for key, stage in zip(keys, stages, strict=True):
+        builder.forward(stage, *joints[key])
+    for key, stage in reversed(list(zip(keys, stages, strict=True))):
+        builder.backward(stage, *joints[key])
+    made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
+    graph = Graph(
+        tuple(builder.values),
+        tuple(PlannerStage(_title(stage), tuple(f), tuple(b), key) for f, b, key, stage in made),
+    )
+    return graph, Origins(program, stages, builder.origins)
+
+
+def value_name(value: int) -> str:
+    """The name that plans give to a value of a program."""
+    return f"v{value}"
+
+
+def _title(stage: Stage) -> str:
+    paths = [str(e.name_stack) for e in stage.equations if str(e.name_stack)]
+    return paths[0] if paths else "(no module)"
+
+
+def _key(program: Program, derivative: Differentiation, stage: Stage) -> str:
+    """Equal for stages that differ in nothing but their value numbers."""
+    local: dict[int, int] = {}
+
+    def number(atom) -> Any:
+        if not isinstance(atom, int):
+            return f"literal:{getattr(atom.aval, 'dtype', '')}"
+        return local.setdefault(atom, len(local))
+
+    given = {*program.inputs, *program.constants}
+    returned = {i for i in program.outputs if isinstance(i, int)}
+    parts: list[Any] = [
+        (number(i), program.avals[i].str_short(), i in given, i in stage.differentiated_inputs)
+        for i in stage.inputs
+    ]
+    for e in stage.equations:
+        outputs = [(number(i), program.avals[i].str_short()) for i in e.outputs]
+        parts.append((e.primitive, [number(i) for i in e.inputs], outputs, _parameters(e.eqn)))
+    parts.append([(number(i), i in returned) for i in stage.outputs])
+    parts.append([number(i) for i in stage.differentiated_outputs])
+    return repr(parts)
+
+
+def _parameters(eqn: Any) -> str:
+    """The parameters of an equation as text, without what only identifies the call."""
+    shown = {name: str(v) for name, v in eqn.params.items() if not callable(v)}
+    return repr(sorted(shown.items()))
+
+
+class _Builder:
+    """The graph so far: stages are added forward in order, then backward in reverse order."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.returned = {i for i in program.outputs if isinstance(i, int)}
+        self.values: list[Value] = []
+        self.origins: dict[str, int] = {}
+        self.index: dict[int, int] = {}  # program value -> graph value
+        self.locals: list[dict[int, int]] = []  # per stage: joint value -> graph value
+        self.gradients: dict[int, int] = {}  # program value -> graph value of its cotangent so far
+        self.effects: dict[int, list[int]] = {}  # stage -> what its effects "write"
+        self.pending: dict[int, int] = {}  # argument -> stages whose gradients are still to come
+        self.forwards: list[list[Op]] = []
+        self.backwards: list[list[Op]] = []
+
+    def forward(self, stage: Stage, template: Stage, joint: Joint) -> None:
+        """Add a stage's forward ops."""
+        local = {
+            j: self.index[i]
+            for j, i in zip(joint.inputs, stage.inputs, strict=True)
+            if i in self.index
+        }
+        primal = _renumbered(joint.primal, template, stage)
+        ops = [self._add(op, joint, local, primal) for op in joint.ops if op.forward]
+        for i, j in zip(stage.outputs, joint.outputs, strict=True):
+            if j in local:
+                self.index[i] = local[j]
+        for i in stage.differentiated_inputs:
+            self.pending[i] = self.pending.get(i, 0) + 1
+        self.forwards.append(ops)
+        self.locals.append(local)
+
+    def backward(self, stage: Stage, template: Stage, joint: Joint) -> None:
+        """Add a stage's backward ops, and add its gradients to those of later stages."""
+        del template  # backward values have no name in the program
+        local = self.locals.pop()
+        for j, i in zip(joint.cotangents, stage.differentiated_outputs, strict=True):
+            if i in self.gradients:
+                local[j] = self.gradients[i]
+        free = self._finished(stage, joint)
+        ops = [self._add(op, joint, local, {}, free) for op in joint.ops if not op.forward]
+        ops += [Op("effect", (i,), (), 0.0) for i in self.effects.pop(len(self.locals), ())]
+        self.backwards.append(ops + self._accumulate(stage, joint, local))
+
+    def _finished(self, stage: Stage, joint: Joint) -> set[int]:
+        """Joint values that are gradients of arguments and final: they are the step's outputs."""
+        given = {*self.program.inputs, *self.program.constants}
+        pairs = zip(stage.differentiated_inputs, joint.gradients, strict=True)
+        return {
+            j for i, j in pairs if j is not None and i in given and self.pending[i] == 1
+            and i not in self.gradients
+        }
+
+    def _accumulate(self, stage: Stage, joint: Joint, local: dict[int, int]) -> list[Op]:
+        ops = []
+        given = {*self.program.inputs, *self.program.constants}
+        for i, j in zip(stage.differentiated_inputs, joint.gradients, strict=True):
+            self.pending[i] -= 1
+            if j not in local:
+                continue  # zero, or a cotangent that is an argument
+            if i in self.gradients:
+                final = i in given and self.pending[i] == 0
+                total = self._new(0 if final else self.program.nbytes(i))
+                ops.append(Op("add_any", (local[j], self.gradients[i]), (total,), 0.0))
+                self.gradients[i] = total
+            else:
+                self.gradients[i] = local[j]
+        return ops
+
+    def _add(self, op: LocalOp, joint: Joint, local, primal: dict[int, int], free=()) -> Op:
+        for j in op.outputs:
+            i = primal.get(j)
+            if i is None:
+                local[j] = self._new(0 if j in free else joint.program.nbytes(j))
+            else:
+                local[j] = self._named(i)
+        outputs = [local[j] for j in op.outputs]
+        if op.equation.eqn.effects:
+            outputs.append(self._effect())
+        return Op(
+            op.equation.primitive,
+            tuple(sorted({local[j] for j in op.inputs if j in local})),
+            tuple(outputs),
+            op.seconds,
+            op.flops,
+            0,
+            op.recomputable,
+        )
+
+    def _effect(self) -> int:
+        """What an effect writes: nothing, which its stage's backward reads.
+
+        It can be neither saved nor recomputed, so the only valid plan leaves its stage alone.
+        """
+        value = self._new(0)
+        self.effects.setdefault(len(self.locals), []).append(value)
+        return value
+
+    def _named(self, i: int) -> int:
+        returned = i in self.returned
+        self.values.append(Value(value_name(i), 0 if returned else self.program.nbytes(i), True))
+        self.origins[value_name(i)] = i
+        self.index[i] = len(self.values) - 1
+        return self.index[i]
+
+    def _new(self, nbytes: int) -> int:
+        self.values.append(Value(f"b{len(self.values)}", nbytes))
+        return len(self.values) - 1
+
+
+def _renumbered(primal: dict[int, int], template: Stage, stage: Stage) -> dict[int, int]:
+    """`primal` of a template's joint, for an isomorphic stage."""
+    old = (i for e in template.equations for i in e.outputs)
+    new = (i for e in stage.equations for i in e.outputs)
+    translation = dict(zip(old, new, strict=True))
+    return {j: translation[i] for j, i in primal.items()}
+
+
+def total_bytes(program: Program, values: Iterable[int]) -> int:
+    """Bytes of several values together."""
+    return sum(program.nbytes(i) for i in values)

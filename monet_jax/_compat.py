@@ -1,0 +1,76 @@
+"""The parts of JAX that are not public API, in one place.
+
+`jax.extend` is documented but may change between minor releases; everything else in the package
+uses `jax`, `jax.lax` and `jax.numpy` only. Seen to work on JAX 0.11.2 and 0.12.0.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend import core, source_info_util
+
+Jaxpr = core.Jaxpr
+JaxprEqn = core.JaxprEqn
+Literal = core.Literal
+Var = core.Var
+
+jit_p = core.primitives.jit_p
+name_p = core.primitives.name_p
+
+
+def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """The constant variables of a (closed) jaxpr, their values, and its argument variables."""
+    # JAX >= 0.11: `Jaxpr` carries its constants; `.jaxpr` is a legacy self-reference.
+    return jaxpr.jaxpr.constvars, jaxpr.consts, jaxpr.jaxpr.invars
+
+
+def subjaxprs(eqn: Any) -> list[Any]:
+    """The jaxprs among the parameters of an equation; empty where they are hidden (hijax)."""
+    found = []
+    for value in eqn.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, Jaxpr | core.ClosedJaxpr):
+                found.append(item)
+    return found
+
+
+def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
+    """Run one equation on new inputs, with its own rules, context and source position."""
+    # `get_bind_params` restores the callables of custom_jvp and custom_vjp calls.
+    params = eqn.primitive.get_bind_params(eqn.params)
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack):
+        with eqn.ctx.manager:
+            outputs = eqn.primitive.bind(*inputs, **params)
+    return list(outputs) if eqn.primitive.multiple_results else [outputs]
+
+
+def source_of(eqn: Any) -> str:
+    """`file:line` of the user's code that made an equation; "" where JAX does not know it."""
+    text = source_info_util.summarize(eqn.source_info)
+    return text.split(" (")[0].rsplit(":", 1)[0] if ":" in text else ""
+
+
+def name_stack_of(eqn: Any) -> Any:
+    """The module path and transformation names under which an equation was traced."""
+    return eqn.source_info.name_stack
+
+
+def current_name_stack() -> Any:
+    """The name stack in force where the caller stands."""
+    return source_info_util.current_name_stack()
+
+
+def is_key(aval: Any) -> bool:
+    """Whether an abstract value is an array of typed PRNG keys."""
+    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def key_implementation(aval: Any) -> str:
+    """The name of the PRNG implementation of a typed key: "fry", "rbg", ..."""
+    return getattr(getattr(aval.dtype, "_impl", None), "tag", "")
+
+
+def is_batch_tracer(x: Any) -> bool:
+    """Whether `x` is traced by `vmap`, whose axis size the traced function cannot see."""
+    return isinstance(x, jax.core.Tracer) and type(x).__name__ == "BatchTracer"

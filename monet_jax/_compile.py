@@ -1,0 +1,370 @@
+"""How many bytes does the compiled program take on a target, attached or not?
+
+The device of this process is compiled for in this process. For every other target the program is
+exported and compiled by a child process (`_compile_worker`), one a target, kept until this process
+exits: the compilers of foreign devices load only into a fresh process.
+"""
+
+import atexit
+import dataclasses
+import hashlib
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from typing import IO, Any, BinaryIO, cast
+
+import jax
+import jax.core
+import jax.export
+
+from . import _compile_worker
+from ._budget import format_bytes
+from ._targets import Target, compiler_version, require_compiler, resolve_target
+
+# What a compiler child needs to come up without its device. It must not look for a real one.
+_CHILD_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
+
+# XLA's own rematerialization, off. The TPU compiler ignores the list of disabled passes, but never
+# finds a program too large when its limit is a million times the memory.
+_REMAT_OFF = {
+    "cpu": {"xla_disable_hlo_passes": "rematerialization"},
+    "cuda": {"xla_disable_hlo_passes": "rematerialization"},
+    "tpu": {"xla_jf_rematerialization_percent_shared_memory_limit": 100_000_000},
+}
+# With 1 MiB of memory the TPU compiler refuses the program before it generates code.
+_TPU_FAST = {**_REMAT_OFF["tpu"], "xla_tpu_max_hbm_size_mib": 1}
+
+
+class CompilerDied(RuntimeError):
+    """The child process that compiles for a target ended twice in a row."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledBytes:
+    """What the compiler says a program takes on one device.
+
+    Attributes:
+      argument_bytes: the arguments that the program reads.
+      output_bytes: the results.
+      temp_bytes: everything between them: what rematerialization can change.
+      alias_bytes: results that are written over donated arguments.
+      target: the name of the target.
+      compiler: which compiler said so, and under which conditions.
+      compile_seconds: how long it took.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    alias_bytes: int
+    target: str
+    compiler: str
+    compile_seconds: float = dataclasses.field(default=0.0, compare=False)
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes that must be free for the program to run."""
+        return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
+
+    def __str__(self) -> str:
+        parts = [
+            f"arguments {format_bytes(self.argument_bytes)}",
+            f"outputs {format_bytes(self.output_bytes)}",
+            f"temporaries {format_bytes(self.temp_bytes)}",
+        ]
+        if self.alias_bytes:
+            parts.append(f"less {format_bytes(self.alias_bytes)} donated")
+        return f"{format_bytes(self.total_bytes)} on {self.target} ({', '.join(parts)})"
+
+
+def compiled_bytes(
+    fun: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    target: str | None = None,
+) -> CompiledBytes:
+    """The compiled bytes of `fun(*args, **kwargs)` as written, on a device that may not be here.
+
+    Nothing is run. To see what a training step takes, pass the step, not the loss: a jitted
+    function keeps its donated arguments.
+
+    Args:
+      fun: a pure function of arrays, jitted or not.
+      *args: example arguments, or `jax.ShapeDtypeStruct`s in their place.
+      kwargs: keyword arguments of `fun`, the same.
+      target: "cpu", "gpu:h100", "tpu:v5e", ...; None for the default device of this process.
+
+    Returns:
+      The compiler's figures, in bytes. XLA's own rematerialization is on, as it is for users.
+    """
+    return compile_bytes(fun, args, kwargs=kwargs, target=resolve_target(target), xla_remat=True)
+
+
+def compile_bytes(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    target: Target,
+    kwargs: Mapping[str, Any] | None = None,
+    xla_remat: bool = False,
+    fast: bool = False,
+) -> CompiledBytes:
+    """The compiled bytes of `fun(*args, **kwargs)` on `target`.
+
+    Args:
+      fun: a pure function of arrays, jitted or not.
+      args: example arguments: arrays or `jax.ShapeDtypeStruct`s.
+      target: what to compile for.
+      kwargs: keyword arguments of `fun`.
+      xla_remat: leave XLA's own rematerialization on; off, the program is taken as written.
+      fast: on a TPU, stop before code generation: seconds become tenths, the total is within a few
+        percent and usually low. Ignored elsewhere.
+
+    Raises:
+      TargetUnavailable: the target's compiler is not installed.
+      NotImplementedError: the program cannot be compiled outside this process.
+      CompilerDied: the compiler took its process down, twice.
+    """
+    options = _compiler_options(target, xla_remat=xla_remat, fast=fast)
+    jitted = fun if hasattr(fun, "trace") else jax.jit(fun)
+    traced = jitted.trace(*args, **(kwargs or {}))
+    if target.attached:
+        figures = _compile_worker.compiled_figures(traced.lower(), options)
+    else:
+        require_compiler(target)
+        program = _export(jitted, args, dict(kwargs or {}), traced, target)
+        figures = _ask(target, _Request(*program, options))
+    return _to_compiled_bytes(figures, traced, target)
+
+
+def _compiler_options(target: Target, *, xla_remat: bool, fast: bool) -> dict[str, Any]:
+    """The options of one compilation, for the compiler of `target`."""
+    if fast and target.platform == "tpu":
+        return _TPU_FAST
+    return {} if xla_remat else _REMAT_OFF[target.platform]
+
+
+def _to_compiled_bytes(
+    figures: dict[str, Any], traced: jax.stages.Traced, target: Target
+) -> CompiledBytes:
+    """The worker's figures under their public names."""
+    where = "on the device" if target.attached else "ahead of time, nothing autotuned"
+    compiler = f"{compiler_version(target)}, {where}"
+    if "total" in figures:
+        figures = _split_total(figures, traced)
+        compiler += ", from its refusal (4 digits)"
+    return CompiledBytes(
+        argument_bytes=figures["argument"],
+        output_bytes=figures["output"],
+        temp_bytes=figures["temp"],
+        alias_bytes=figures["alias"],
+        target=target.name,
+        compiler=compiler,
+        compile_seconds=figures["seconds"],
+    )
+
+
+def _split_total(figures: dict[str, Any], traced: jax.stages.Traced) -> dict[str, Any]:
+    """Takes the arguments and outputs, which the avals give, out of a total."""
+    inputs = jax.tree.leaves(traced.args_info)
+    argument = sum(_nbytes(info) for info in inputs)
+    output = sum(_nbytes(info) for info in jax.tree.leaves(traced.out_info))
+    alias = min(output, sum(_nbytes(info) for info in inputs if info.donated))
+    rest = figures["total"] - output + alias
+    argument = min(argument, rest)  # less where the program does not read them all
+    temp = rest - argument
+    return {**figures, "argument": argument, "output": output, "temp": temp, "alias": alias}
+
+
+def _nbytes(info: Any) -> int:
+    """The bytes of an array of that shape and type (without the target's padding)."""
+    return math.prod(info.shape) * info.dtype.itemsize
+
+
+def _export(
+    jitted: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    traced: jax.stages.Traced,
+    target: Target,
+) -> tuple[bytes, tuple[bool, ...]]:
+    """The program in a form that another process can compile, and which arguments it donates."""
+    if traced.effects:
+        effects = ", ".join(sorted(str(type(effect).__name__) for effect in traced.effects))
+        raise NotImplementedError(_cannot_leave(target, f"it has side effects ({effects})"))
+    jitted, args, kwargs = _without_outer_tracers(jitted, args, kwargs, traced)
+    try:
+        exported = jax.export.export(jitted, platforms=[target.platform])(*args, **kwargs)
+    except (ValueError, RuntimeError) as error:
+        raise NotImplementedError(_cannot_leave(target, str(error))) from error
+    if exported.nr_devices > 1:
+        reason = f"it is sharded over {exported.nr_devices} devices"
+        raise NotImplementedError(_cannot_leave(target, reason))
+    donated = tuple(info.donated for info in jax.tree.leaves(traced.args_info))
+    hoisted = len(exported.in_avals) - len(donated)
+    return _serialize(exported), (False,) * hoisted + donated
+
+
+def _without_outer_tracers(
+    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: jax.stages.Traced
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function and its arguments, closed-over tracers of an outer transformation among them.
+
+    They are unknown arrays here: `jax.jit` makes arguments of them as well, `jax.export` fails.
+    """
+    consts, converted = traced.closure_convert()
+    if not any(isinstance(const, jax.core.Tracer) for const in consts):
+        return jitted, args, kwargs
+    specs = [jax.ShapeDtypeStruct(const.shape, const.dtype) for const in consts]
+    args, kwargs = traced.in_avals
+    return jax.jit(converted), (specs, *args), kwargs
+
+
+def _cannot_leave(target: Target, reason: str) -> str:
+    return (
+        f"the program cannot be compiled for {target.name} outside this process: {reason}. Take "
+        "out callbacks and jax.debug.print, give one device's share of a sharded program, or run "
+        "this where the device is attached"
+    )
+
+
+def _serialize(exported: jax.export.Exported) -> bytes:
+    """The exported program with flat arguments: pytree classes need not be registered for it."""
+    flat_in = jax.tree.structure(((0,) * len(exported.in_avals), {}))
+    flat_out = jax.tree.structure((0,) * len(exported.out_avals))
+    return bytes(dataclasses.replace(exported, in_tree=flat_in, out_tree=flat_out).serialize())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """One program for a child: what the worker calls it, and what tells it from others."""
+
+    program: bytes
+    donated: tuple[bool, ...]
+    options: dict[str, Any]
+
+    def key(self, target: Target) -> bytes:
+        """Equal for programs that compile to the same bytes."""
+        digest = hashlib.sha256(self.program)
+        digest.update(repr((target.name, self.donated, self.options)).encode())
+        return digest.digest()
+
+
+_cache: dict[bytes, dict[str, Any]] = {}
+
+
+def _ask(target: Target, request: _Request) -> dict[str, Any]:
+    """The figures of one program; one that is traced again from the same lines is not compiled."""
+    key = request.key(target)
+    if key not in _cache:
+        reply = _compiler_child(target).ask(vars(request))
+        if "error" in reply:
+            raise RuntimeError(f"the compiler of {target.name} says: {reply['error']}")
+        _cache[key] = reply
+    return _cache[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Process:
+    """A running worker and what it writes beside its answers."""
+
+    popen: subprocess.Popen[bytes]
+    pipes: tuple[BinaryIO, BinaryIO]
+    stderr: IO[bytes]
+
+    @classmethod
+    def start(cls) -> "_Process":
+        """Starts a worker that has opened no device yet."""
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
+        popen = subprocess.Popen(
+            # -P: this package's folder, where the file lies, must not shadow other packages.
+            [sys.executable, "-P", _compile_worker.__file__],
+            env={**os.environ, **_CHILD_ENVIRONMENT},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
+        pipes = cast(tuple[BinaryIO, BinaryIO], (popen.stdin, popen.stdout))
+        return cls(popen, pipes, stderr)
+
+    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        """One message there and one back."""
+        _compile_worker.send(self.pipes[0], message)
+        return _compile_worker.receive(self.pipes[1])
+
+    def end(self) -> str:
+        """Ends the process, and returns the last lines that it wrote."""
+        self.popen.kill()
+        self.popen.communicate()  # closes both pipes and reaps it
+        with self.stderr:
+            self.stderr.seek(0)
+            lines = self.stderr.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-20:])
+
+
+class _CompilerChild:
+    """The process that compiles for one target; it starts when it is first asked."""
+
+    def __init__(self, target: Target):
+        self._target = target
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Sends one program; a child that died is replaced once."""
+        last_words = ""
+        with self._lock:
+            for _ in range(2):
+                try:
+                    return self._running().ask(request)
+                except (EOFError, OSError):
+                    last_words = self.end()
+                except BaseException:  # an interrupt: the next answer would be to this request
+                    self.end()
+                    raise
+        raise CompilerDied(
+            f"the compiler of {self._target.name} ended twice without an answer (the program may "
+            f"be too large for this machine, or the compiler broken). Its last lines:\n{last_words}"
+        )
+
+    def end(self) -> str:
+        """Ends the process, if there is one, and returns its last lines."""
+        process, self._process = self._process, None
+        return process.end() if process else ""
+
+    def _running(self) -> _Process:
+        """The process, with its device open."""
+        if self._process is None:
+            self._process = _Process.start()
+            device = {name: getattr(self._target, name) for name in _compile_worker.DEVICE_FIELDS}
+            self._process.ask(device)
+        return self._process
+
+
+# By process: a fork must not write into its parent's pipes.
+_children: dict[tuple[int, str], _CompilerChild] = {}
+_children_lock = threading.Lock()
+
+
+def _compiler_child(target: Target) -> _CompilerChild:
+    """The child of `target`, one for the whole process."""
+    with _children_lock:
+        return _children.setdefault((os.getpid(), target.name), _CompilerChild(target))
+
+
+@atexit.register
+def _stop_children() -> None:
+    for (process, _), child in _children.items():
+        if process == os.getpid():
+            child.end()

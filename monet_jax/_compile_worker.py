@@ -1,0 +1,136 @@
+"""How does a child process compile programs for a device that is not attached?
+
+The compilers of foreign devices load only into a fresh process, and libtpu can take its process
+down, so they run in this one. It reads messages from stdin and answers on stdout, each a pickle
+behind its length: first the device to open, then programs. It imports JAX and nothing of
+monet_jax: `_compile` starts this file by its path.
+"""
+
+import os
+import pickle
+import re
+import struct
+import sys
+import time
+from typing import Any, BinaryIO
+
+import jax
+import jax.export
+import jax.numpy as jnp
+from jax.experimental import topologies
+
+# What `open_device` is told, by name: fields of `_targets.Target`.
+DEVICE_FIELDS = ("platform", "topology", "gpu_config")
+
+_LENGTH = struct.Struct("!Q")
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Writes one message."""
+    data = pickle.dumps(message)
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Reads one message; EOFError where the other side has gone."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError("the other process has closed its end")
+    return pickle.loads(stream.read(_LENGTH.unpack(head)[0]))
+
+
+def compiled_figures(lowered: jax.stages.Lowered, options: dict[str, Any]) -> dict[str, Any]:
+    """Compiles, and returns the compiler's bytes and the seconds it took.
+
+    The TPU compiler refuses a program that is too large for the device, but says how many bytes it
+    needs: then only `total` is known.
+    """
+    start = time.perf_counter()
+    try:
+        stats: Any = lowered.compile(compiler_options=options or None).memory_analysis()
+    except jax.errors.JaxRuntimeError as error:
+        total = bytes_in_refusal(str(error))
+        if total is None:
+            raise
+        return {"total": total, "seconds": time.perf_counter() - start}
+    return {
+        "argument": stats.argument_size_in_bytes,
+        "output": stats.output_size_in_bytes,
+        "temp": stats.temp_size_in_bytes,
+        "alias": stats.alias_size_in_bytes,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def bytes_in_refusal(message: str) -> int | None:
+    """The bytes that a program needs, from the TPU compiler's out-of-memory error, or None.
+
+    It says "the total memory required for HLO temporaries (14.02G) exceeds available HBM", but
+    counts arguments and outputs as well.
+    """
+    found = re.search(r"memory required[^(]*\(([\d.]+)([BKMGT]?)\) exceeds available HBM", message)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def open_device(platform: str, topology: Any, gpu_config: str | None) -> Any:
+    """A device of that platform to compile for; the CPU is the only one that is really there."""
+    if platform == "cpu":
+        return jax.devices("cpu")[0]
+    if platform == "tpu":
+        return topologies.get_topology_desc(topology, platform="tpu").devices[0]
+    # The CUDA plugin wants its topology among the keywords, beside the card.
+    description = topologies.get_topology_desc(
+        platform=platform, topology=topology, target_config=gpu_config
+    )
+    return description.devices[0]
+
+
+def lower_exported(blob: bytes, donated: tuple[bool, ...], device: Any) -> jax.stages.Lowered:
+    """Lowers an exported program of flat arguments as `jax.jit` would have lowered the original.
+
+    Arguments that it never reads are left out, and donated ones are donated again: `Exported.call`
+    alone would lose both.
+    """
+    exported = jax.export.deserialize(bytearray(blob))
+    avals, kept = exported.in_avals, exported.module_kept_var_idx
+    sharding = jax.sharding.SingleDeviceSharding(device)
+
+    def call(*read):
+        leaves = dict(zip(kept, read, strict=True))
+        for i in set(range(len(avals))) - leaves.keys():
+            leaves[i] = jnp.zeros(avals[i].shape, avals[i].dtype)  # dead code in the program
+        return exported.call(*(leaves[i] for i in range(len(avals))))
+
+    specs = [jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype, sharding=sharding) for i in kept]
+    donate = [position for position, i in enumerate(kept) if donated[i]]
+    return jax.jit(call, donate_argnums=donate).lower(*specs)
+
+
+def answer(device: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """The figures of one program, or the error that compiling it raised, in words."""
+    try:
+        lowered = lower_exported(request["program"], request["donated"], device)
+        return compiled_figures(lowered, request["options"])
+    except Exception as error:  # whatever it is, the parent has to raise it
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main() -> None:
+    """Serves one device until the parent closes the pipe."""
+    # Compilers print to standard output: keep the pipe for messages, send the rest to stderr.
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    jax.config.update("jax_enable_x64", True)  # programs come with their own types
+    try:
+        device = open_device(**receive(sys.stdin.buffer))
+        send(replies, {"opened": str(device)})
+        while True:
+            send(replies, answer(device, receive(sys.stdin.buffer)))
+    except (EOFError, BrokenPipeError):
+        pass
+
+
+if __name__ == "__main__":
+    main()

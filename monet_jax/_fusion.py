@@ -1,0 +1,101 @@
+"""Which values of a program XLA keeps in memory, and which it computes inside their consumers.
+
+XLA fuses elementwise work into whatever reads it, so most equations of a jaxpr never own memory: a
+model that counts them is off by 2 to 3.5 times (docs/how-it-works.md). Each primitive is one of
+
+    VIEW         another shape of the same bytes
+    FUSED        computed inside the fusion that reads it
+    REDUCTION    materialised, but its operands may be fused into it
+    SOLID        materialised, and so must its operands be: products, sorts, loops, unknown ones
+"""
+
+import enum
+import math
+from typing import Any
+
+from . import _compat
+from ._program import Equation
+
+
+class Kind(enum.Enum):
+    """How XLA treats the result of an equation."""
+
+    VIEW = "view"
+    FUSED = "fused"
+    REDUCTION = "reduction"
+    SOLID = "solid"
+
+
+_VIEWS = frozenset(
+    "reshape squeeze expand_dims transpose name copy copy_p stop_gradient optimization_barrier "
+    "bitcast_convert_type random_wrap random_unwrap sharding_constraint mul_no_grad".split()
+)
+_FUSED = frozenset(
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e "
+    "broadcast_in_dim cbrt ceil clamp clz complex concatenate conj convert_element_type cos cosh "
+    "digamma div dynamic_slice eq eq_to erf erf_inv erfc exp exp2 expm1 floor full ge gt imag "
+    "integer_pow iota is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg "
+    "nextafter not or pad polygamma population_count pow real reduce_precision rem rev round "
+    "rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice "
+    "split sqrt square sub tan tanh threefry2x32 random_bits random_fold_in random_seed "
+    "random_split random_clone xor zeros_like empty2 pbroadcast pvary".split()
+)
+_REDUCTIONS = frozenset(
+    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin "
+    "reduce".split()
+)
+#: Elementwise functions that take many instructions; XLA does not fuse them twice for free.
+EXPENSIVE = {"random_bits": 120, "threefry2x32": 120, "exp": 8, "log": 8, "tanh": 12, "erf": 16}
+
+
+def kind_of(equation: Equation) -> Kind:
+    """How XLA treats the result of `equation`; unknown primitives are `SOLID`."""
+    primitive = equation.primitive
+    if primitive in _VIEWS or _is_free_broadcast(equation):
+        return Kind.VIEW
+    if primitive in _FUSED:
+        return Kind.FUSED
+    if primitive in _REDUCTIONS:
+        return Kind.REDUCTION
+    if primitive in ("custom_jvp_call", "closed_call", "core_call"):
+        return _kind_of_call(equation.eqn)
+    return Kind.SOLID
+
+
+def _is_free_broadcast(equation: Equation) -> bool:
+    """A broadcast that adds only axes of size one."""
+    if equation.primitive not in ("broadcast_in_dim", "convert_element_type"):
+        return False
+    operand, result = equation.eqn.invars[0].aval, equation.eqn.outvars[0].aval
+    return operand.dtype == result.dtype and math.prod(operand.shape) == math.prod(result.shape)
+
+
+def _kind_of_call(eqn: Any) -> Kind:
+    """A call is fused if everything inside it is."""
+    kinds = set()
+    for jaxpr in _compat.subjaxprs(eqn):
+        for inner in jaxpr.jaxpr.eqns:
+            if inner.primitive is _compat.jit_p:
+                kinds.add(_kind_of_call(inner))
+            else:
+                kinds.add(kind_of(Equation(inner, (), (), None)))
+    fused = bool(kinds) and kinds <= {Kind.VIEW, Kind.FUSED}
+    return Kind.FUSED if fused else Kind.SOLID
+
+
+def is_random(equation: Equation) -> bool:
+    """Whether an equation draws random bits."""
+    return equation.primitive in ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
+
+
+def must_run_once(equation: Equation) -> bool:
+    """Whether running an equation again may not give the same result, or would be noticed.
+
+    Effects (prints, callbacks, references), and generators whose bits depend on how the program
+    is compiled: everything but threefry keys.
+    """
+    if equation.eqn.effects:
+        return True
+    if equation.primitive == "random_bits":
+        return _compat.key_implementation(equation.eqn.invars[0].aval) != "fry"
+    return equation.primitive in ("rng_bit_generator", "rng_uniform")

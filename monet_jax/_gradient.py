@@ -1,0 +1,89 @@
+"""The program that a budget is about: one value and gradient, as a function of flat arrays.
+
+Its outputs are those of the function and the gradients with respect to the chosen inputs. Where the
+function's first output is a float scalar, that is the loss and nothing else receives a cotangent;
+otherwise each float output has a cotangent among the arguments.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import _compat
+from ._program import Program
+from ._stages import Differentiation
+
+FlatFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+
+
+def derivative_of(program: Program, differentiated: Sequence[bool]) -> Differentiation:
+    """Which derivative a budget covers.
+
+    Arguments:
+        program: the function.
+        differentiated: for each input, whether `argnums` covers it. Inputs and constants that
+            cannot have a gradient are left out; float tracers among the constants are added.
+    """
+    inputs = [i for i, d in zip(program.inputs, differentiated, strict=True) if d]
+    inputs += [i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer)]
+    wanted = frozenset(i for i in inputs if _is_float(program.avals[i]))
+    return Differentiation(wanted, _outputs_with_cotangents(program))
+
+
+def _outputs_with_cotangents(program: Program) -> tuple[int, ...]:
+    avals = [_aval(program, atom) for atom in program.outputs]
+    if avals and avals[0].shape == () and _is_float(avals[0]):
+        return (0,)
+    return tuple(n for n, aval in enumerate(avals) if _is_float(aval))
+
+
+def has_loss(program: Program) -> bool:
+    """Whether the first output is a float scalar."""
+    return bool(program.outputs) and _aval(program, program.outputs[0]).shape == () and (
+        _outputs_with_cotangents(program) == (0,)
+    )
+
+
+def value_and_gradient(
+    function: FlatFunction, program: Program, derivative: Differentiation
+) -> Callable[..., tuple[list[Any], list[Any]]]:
+    """The function `(inputs, constants, cotangents) -> (outputs, gradients)` to compile."""
+    slots = (*program.inputs, *program.constants)
+    places = [n for n, i in enumerate(slots) if i in derivative.inputs]
+    split = len(program.inputs)
+
+    def step(inputs, constants, cotangents):
+        given = [*inputs, *constants]
+
+        def differentiated(chosen):
+            filled = list(given)
+            for n, value in zip(places, chosen, strict=True):
+                filled[n] = value
+            outputs = list(function(filled[:split], filled[split:]))
+            return [outputs[n] for n in derivative.outputs], outputs
+
+        values, pull, outputs = jax.vjp(
+            differentiated, [given[n] for n in places], has_aux=True
+        )
+        seeds = [jnp.ones_like(values[0])] if has_loss(program) else cotangents
+        return outputs, pull(seeds)[0]
+
+    return step
+
+
+def cotangent_avals(program: Program, derivative: Differentiation) -> list[Any]:
+    """The cotangents that the program takes as arguments."""
+    if has_loss(program):
+        return []
+    avals = [_aval(program, program.outputs[n]) for n in derivative.outputs]
+    return [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+
+
+def _aval(program: Program, atom: Any) -> Any:
+    return program.avals[atom] if isinstance(atom, int) else atom.aval
+
+
+def _is_float(aval: Any) -> bool:
+    return not _compat.is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)

@@ -1,0 +1,175 @@
+"""A traced function as one flat list of equations, and how to run a part of it.
+
+Nested `jit` calls are inlined as data: their equations are listed where the call stood, with
+fresh value numbers. Nothing is retraced, so every equation keeps its own source line, module path
+and differentiation rules. `Jaxpr` objects are read, never built (FACTS: JAX changes them often).
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+from . import _compat
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Equation:
+    """One equation of a flat program.
+
+    Attributes:
+        eqn: the JAX equation: primitive, parameters, context, source.
+        inputs: a value number, or a `Literal`, for each operand.
+        outputs: a value number for each result.
+        name_stack: module path and transformations, outer calls included.
+    """
+
+    eqn: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[int, ...]
+    name_stack: Any
+
+    @property
+    def primitive(self) -> str:
+        """The name of the primitive."""
+        return self.eqn.primitive.name
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The value numbers among the inputs."""
+        return tuple(i for i in self.inputs if isinstance(i, int))
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A flat program.
+
+    Attributes:
+        avals: the abstract value of every value number.
+        inputs: value numbers of the arguments.
+        constants: value number -> array (or outer tracer) that the function closed over.
+        equations: in execution order, free of dead code.
+        outputs: a value number or a `Literal` for each result.
+    """
+
+    avals: tuple[Any, ...]
+    inputs: tuple[int, ...]
+    constants: Mapping[int, Any]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Any, ...]
+
+    def nbytes(self, value: int) -> int:
+        """Bytes of one value."""
+        return aval_nbytes(self.avals[value])
+
+
+#: Integers of less than a byte, which XLA packs (`nbytes` of such an array does not say so).
+_PACKED = ("int2", "uint2", "int4", "uint4")
+
+
+def aval_nbytes(aval: Any) -> int:
+    """Bytes of an array of this abstract value, as XLA stores it."""
+    if _compat.is_key(aval):
+        aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    dtype = jax.numpy.dtype(aval.dtype)
+    bits = jax.dtypes.itemsize_bits(dtype) if dtype.name in _PACKED else 0
+    size = math.prod(aval.shape)
+    return (size * bits + 7) // 8 if bits else size * dtype.itemsize
+
+
+def flatten(jaxpr: Any) -> Program:
+    """The flat program of a closed jaxpr."""
+    flattener = _Flattener()
+    constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
+    inputs = tuple(flattener.new(var.aval) for var in invars)
+    env = dict(zip(invars, inputs, strict=True))
+    outputs = flattener.inline(jaxpr, env, constvars, consts, None)
+    equations = without_dead_code(flattener.equations, outputs)
+    return Program(
+        tuple(flattener.avals), inputs, flattener.constants, equations, tuple(outputs)
+    )
+
+
+class _Flattener:
+    """The state of one flattening: values and equations so far."""
+
+    def __init__(self):
+        self.avals: list[Any] = []
+        self.constants: dict[int, Any] = {}
+        self.equations: list[Equation] = []
+
+    def new(self, aval: Any) -> int:
+        self.avals.append(aval)
+        return len(self.avals) - 1
+
+    def inline(self, jaxpr, env: dict[Any, Any], constvars, consts, outer) -> list[Any]:
+        """List the equations of `jaxpr`; returns its outputs as value numbers or literals."""
+
+        def read(atom):
+            return atom if isinstance(atom, _compat.Literal) else env[atom]
+
+        for var, value in zip(constvars, consts, strict=True):
+            env[var] = self.new(var.aval)
+            self.constants[env[var]] = value
+        for eqn in jaxpr.jaxpr.eqns:
+            inputs = tuple(map(read, eqn.invars))
+            stack = _compat.name_stack_of(eqn)
+            stack = stack if outer is None else outer + stack
+            if _is_plain_call(eqn):
+                results = self._inline_call(eqn, inputs, stack)
+            else:
+                results = [self.new(var.aval) for var in eqn.outvars]
+                self.equations.append(Equation(eqn, inputs, tuple(results), stack))
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(var) for var in jaxpr.jaxpr.outvars]
+
+    def _inline_call(self, eqn, inputs, stack) -> list[Any]:
+        inner = eqn.params["jaxpr"]
+        constvars, consts, invars = _compat.jaxpr_inputs(inner)
+        return self.inline(
+            inner, dict(zip(invars, inputs, strict=True)), constvars, consts, stack
+        )
+
+
+def _is_plain_call(eqn: Any) -> bool:
+    """Whether an equation is a `jit` call that says nothing about placement."""
+    if eqn.primitive is not _compat.jit_p:
+        return False
+    placed = (*eqn.params["in_shardings"], *eqn.params["out_shardings"])
+    layouts = (*eqn.params["in_layouts"], *eqn.params["out_layouts"])
+    return (
+        all(type(s).__name__ == "UnspecifiedValue" for s in placed)
+        and all(layout is None for layout in layouts)
+        and not eqn.params["compiler_options_kvs"]
+    )
+
+
+def without_dead_code(equations: Sequence[Equation], outputs: Iterable[Any]) -> tuple[Equation, ...]:
+    """The equations that the outputs need, and those with effects."""
+    needed = {i for i in outputs if isinstance(i, int)}
+    kept = []
+    for equation in reversed(equations):
+        if equation.eqn.effects or needed.intersection(equation.outputs):
+            needed.update(equation.reads)
+            kept.append(equation)
+    return tuple(reversed(kept))
+
+
+def run(equations: Iterable[Equation], env: dict[int, Any], names: Mapping[int, str]) -> None:
+    """Run equations in order, reading and writing `env`.
+
+    Arguments:
+        equations: in execution order.
+        env: value number -> array; the results are added to it.
+        names: value number -> the name to give it with `checkpoint_name`.
+    """
+    base = _compat.current_name_stack()
+    for equation in equations:
+        inputs = [i.val if not isinstance(i, int) else env[i] for i in equation.inputs]
+        outputs = _compat.bind(equation.eqn, inputs, base + equation.name_stack)
+        for i, output in zip(equation.outputs, outputs, strict=True):
+            name = names.get(i)
+            env[i] = output if name is None else checkpoint_name(output, name)

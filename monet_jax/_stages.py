@@ -1,0 +1,142 @@
+"""The stages of a program: which equations each runs, what it reads, and what it hands on."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+
+from . import _compat
+from ._cut import cut
+from ._fusion import Kind, is_random, kind_of
+from ._program import Equation, Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A slice of a program.
+
+    Attributes:
+        equations: in order; cheap producers that several stages read are in each of them.
+        inputs: values that it reads and does not compute, in order of their numbers.
+        outputs: values that later stages read or the program returns.
+        differentiated_inputs: the inputs that receive a cotangent.
+        differentiated_outputs: the outputs that pass one on.
+    """
+
+    equations: tuple[Equation, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    differentiated_inputs: tuple[int, ...]
+    differentiated_outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Differentiation:
+    """Which derivative of a program is planned for.
+
+    Attributes:
+        inputs: values with respect to which it is differentiated.
+        outputs: positions among the program's outputs that receive a cotangent.
+    """
+
+    inputs: frozenset[int]
+    outputs: tuple[int, ...]
+
+
+def split(program: Program, derivative: Differentiation) -> tuple[Stage, ...]:
+    """The program as consecutive stages."""
+    free = _free_values(program)
+    positions = (*cut(program, free), len(program.equations))
+    slices = [
+        [i for i in range(lo, hi) if not _is_free(program.equations[i], free)]
+        for lo, hi in zip(positions, positions[1:], strict=False)
+    ]
+    return _make_stages(program, derivative, [s for s in slices if s] or [[]], free)
+
+
+def active_values(program: Program, derivative: Differentiation) -> frozenset[int]:
+    """Values that the derivative's inputs influence and that influence its outputs."""
+    influenced = set(derivative.inputs)
+    for equation in program.equations:
+        if equation.primitive != "stop_gradient" and influenced.intersection(equation.reads):
+            influenced.update(i for i in equation.outputs if _is_float(program, i))
+    wanted = {program.outputs[i] for i in derivative.outputs}
+    wanted = {i for i in wanted if isinstance(i, int)}
+    for equation in reversed(program.equations):
+        if wanted.intersection(equation.outputs):
+            wanted.update(equation.reads)
+    return frozenset(influenced & wanted)
+
+
+def _is_float(program: Program, value: int) -> bool:
+    dtype = program.avals[value].dtype
+    return not _compat.is_key(program.avals[value]) and jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _free_values(program: Program) -> frozenset[int]:
+    """Values that stages compute anew rather than hand on: masks, tables, casts of parameters.
+
+    They come from arguments and constants alone, by work that XLA fuses into its consumer.
+    """
+    given = {*program.inputs, *program.constants}
+    free: set[int] = set()
+    for equation in program.equations:
+        cheap = kind_of(equation) in (Kind.VIEW, Kind.FUSED) and not equation.eqn.effects
+        keys = any(_compat.is_key(program.avals[i]) for i in equation.outputs)
+        if cheap and not keys and not is_random(equation):
+            if all(i in given or i in free for i in equation.reads):
+                free.update(equation.outputs)
+    return frozenset(free)
+
+
+def _is_free(equation: Equation, free: frozenset[int]) -> bool:
+    return free.issuperset(equation.outputs) and bool(equation.outputs)
+
+
+def _make_stages(program, derivative, slices: list[list[int]], free) -> tuple[Stage, ...]:
+    producer = {i: p for p, e in enumerate(program.equations) for i in e.outputs}
+    active = active_values(program, derivative)
+    later = {i for i in program.outputs if isinstance(i, int)}
+    stages = []
+    for n, positions in reversed(list(enumerate(slices))):
+        wanted = later if n == len(slices) - 1 else set()
+        positions = _with_free(program, producer, free, positions, wanted)
+        stage = _make_stage(program, active, positions, later)
+        later = (later - free) | set(stage.inputs)  # the last stage returns the free outputs
+        stages.append(stage)
+    return tuple(reversed(stages))
+
+
+def _with_free(program, producer, free, positions: list[int], wanted: Iterable[int]) -> list[int]:
+    """The positions, and those of the free values that they (or `wanted`) read."""
+    found = set(positions)
+    queue = [i for p in positions for i in program.equations[p].reads] + list(wanted)
+    while queue:
+        i = queue.pop()
+        if i in free and producer[i] not in found:
+            found.add(producer[i])
+            queue += program.equations[producer[i]].reads
+    return sorted(found)
+
+
+def _make_stage(program, active, positions: list[int], later: set[int]) -> Stage:
+    equations = tuple(program.equations[p] for p in positions)
+    written = {i for e in equations for i in e.outputs}
+    inputs = tuple(sorted({i for e in equations for i in e.reads} - written))
+    outputs = tuple(sorted(written & later))
+    return Stage(
+        equations,
+        inputs,
+        outputs,
+        tuple(i for i in inputs if i in active),
+        tuple(i for i in outputs if i in active),
+    )
+
+
+def abstract(program: Program, values: Iterable[int]) -> list[jax.ShapeDtypeStruct]:
+    """`ShapeDtypeStruct`s of values, for tracing."""
+    return [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
+        for a in (program.avals[i] for i in values)
+    ]

@@ -1,0 +1,113 @@
+"""From a plan to a program: the function again, run stage by stage as the plan says.
+
+A region that recomputes becomes a `jax.checkpoint` whose name policy keeps exactly the planned
+values; a nested region becomes one inside another. Every region's inputs pass through one
+`optimization_barrier`: its transpose joins all their cotangents, so that a stage's weight gradients
+leave together with what it passes on, and the compiled order is the planned order. Without that tie
+the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from planners.plan import Plan, Region
+
+from . import _compat
+from ._analyze import Origins
+from ._program import Program, run
+from ._stages import Stage
+
+#: Before every name given here, so that none collides with a name of the user's.
+NAME_PREFIX = "monet_jax:"
+
+
+def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """The function `(inputs, constants) -> outputs` of a program, as planned.
+
+    Arguments:
+        origins: of the graph that the plan was made for.
+        plan: the decisions.
+
+    Returns:
+        A function of the values of `program.inputs` and of `program.constants`, in their order.
+        It has the same value and derivatives as the program, up to rounding.
+    """
+    program = origins.program
+
+    def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        env = dict(zip(program.inputs, inputs, strict=True))
+        env |= dict(zip(program.constants, constants, strict=True))
+        _run_regions(origins, plan.regions, env, _returned(program))
+        return [env[i] if isinstance(i, int) else i.val for i in program.outputs]
+
+    return planned
+
+
+def _returned(program: Program) -> set[int]:
+    return {i for i in program.outputs if isinstance(i, int)}
+
+
+def _run_regions(origins: Origins, regions: Sequence[Region], env, wanted: set[int]) -> None:
+    """Run consecutive regions in `env`; `wanted` are the values read after the last of them."""
+    needed = [set(wanted)]
+    for region in reversed(regions[1:]):
+        needed.append(needed[-1] | set(_reads(origins, region)))
+    for region, later in zip(regions, reversed(needed), strict=True):
+        _run_region(origins, region, env, later)
+
+
+def _run_region(origins: Origins, region: Region, env: dict[int, Any], wanted: set[int]) -> None:
+    reads = _reads(origins, region)
+    writes = [i for i in _writes(origins, region) if i in wanted]
+    names = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
+
+    def body(inputs: Sequence[Any]) -> list[Any]:
+        local = dict(zip(reads, inputs, strict=True))
+        if region.inner:
+            _run_regions(origins, region.inner, local, wanted)
+        else:
+            for stage in _stages(origins, region):
+                run(stage.equations, local, names)
+        return [local[i] for i in writes]
+
+    if not region.alone:
+        policy = jax.checkpoint_policies.save_only_these_names(*names.values())
+        body = jax.checkpoint(body, policy=policy)
+    env.update(zip(writes, body(_tied([env[i] for i in reads])), strict=True))
+
+
+def _tied(values: list[Any]) -> list[Any]:
+    """The values behind one barrier, so that their cotangents are computed together."""
+    places = [n for n, value in enumerate(values) if _is_float(value)]
+    if not places:
+        return values
+    tied = list(values)
+    barred = jax.lax.optimization_barrier(tuple(values[n] for n in places))
+    for n, value in zip(places, barred, strict=True):
+        tied[n] = value
+    return tied
+
+
+def _is_float(value: Any) -> bool:
+    aval = jax.typeof(value)
+    return not _compat.is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:
+    return origins.stages[region.first : region.last + 1]
+
+
+def _reads(origins: Origins, region: Region) -> list[int]:
+    written: set[int] = set()
+    reads: dict[int, None] = {}
+    for stage in _stages(origins, region):
+        reads |= dict.fromkeys(i for i in stage.inputs if i not in written)
+        written.update(stage.outputs)
+    return list(reads)
+
+
+def _writes(origins: Origins, region: Region) -> list[int]:
+    return list(dict.fromkeys(i for stage in _stages(origins, region) for i in stage.outputs))

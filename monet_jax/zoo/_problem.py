@@ -1,0 +1,96 @@
+"""What does every model of the zoo share: the `Problem`, its loss, its data and block remat."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+BlockRemat = Literal["nothing", "dots", "dots_no_batch"] | None
+Scale = Literal["full", "bench", "tiny"]
+Sample = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+
+_POLICIES = {
+    "nothing": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A training loss, its arguments, and how to make real ones.
+
+    `loss(params, state, batch, key)` returns a float32 scalar and the new state, so it is
+    differentiated with `jax.value_and_grad(problem.loss, has_aux=True)`. `state` holds the
+    BatchNorm statistics and is `{}` in a model without them; `batch` is (inputs, labels);
+    `key` is a typed PRNG key and draws the dropout.
+
+    Attributes:
+      name: the model's name in `MODELS`.
+      loss: the training loss.
+      args: (params, state, batch, key) as `jax.ShapeDtypeStruct`, which allocate nothing.
+      make_args: from a seed, initialised parameters and random data of the same structure.
+    """
+
+    name: str
+    loss: Callable[..., tuple[jax.Array, Any]]
+    args: tuple
+    make_args: Callable[[int], tuple]
+
+
+def make_problem(name: str, model: nn.Module, sample: Sample) -> Problem:
+    """The problem of training `model` by cross-entropy on the (inputs, labels) `sample` draws."""
+
+    def loss(params, state, batch, key):
+        inputs, labels = batch
+        logits, updates = model.apply(
+            {"params": params, "batch_stats": state},
+            inputs,
+            rngs={"dropout": key},
+            mutable=["batch_stats"],
+        )
+        return cross_entropy(logits, labels), updates.get("batch_stats", {})
+
+    def init(key):
+        param_key, batch_key, step_key = jax.random.split(key, 3)
+        batch = sample(batch_key)
+        variables = model.init({"params": param_key, "dropout": step_key}, batch[0])
+        return variables["params"], variables.get("batch_stats", {}), batch, step_key
+
+    def make_args(seed: int) -> tuple:
+        return jax.jit(init)(jax.random.key(seed))
+
+    args = jax.eval_shape(lambda: init(jax.random.key(0)))
+    return Problem(name, loss, args, make_args)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean cross-entropy, in float32, of logits [..., classes] against integer labels [...]."""
+    logits = logits.astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
+
+
+def labelled(inputs: tuple[int, ...], labels: tuple[int, ...], classes: int) -> Sample:
+    """Draws normal float32 inputs and uniform int32 labels of the given shapes."""
+
+    def sample(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        input_key, label_key = jax.random.split(key)
+        return (
+            jax.random.normal(input_key, inputs),
+            jax.random.randint(label_key, labels, 0, classes),
+        )
+
+    return sample
+
+
+def rematted(block: type[nn.Module], policy: BlockRemat) -> Callable[..., nn.Module]:
+    """`block`, recomputed in the backward pass but for what `policy` saves; None changes nothing.
+
+    Instances need an explicit `name`: Linen would name a rematted block after another class, and
+    its parameters and dropout keys follow the name.
+    """
+    return block if policy is None else nn.remat(block, policy=_POLICIES[policy])

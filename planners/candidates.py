@@ -1,0 +1,201 @@
+"""Which regions a plan may be made of.
+
+- Every stage alone, and with each option that `stage_program` finds for it.
+- Over intervals of several stages: one checkpoint that saves nothing, or what a uniform price per
+  byte chooses for each stage; and nested regions, which save nothing and whose inner regions are
+  single stages with options chosen by price.
+
+Outputs of ops that must run once are saved wherever they may be.
+
+| index | means |
+|---|---|
+| `s` | a stage of the graph |
+| `o` | an option of a stage: the values that it saves |
+"""
+
+import time
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from .effects import Candidate, Moment, Walker
+from .errors import InvalidPlan
+from .graph import Graph
+from .plan import Region
+from .stage_program import options
+from .stages import bare
+
+# Lengths of intervals, most useful first, as many as keep within the two numbers below.
+_LENGTHS = (2, 4, 3, 8, 6, 12, 16, 5, 24)
+_MOST_CANDIDATES = 2500
+# Stages of distinct intervals: each is walked a few times.
+_MOST_WALKED = 400
+# Solves for all distinct stages together, beyond which each gets fewer options.
+_MOST_SOLVES = 360
+# Prices per byte tried for the stages of an interval, beside the least that can be saved.
+_PRICES = 2
+
+_Option = tuple[int, ...]
+
+
+class Candidates:
+    """The candidates of one graph."""
+
+    def __init__(self, graph: Graph, *, max_options: int, deadline: float):
+        """Solves the stage programs.
+
+        Arguments:
+            graph: the step.
+            max_options: of one stage.
+            deadline: stop adding at this reading of `time.monotonic`, in seconds.
+        """
+        self._graph, self._deadline = graph, deadline
+        self._walker = Walker(graph)
+        self._options = self._solve(max_options)
+        self.singles = [self._single(s) for s in range(len(graph.stages))]
+
+    def priced(self, price: float) -> list[Candidate]:
+        """For each stage its candidate of least seconds plus `price` per retained byte."""
+        return [
+            min(some, key=lambda x: x.seconds + price * self._retained_bytes(x))
+            for some in self.singles
+        ]
+
+    def prices(self, count: int) -> list[float]:
+        """Prices, in seconds per byte, spread over those at which stages change their minds."""
+        slopes = []
+        for some in self.singles:
+            front = sorted((self._retained_bytes(x), -x.seconds) for x in some)
+            steps = np.diff(np.array(front), axis=0)
+            slopes += [gain / size for size, gain in steps.tolist() if size > 0 and gain > 0]
+        return np.quantile(slopes, np.linspace(0, 1, count + 2)[1:-1]).tolist() if slopes else []
+
+    def intervals(self) -> list[Candidate]:
+        """Every candidate over several stages."""
+        tables = [[min(some, key=self._thrift) for some in self.singles]]
+        tables += [self.priced(price) for price in self.prices(_PRICES)]
+        found = []
+        for first, last in self._spans():
+            if time.monotonic() > self._deadline:
+                break
+            regions = dict.fromkeys(self._over([table[first : last + 1] for table in tables]))
+            found += [x for x in map(self._candidate, regions) if x is not None]
+        return found
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """The first and last stages of the intervals that are tried."""
+        n, count, walked = len(self._graph.stages), 0, set()
+        work = 0
+        for length in (x for x in _LENGTHS if x <= n):
+            spans = [(first, first + length - 1) for first in range(n - length + 1)]
+            new = {self._walker.interval(*span).shape for span in spans} - walked
+            count += len(spans) * (2 * _PRICES + 3)
+            work += len(new) * length
+            if length > 2 and (count > _MOST_CANDIDATES or work > _MOST_WALKED):
+                return
+            walked |= new
+            yield from spans
+
+    def _over(self, tables: Sequence[Sequence[Candidate]]) -> Iterator[Region]:
+        """Regions over the stages of `tables`, which each choose one candidate a stage."""
+        for table in tables:
+            inner = tuple(x.region for x in table)
+            first, last = inner[0].first, inner[-1].last
+            once = [name for s in range(first, last + 1) for name in self._once(s)]
+            saved = [name for region in inner for name in region.saved]
+            yield Region(first, last, saved=_unique(once + saved))
+            yield Region(first, last, saved=_unique(once), inner=inner)
+            end = Region(last, last, alone=True)
+            yield Region(first, last, saved=_unique(once), inner=(*inner[:-1], end))
+
+    def _candidate(self, region: Region) -> Candidate | None:
+        try:
+            return self._walker.candidate(region)
+        except InvalidPlan:  # it would run again what must run once
+            return None
+
+    def _single(self, s: int) -> list[Candidate]:
+        """What stage `s` may do by itself, without what is never better than something else."""
+        alone = Region(s, s, alone=True)
+        regions = [Region(s, s, saved=self._names(saved)) for saved in self._options[s]]
+        if not self._walker.candidate(alone).retained:
+            regions = []
+        elif not regions:  # the stage program had no time, or only leaving it alone will do
+            regions = [bare(self._graph, s)]
+        found: list[Candidate] = []
+        for x in map(self._candidate, dict.fromkeys([*regions, alone])):
+            if x is not None and not any(_dominates(y, x) for y in found):
+                found = [y for y in found if not _dominates(x, y)] + [x]
+        return found
+
+    def _solve(self, max_options: int) -> list[list[_Option]]:
+        """For each stage its options; isomorphic stages share a solve."""
+        stages = [self._walker.interval(s, s) for s in range(len(self._graph.stages))]
+        free = _read_by_others(self._graph)
+        keys = [(x.shape, tuple(i in free for i in x.values)) for x in stages]
+        count = max(min(max_options, _MOST_SOLVES // max(len(set(keys)), 1)), 3)
+        solved: dict[Hashable, list[_Option]] = {}
+        for s, (stage, key) in enumerate(zip(stages, keys, strict=True)):
+            if key not in solved:
+                sets = dict.fromkeys([frozenset(), free & {*stage.values}])
+                some = [
+                    option
+                    for y in sets
+                    for option in options(
+                        self._graph, s, free=y, count=count, deadline=self._deadline
+                    )
+                ]
+                solved[key] = [tuple(stage.number[i] for i in o) for o in dict.fromkeys(some)]
+        return [
+            [tuple(stage.values[k] for k in o) for o in solved[key]]
+            for stage, key in zip(stages, keys, strict=True)
+        ]
+
+    def _once(self, s: int) -> tuple[str, ...]:
+        """Names of what stage `s` must save wherever it is run again."""
+        forward = self._graph.stages[s].forward
+        values = [i for op in forward if not op.recomputable for i in op.outputs]
+        return self._names(i for i in values if self._graph.values[i].savable)
+
+    def _names(self, values: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self._graph.values[i].name for i in values)
+
+    def _thrift(self, candidate: Candidate) -> tuple[bool, int, float]:
+        region = candidate.region
+        return region.alone, self._retained_bytes(candidate), candidate.seconds
+
+    def _retained_bytes(self, candidate: Candidate) -> int:
+        return sum(self._graph.values[i].nbytes for i in candidate.retained)
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _dominates(a: Candidate, b: Candidate) -> bool:
+    """Whether `a` is at least as good as `b` whatever the rest of the plan."""
+    return (
+        a.seconds <= b.seconds
+        and a.flops <= b.flops
+        and a.retained <= b.retained
+        and a.reads.keys() <= b.reads.keys()
+        and all(
+            all(any(_below(m, other) for other in there) for m in here)
+            for here, there in zip(a.moments, b.moments, strict=True)
+        )
+    )
+
+
+def _below(a: Moment, b: Moment) -> bool:
+    return a.nbytes <= b.nbytes and a.reads <= b.reads
+
+
+def _read_by_others(graph: Graph) -> frozenset[int]:
+    """Forward values that the backward of another stage reads, whatever is recomputed there."""
+    return frozenset(
+        i
+        for s, stage in enumerate(graph.stages)
+        for op in stage.backward
+        for i in op.inputs
+        if graph.forward_writer.get(i, (s,))[0] != s
+    )

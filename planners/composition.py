@@ -1,0 +1,282 @@
+"""Which candidates make up the fastest plan within a budget: an integer program.
+
+Exactly one chosen candidate covers each stage. While the backward stands at stage `t`, in memory
+are the covering candidate's own bytes, what the regions before it retained, and *shared* values,
+which ops of more than one stage read: each counts once, however many regions wait for it.
+
+| index | means |
+|---|---|
+| `c` | a candidate; `choose[c]` is 1 where the plan has it |
+| `t` | a stage; the backward reaches `t` after every later stage |
+| `i` | a shared value, written by stage `p` |
+| `m` | a moment of stage `t`, forward or backward: one row of the memory constraint |
+
+The variables stand side by side in one vector: `choose` (0 or 1); `earlier[t]`, bytes of values
+that are not shared and that regions before `t` retained; and for shared values with several
+readers `kept[i, t]` (0 to 1): a region that is before `t`, or whose backward ends its reads of `i`
+at or before `t`, needs `i` from the first forward. Bytes are divided by a scale and seconds by the
+step's, so that coefficients are of order one.
+"""
+
+import bisect
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from ._highs import Outcome, solve
+from .effects import Candidate, Moment
+from .graph import Graph
+from .plan import Region
+
+# Ties: of plans equally fast take fewer FLOPs, and then fewer retained bytes.
+_FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-6, 1e-7
+
+_Terms = dict[int, float]  # column of the variables -> coefficient
+
+
+class Composition:
+    """The integer program over one set of candidates, compiled once for every budget."""
+
+    def __init__(self, graph: Graph, candidates: Sequence[Candidate]):
+        self._candidates = tuple(candidates)
+        self._seconds = graph.seconds or 1.0
+        rows = _Rows(graph, self._candidates)
+        memory, constants = rows.memory()
+        n, width = len(candidates), rows.width
+        self._scale, self._budget, peak = rows.scale, cp.Parameter(), cp.Variable()
+        self._choose = cp.Variable(n, boolean=True)
+        x = cp.hstack([self._choose, cp.Variable(width - n, nonneg=True)])
+        in_memory = _matrix(memory, width) @ x + np.array(constants)
+        cover = _matrix([dict.fromkeys(some, 1.0) for some in rows.covering], n)
+        plan = [
+            cover @ self._choose == 1,
+            _matrix(rows.earlier(), width) @ x == 0,
+            *([_matrix(rows.kept_rows, width) @ x >= 0] if rows.kept_rows else []),
+        ]
+        slowness = np.array([c.seconds for c in candidates]) / self._seconds @ self._choose
+        ties = _ties(self._candidates, rows) @ self._choose
+        self._fastest = cp.Problem(cp.Minimize(slowness + ties), [*plan, in_memory <= self._budget])
+        self._smallest = cp.Problem(cp.Minimize(peak + ties), [*plan, in_memory <= peak])
+
+    def fastest(self, budget_bytes: int, *, time_limit: float, gap: float) -> Outcome:
+        """Solves for the least seconds within a budget.
+
+        Arguments:
+            budget_bytes: may not be exceeded.
+            time_limit: in seconds.
+            gap: stop within this share of the step's seconds of the bound.
+
+        Returns:
+            The outcome; its bound is in seconds of recomputation. `regions` has the plan.
+        """
+        self._budget.value = (budget_bytes + 0.25) / self._scale
+        outcome = solve(self._fastest, time_limit=time_limit, absolute_gap=gap)
+        bound = max(outcome.bound - _FLOPS_WEIGHT - _BYTES_WEIGHT, 0.0) * self._seconds
+        return dataclasses.replace(outcome, bound=bound)
+
+    def smallest(self, *, time_limit: float) -> Outcome:
+        """Solves for the least peak; the outcome's bound is in bytes."""
+        outcome = solve(self._smallest, time_limit=time_limit, absolute_gap=1e-7)
+        return dataclasses.replace(outcome, bound=outcome.bound * self._scale)
+
+    def regions(self) -> tuple[Region, ...]:
+        """The plan that the last solve found."""
+        chosen = np.flatnonzero(self._choose.value > 0.5)
+        found = [self._candidates[c].region for c in chosen]
+        return tuple(sorted(found, key=lambda region: region.first))
+
+
+class _Rows:
+    """The rows of the program, as terms over its columns."""
+
+    def __init__(self, graph: Graph, candidates: Sequence[Candidate]):
+        self._graph, self._candidates = graph, candidates
+        self._n, self._last = len(candidates), len(graph.stages) - 1
+        self._last_forward_read = _last_forward_reads(graph)
+        self._shared = _shared(graph)
+        self.covering: list[list[int]] = [[] for _ in graph.stages]
+        for c, candidate in enumerate(candidates):
+            for t in range(candidate.region.first, candidate.region.last + 1):
+                self.covering[t].append(c)
+        self.scale = float(max([1, *(m.nbytes for x in candidates for s in x.moments for m in s)]))
+        self.width = self._n + len(graph.stages)
+        self.own_bytes = [self._bytes(x.retained - self._shared) for x in candidates]
+        self._readers = _holders(x.reads for x in candidates)
+        self._producers = _holders(x.retained & self._shared for x in candidates)
+        self.kept_rows: list[_Terms] = []
+        self._kept = {i: self._keep(i) for i in sorted(self._shared)}
+
+    def earlier(self) -> list[_Terms]:
+        """`earlier[t] == earlier[t-1] + what candidates that end at t-1 retain`, as `... == 0`."""
+        rows: list[_Terms] = [{self._n: 1.0}]
+        for t in range(1, self._last + 1):
+            ending = [c for c in self.covering[t - 1] if self._candidates[c].region.last == t - 1]
+            own = {c: -self.own_bytes[c] / self.scale for c in ending}
+            rows.append({self._n + t: 1.0, self._n + t - 1: -1.0} | own)
+        return rows
+
+    def memory(self) -> tuple[list[_Terms], list[float]]:
+        """Bytes in memory at each moment: terms, and constants."""
+        rows, constants = [], []
+        peaks = _forward_peaks(self._graph, self._last_forward_read)
+        for t, some in enumerate(self.covering):
+            for time, nbytes in peaks[t]:
+                rows.append(self._forward(t, time))
+                constants.append(nbytes / self.scale)
+            for m in range(max(len(self._moments(c, t)) for c in some)):
+                rows.append(self._backward(t, m))
+                constants.append(0.0)
+        return rows, constants
+
+    def _forward(self, t: int, time: int) -> _Terms:
+        """What is in memory at forward op `time` for the backward only."""
+        idle = {i for i, end in self._last_forward_read.items() if end < time}
+        row = {self._n + t: 1.0}
+        for c in self.covering[t]:
+            own = (self._candidates[c].retained - self._shared) & idle
+            row[c] = self._bytes(own) / self.scale
+        for i in sorted(self._shared & idle):
+            _add(row, self._kept_at(i, self._last + 1), self._bytes([i]) / self.scale)
+        return row
+
+    def _backward(self, t: int, m: int) -> _Terms:
+        """What is in memory at moment `m` of the backward of stage `t`."""
+        row = {self._n + t: 1.0}
+        for c in self.covering[t]:
+            row[c] = self._moment(c, t, m).nbytes / self.scale
+        for i in self._kept:
+            _add(row, self._kept_during(i, t, m), self._bytes([i]) / self.scale)
+        return row
+
+    def _kept_during(self, i: int, t: int, m: int) -> _Terms:
+        """Whether `i` is in memory at moment `m`, while the covering candidate may drop it."""
+        readers = [c for c in self._readers[i] if self._candidates[c].reads[i] == t]
+        still = [c for c in readers if i in self._moment(c, t, m).reads]
+        if len(still) == len(readers):
+            return self._kept_at(i, t)
+        ended = [c for c in self._producers[i] if self._candidates[c].region.last == t - 1]
+        return self._either(self._kept_at(i, t - 1), [ended, still])
+
+    def _keep(self, i: int) -> list[tuple[int, _Terms]]:
+        """Pairs of a stage and the terms of `kept[i, t]` from that stage on."""
+        read, ended = collections.defaultdict(list), collections.defaultdict(list)
+        for c in self._readers[i]:
+            read[self._candidates[c].reads[i]].append(c)
+        for c in self._producers[i]:
+            ended[self._candidates[c].region.last + 1].append(c)
+        found: list[tuple[int, _Terms]] = []
+        for t in sorted({*read, *ended}):
+            before = found[-1][1] if found else {}
+            found.append((t, self._either(before, [read[t], ended[t]])))
+        return found
+
+    def _kept_at(self, i: int, t: int) -> _Terms:
+        place = bisect.bisect_right(self._kept[i], t, key=lambda pair: pair[0])
+        return self._kept[i][place - 1][1] if place else {}
+
+    def _either(self, terms: _Terms, groups: Sequence[Sequence[int]]) -> _Terms:
+        """Terms that are 1 where `terms` are, or where a candidate of the groups is chosen."""
+        groups = [group for group in groups if group]
+        columns = [c for c in terms] + [c for group in groups for c in group]
+        if not groups or self._exclusive(columns):
+            return terms | dict.fromkeys(columns, 1.0)
+        either = self.width
+        self.width += 1
+        for part in (terms, *(dict.fromkeys(group, 1.0) for group in groups)):
+            self.kept_rows.append({either: 1.0} | {c: -x for c, x in part.items()})
+        return {either: 1.0}
+
+    def _exclusive(self, columns: Sequence[int]) -> bool:
+        """Whether the columns are candidates of which a plan has one at most."""
+        if max(columns) >= self._n:
+            return False
+        regions = [self._candidates[c].region for c in columns]
+        return max(x.first for x in regions) <= min(x.last for x in regions)
+
+    def _moments(self, c: int, t: int) -> tuple[Moment, ...]:
+        return self._candidates[c].moments[t - self._candidates[c].region.first]
+
+    def _moment(self, c: int, t: int, m: int) -> Moment:
+        moments = self._moments(c, t)
+        return moments[min(m, len(moments) - 1)]
+
+    def _bytes(self, values: Iterable[int]) -> int:
+        return sum(self._graph.values[i].nbytes for i in values)
+
+
+def _holders(sets: Iterable[Iterable[int]]) -> dict[int, list[int]]:
+    """Value -> the places of the sets that have it."""
+    found = collections.defaultdict(list)
+    for c, some in enumerate(sets):
+        for i in some:
+            found[i].append(c)
+    return found
+
+
+def _add(row: _Terms, terms: _Terms, factor: float) -> None:
+    for column, x in terms.items():
+        row[column] = row.get(column, 0.0) + factor * x
+
+
+def _matrix(rows: Sequence[_Terms], width: int) -> sp.csr_array:
+    place = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    columns = [column for row in rows for column in row]
+    data = [x for row in rows for x in row.values()]
+    return sp.csr_array((data, (place, columns)), shape=(len(rows), width))
+
+
+def _ties(candidates: Sequence[Candidate], rows: _Rows) -> np.ndarray:
+    """Weights that sum to less than `_FLOPS_WEIGHT + _BYTES_WEIGHT` over any plan."""
+    found = np.zeros(len(candidates))
+    flops = np.array([float(c.flops) for c in candidates])
+    nbytes = np.array([float(x) for x in rows.own_bytes])
+    for weight, amounts in ((_FLOPS_WEIGHT, flops), (_BYTES_WEIGHT, nbytes)):
+        most = sum(amounts[some].max() for some in rows.covering)
+        found += weight * amounts / (most or 1.0)
+    return found
+
+
+def _shared(graph: Graph) -> frozenset[int]:
+    """Forward values that an op of another stage reads."""
+    return frozenset(
+        i
+        for s, stage in enumerate(graph.stages)
+        for op in stage.forward + stage.backward
+        for i in op.inputs
+        if i in graph.forward_writer and graph.forward_writer[i][0] != s
+    )
+
+
+def _last_forward_reads(graph: Graph) -> dict[int, int]:
+    """Forward value -> the last forward op of the step that reads or writes it."""
+    ops = [op for stage in graph.stages for op in stage.forward]
+    return {i: time for time, op in enumerate(ops) for i in op.inputs + op.outputs}
+
+
+def _forward_peaks(graph: Graph, last: dict[int, int]) -> list[list[tuple[int, int]]]:
+    """For each stage the forward ops that may set its peak, with what the forward itself holds.
+
+    What waits for the backward only grows during the forward, so of two ops the earlier one
+    matters only where the forward itself holds more.
+    """
+    ops = [(s, op) for s, stage in enumerate(graph.stages) for op in stage.forward]
+    change = [0] * (len(ops) + 1)
+    for time, (_, op) in enumerate(ops):
+        for i in op.outputs:
+            change[time] += graph.values[i].nbytes
+            change[last[i] + 1] -= graph.values[i].nbytes
+    live = np.cumsum(change[:-1]) + np.array([op.workspace_bytes for _, op in ops], np.int64)
+    found: list[list[tuple[int, int]]] = [[] for _ in graph.stages]
+    highest = -1
+    for time in range(len(ops) - 1, -1, -1):
+        s = ops[time][0]
+        if not found[s]:
+            highest = -1
+        if live[time] > highest:
+            highest = int(live[time])
+            found[s].append((time, highest))
+    return found

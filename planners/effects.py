@@ -1,0 +1,324 @@
+"""What one region costs, whatever the rest of the plan: its effect.
+
+A candidate is a region together with the seconds that it adds, the values that it makes the first
+forward leave in memory, and what its backward holds while it runs. Effects are found by walking
+the region's own runs; regions over isomorphic stages share one walk.
+
+| index | means |
+|---|---|
+| `s` | a stage of the graph |
+| `i` | a value of the graph |
+| `k` | a moment of a region's backward: one of its runs |
+
+Known limit: at a stage more than `MOMENTS` moments are merged into the last of them, on the safe
+side: bytes are never underestimated.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from .graph import Graph
+from .plan import Region
+from .schedule import Run, backward_runs
+
+MOMENTS = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Moment:
+    """A time in the backward of a stage at which a candidate may be at its peak.
+
+    Attributes:
+        nbytes: in memory then, gradients, workspace and the region's own values; without the
+            values that the first forward of other regions left.
+        reads: of those, the ones which the region still reads, at this stage for the last time.
+    """
+
+    nbytes: int
+    reads: frozenset[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """A region and its effect on the rest of the plan.
+
+    Attributes:
+        region: the region.
+        seconds, flops: of recomputation.
+        retained: its own values that the first forward leaves for its backward.
+        reads: value of an earlier region that its backward reads -> the stage that does last.
+        moments: for each of its stages, first to last, the moments that may set the peak.
+    """
+
+    region: Region
+    seconds: float
+    flops: int
+    retained: frozenset[int]
+    reads: dict[int, int]
+    moments: tuple[tuple[Moment, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interval:
+    """Consecutive stages, as far as the cost of regions over them goes.
+
+    Attributes:
+        shape: equal for intervals that are isomorphic value by value and cost by cost.
+        values: every value that its ops touch, in an order that isomorphic intervals share.
+        number: value -> its place in `values`.
+    """
+
+    shape: int
+    values: tuple[int, ...]
+    number: dict[int, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Effect:
+    """A candidate in terms that isomorphic intervals share.
+
+    Values are places in `Interval.values`, stages count from the region's first, and the bytes of
+    moments leave out the gradients that are in memory throughout a stage's backward.
+    """
+
+    seconds: float
+    flops: int
+    retained: frozenset[int]
+    reads: dict[int, int]
+    moments: tuple[tuple[Moment, ...], ...]
+
+
+class Walker:
+    """Turns regions of one graph into candidates."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self._gradients = _gradients(graph)
+        self._stages = [_stage_shape(graph, s) for s in range(len(graph.stages))]
+        self._shapes: dict[Hashable, int] = {}
+        self._intervals: dict[tuple[int, int], Interval] = {}
+        self._effects: dict[Hashable, _Effect] = {}
+
+    def interval(self, first: int, last: int) -> Interval:
+        """The stages from `first` to `last`."""
+        if (first, last) not in self._intervals:
+            number, shape = _interval_shape(self.graph, self._stages, first, last)
+            gradients = tuple(x.varying for x in self._gradients[first : last + 1])
+            identity = self._shapes.setdefault((shape, gradients), len(self._shapes))
+            self._intervals[first, last] = Interval(identity, tuple(number), number)
+        return self._intervals[first, last]
+
+    def candidate(self, region: Region) -> Candidate:
+        """The region with its effect.
+
+        Raises:
+            InvalidPlan: the region would run an op again that must run once.
+        """
+        first, interval = region.first, self.interval(region.first, region.last)
+        key = (interval.shape, _relative(self.graph, region, first, interval))
+        if key not in self._effects:
+            self._effects[key] = _effect(self.graph, region, interval, self._gradients)
+        effect, values = self._effects[key], interval.values
+        return Candidate(
+            region=region,
+            seconds=effect.seconds,
+            flops=effect.flops,
+            retained=frozenset(values[i] for i in effect.retained),
+            reads={values[i]: first + s for i, s in effect.reads.items()},
+            moments=tuple(
+                tuple(_placed(moment, constant.steady_bytes, values) for moment in some)
+                for constant, some in zip(self._gradients[first:], effect.moments, strict=False)
+            ),
+        )
+
+
+def _placed(moment: Moment, nbytes: int, values: tuple[int, ...]) -> Moment:
+    return Moment(moment.nbytes + nbytes, frozenset(values[i] for i in moment.reads))
+
+
+def _effect(
+    graph: Graph, region: Region, interval: Interval, gradients: Sequence["_Gradients"]
+) -> _Effect:
+    runs = backward_runs(graph, region)
+    live = _Lives(graph, region, runs)
+    again = [run.of(graph) for run in runs if run.phase == "forward"]
+    stage, nbytes = _in_backward(graph, runs, gradients)
+    nbytes = nbytes + live.nbytes()
+    last_read = {interval.number[i]: k for i, k in live.last_read.items()}
+    moments = []
+    for s in range(region.first, region.last + 1):
+        (at,) = np.nonzero(stage == s)
+        ends = {i: k for i, k in last_read.items() if stage[k] == s}
+        moments.append(_peaks(at, nbytes[at], ends))
+    return _Effect(
+        seconds=sum(op.seconds for op in again),
+        flops=sum(op.flops for op in again),
+        retained=frozenset(interval.number[i] for i in live.retained),
+        reads={i: int(stage[k]) - region.first for i, k in last_read.items()},
+        moments=tuple(moments),
+    )
+
+
+class _Lives:
+    """When the values that a region's backward reads are in memory.
+
+    Attributes:
+        retained: the region's own values that the backward reads as its forward left them.
+        last_read: value of an earlier region -> the last run that reads it.
+    """
+
+    def __init__(self, graph: Graph, region: Region, runs: Sequence[Run]):
+        self._graph = graph
+        self._change = [0] * (len(runs) + 1)
+        self._workspace = [run.of(graph).workspace_bytes for run in runs]
+        self._life: dict[int, tuple[int, int]] = {}  # own value -> written, last read so far
+        self.retained: list[int] = []
+        self.last_read: dict[int, int] = {}
+        for k, run in enumerate(runs):
+            self._read(region, run.of(graph).inputs, k)
+            if run.phase == "forward":
+                self._write(run.of(graph).outputs, k)
+        for i in self._life:
+            self._end(i)
+
+    def nbytes(self) -> np.ndarray:
+        """Bytes of own values and workspace during each run."""
+        return np.cumsum(self._change[:-1]) + np.array(self._workspace, dtype=np.int64)
+
+    def _read(self, region: Region, values: tuple[int, ...], k: int) -> None:
+        for i in values:
+            writer = self._graph.forward_writer.get(i)
+            if writer is None:
+                continue
+            if not region.first <= writer[0] <= region.last:
+                self.last_read[i] = k
+                continue
+            if i not in self._life:
+                self.retained.append(i)
+            self._life[i] = (self._life.get(i, (0, 0))[0], k)
+
+    def _write(self, values: tuple[int, ...], k: int) -> None:
+        for i in values:
+            if i in self._life:
+                self._end(i)
+            self._life[i] = (k, k)
+
+    def _end(self, i: int) -> None:
+        written, last_read = self._life[i]
+        self._change[written] += self._graph.values[i].nbytes
+        self._change[last_read + 1] -= self._graph.values[i].nbytes
+
+
+def _in_backward(
+    graph: Graph, runs: Sequence[Run], gradients: Sequence["_Gradients"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each run the stage whose backward it belongs to, and bytes of varying gradients.
+
+    A recomputation belongs to the backward op that it comes before.
+    """
+    stage, nbytes = np.zeros((2, len(runs)), dtype=np.int64)
+    following = runs[-1] if runs else None
+    for k in range(len(runs) - 1, -1, -1):
+        if runs[k].phase == "backward":
+            following = runs[k]
+        during, before = gradients[following.stage].varying[following.op]
+        stage[k], nbytes[k] = following.stage, during if following is runs[k] else before
+    return stage, nbytes
+
+
+def _peaks(at: np.ndarray, nbytes: np.ndarray, ends: dict[int, int]) -> tuple[Moment, ...]:
+    """The moments that no other one exceeds in bytes and in values still read.
+
+    What is still read only shrinks, so they are the records of `nbytes`; of the records between
+    two entries of `ends` the last.
+    """
+    if not len(at):
+        return (Moment(0, frozenset()),)
+    found: list[Moment] = []
+    highest = np.maximum.accumulate(nbytes)
+    records = np.flatnonzero(np.diff(highest, prepend=-1) > 0)
+    for k, size in zip(at[records].tolist(), nbytes[records].tolist(), strict=True):
+        reads = frozenset(i for i, end in ends.items() if end >= k)
+        if found and (found[-1].reads == reads or len(found) == MOMENTS):
+            reads = found.pop().reads
+        found.append(Moment(size, reads))
+    return tuple(found)
+
+
+def _relative(graph: Graph, region: Region, first: int, interval: Interval) -> Hashable:
+    """The region with stages counted from `first` and values as places in the interval."""
+    return (
+        region.first - first,
+        region.last - first,
+        region.alone,
+        tuple(interval.number[graph.index[name]] for name in region.saved),
+        tuple(_relative(graph, inner, first, interval) for inner in region.inner),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Gradients:
+    """Bytes of gradients in memory during the backward of one stage.
+
+    Attributes:
+        steady_bytes: throughout.
+        varying: beyond those, for each backward op: while it runs, and just before.
+    """
+
+    steady_bytes: int
+    varying: tuple[tuple[int, int], ...]
+
+
+def _gradients(graph: Graph) -> list[_Gradients]:
+    """The gradients of each stage; backward ops run once whatever the plan."""
+    stages = range(len(graph.stages) - 1, -1, -1)
+    ops = [op for s in stages for op in graph.stages[s].backward]
+    written, read = {}, {}
+    for t, op in enumerate(ops):
+        read.update(dict.fromkeys(op.inputs, t))
+        written.update(dict.fromkeys(op.outputs, t))
+    during, before = np.zeros((2, len(ops) + 1), dtype=np.int64)
+    for i, t in written.items():
+        nbytes, end = graph.values[i].nbytes, read.get(i, t)
+        during[t] += nbytes
+        during[end + 1] -= nbytes
+        if end > t:
+            before[t + 1] += nbytes
+            before[end + 1] -= nbytes
+    table = np.stack([np.cumsum(during), np.cumsum(before)], axis=1)[:-1]
+    found, start = [], 0
+    for s in stages:
+        part = table[start : start + len(graph.stages[s].backward)]
+        steady = int(part.min()) if part.size else 0
+        found.append(_Gradients(steady, tuple(map(tuple, (part - steady).tolist()))))
+        start += len(part)
+    return found[::-1]
+
+
+def _stage_shape(graph: Graph, s: int) -> tuple[Hashable, tuple[int, ...]]:
+    """The costs of a stage's ops, and the values that they read and write, in order."""
+    stage = graph.stages[s]
+    ops = stage.forward + stage.backward
+    costs = tuple(
+        (len(op.inputs), len(op.outputs), op.seconds, op.flops, op.workspace_bytes, op.recomputable)
+        for op in ops
+    )
+    return (len(stage.forward), costs), tuple(i for op in ops for i in op.inputs + op.outputs)
+
+
+def _interval_shape(
+    graph: Graph, stages: Sequence[tuple[Hashable, tuple[int, ...]]], first: int, last: int
+) -> tuple[dict[int, int], Hashable]:
+    part = stages[first : last + 1]
+    number: dict[int, int] = {}
+    pattern = tuple(number.setdefault(i, len(number)) for _, touched in part for i in touched)
+    # Gradients differ in nothing here: their bytes are added to each stage, not to its shape.
+    values = tuple(
+        (graph.values[i].nbytes, graph.values[i].savable, first <= graph.forward_writer[i][0])
+        if i in graph.forward_writer
+        else None
+        for i in number
+    )
+    return number, (tuple(costs for costs, _ in part), pattern, values)

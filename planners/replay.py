@@ -1,0 +1,201 @@
+"""How much a plan costs: its schedule run on paper, one op at a time.
+
+Every planner answers to this file, so it shares no arithmetic with any of them. A write starts an
+*instance* of a value, which lives until its last read before the value is written again; one that
+is never read lives while it is written. While an op runs, the live instances, its outputs and its
+workspace are in memory.
+
+| index | means |
+|---|---|
+| `k` | a run: a position in the schedule |
+| `i` | a value of the graph |
+| `s` | a stage of the graph |
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .errors import InvalidPlan
+from .graph import Graph
+from .plan import Plan, Region
+from .schedule import Run, runs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replay:
+    """What a schedule costs.
+
+    Attributes:
+        peak_bytes: the largest of `live_bytes`.
+        seconds: run time of the step, recomputation included.
+        flops: floating-point operations of the step, recomputation included.
+        live_bytes: bytes of values and workspace in memory during each run.
+        peak_run: the first run with `peak_bytes`.
+        peak_values: names of the values in memory then, largest first.
+        schedule: the runs.
+    """
+
+    peak_bytes: int
+    seconds: float
+    flops: int
+    live_bytes: tuple[int, ...]
+    peak_run: int
+    peak_values: tuple[str, ...]
+    schedule: tuple[Run, ...]
+
+
+@dataclasses.dataclass(slots=True)
+class _Instance:
+    value: int
+    written: int
+    last_read: int
+
+
+def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
+    """Runs a plan on paper.
+
+    Arguments:
+        graph: the step that the plan is for.
+        plan: a plan, or its regions.
+
+    Raises:
+        InvalidPlan: the regions do not cover the stages, a saved name is unknown or not the
+            region's to save, an op that must run once would run again, or an op reads a value
+            that is not in memory.
+    """
+    regions = plan.regions if isinstance(plan, Plan) else tuple(plan)
+    _check_cover(regions, 0, len(graph.stages) - 1)
+    for region in regions:
+        _check_region(graph, region)
+    schedule = runs(graph, regions)
+    instances = _instances(graph, regions, schedule)
+    live = _live_bytes(graph, schedule, instances)
+    peak = int(live.argmax()) if len(live) else 0
+    at_peak = {x.value for x in instances if x.written <= peak <= x.last_read}
+    ops = [run.of(graph) for run in schedule]
+    return Replay(
+        peak_bytes=int(live.max(initial=0)),
+        seconds=sum(op.seconds for op in ops),
+        flops=sum(op.flops for op in ops),
+        live_bytes=tuple(live.tolist()),
+        peak_run=peak,
+        peak_values=_names_by_size(graph, at_peak),
+        schedule=schedule,
+    )
+
+
+def _names_by_size(graph: Graph, values: Iterable[int]) -> tuple[str, ...]:
+    ordered = sorted((graph.values[i] for i in values), key=lambda v: (-v.nbytes, v.name))
+    return tuple(value.name for value in ordered)
+
+
+def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance]) -> np.ndarray:
+    change = np.zeros(len(schedule) + 1, dtype=np.int64)
+    for instance in instances:
+        nbytes = graph.values[instance.value].nbytes
+        change[instance.written] += nbytes
+        change[instance.last_read + 1] -= nbytes
+    workspace = np.array([run.of(graph).workspace_bytes for run in schedule], dtype=np.int64)
+    return np.cumsum(change)[:-1] + workspace
+
+
+def _instances(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> list[_Instance]:
+    """Every instance; checks that each read finds one which the plan keeps that long."""
+    chains = _chains(graph, regions)
+    current: dict[int, _Instance] = {}
+    found = []
+    for k, run in enumerate(schedule):
+        op = run.of(graph)
+        for i in op.inputs:
+            if i not in current:
+                raise InvalidPlan(
+                    f"{_where(graph, run)} reads `{graph.values[i].name}` before it is written."
+                )
+            _check_kept(graph, chains[run.stage], schedule, current[i], run)
+            current[i].last_read = k
+        for i in op.outputs:
+            current[i] = _Instance(i, k, k)
+            found.append(current[i])
+    return found
+
+
+def _chains(graph: Graph, regions: Sequence[Region]) -> list[list[Region]]:
+    """For each stage the regions that it lies in, outermost first."""
+    chains: list[list[Region]] = [[] for _ in graph.stages]
+    for region in regions:
+        for inside in region.walk():
+            for s in range(inside.first, inside.last + 1):
+                chains[s].append(inside)
+    return chains
+
+
+def _check_kept(
+    graph: Graph, chain: list[Region], schedule: Sequence[Run], instance: _Instance, run: Run
+) -> None:
+    """Every region between the run that wrote the instance and the run that reads it keeps it."""
+    i, writer = instance.value, schedule[instance.written]
+    if writer.phase == "backward":
+        return
+    name = graph.values[i].name
+    for region in chain[writer.depth : run.depth]:
+        inside = region.first <= writer.stage <= region.last
+        if inside and not region.alone and name not in region.saved:
+            raise InvalidPlan(
+                f"{_where(graph, run)} reads `{name}`, but region {region.first}-{region.last} "
+                f"neither saves nor recomputes it. Save it, or recompute it first."
+            )
+
+
+def _where(graph: Graph, run: Run) -> str:
+    stage = graph.stages[run.stage]
+    return f"Stage {run.stage} (`{stage.name}`), {run.phase} op `{run.of(graph).name}`:"
+
+
+def _check_cover(regions: Sequence[Region], first: int, last: int) -> None:
+    expected = first
+    for region in regions:
+        if region.first != expected or region.last < region.first:
+            raise InvalidPlan(
+                f"Regions must cover stages {first}-{last} once and in order; "
+                f"got {region.first}-{region.last} where stage {expected} comes next."
+            )
+        expected = region.last + 1
+    if expected != last + 1:
+        raise InvalidPlan(
+            f"Regions must cover stages {first}-{last} once and in order; "
+            f"got none for stages {expected}-{last}."
+            if expected <= last
+            else f"Regions end at stage {expected - 1}, but the last stage is {last}."
+        )
+
+
+def _check_region(graph: Graph, region: Region) -> None:
+    if region.alone and (region.saved or region.inner):
+        raise InvalidPlan(
+            f"Region {region.first}-{region.last} is alone and keeps everything; it must have "
+            f"neither `saved` (got {region.saved!r}) nor inner regions (got {len(region.inner)})."
+        )
+    for name in region.saved:
+        _check_saved(graph, region, name)
+    if region.inner:
+        _check_cover(region.inner, region.first, region.last)
+    for inner in region.inner:
+        _check_region(graph, inner)
+
+
+def _check_saved(graph: Graph, region: Region, name: str) -> None:
+    where = f"Region {region.first}-{region.last} saves `{name}`"
+    if name not in graph.index:
+        raise InvalidPlan(f"{where}, which the graph does not have. Was the plan made for it?")
+    i = graph.index[name]
+    if i not in graph.forward_writer:
+        raise InvalidPlan(f"{where}, which no forward op writes.")
+    s = graph.forward_writer[i][0]
+    if not region.first <= s <= region.last:
+        raise InvalidPlan(
+            f"{where}, which stage {s} (`{graph.stages[s].name}`) writes: not the region's own."
+        )
+    if not graph.values[i].savable:
+        raise InvalidPlan(f"{where} of stage {s} (`{graph.stages[s].name}`): it is not savable.")

@@ -1,0 +1,129 @@
+"""What regions mean: the exact list of op runs that they stand for.
+
+First every forward op runs once, in order. Then the regions' backwards run, last region first:
+
+- *alone*: the backward ops of its stages, last stage first.
+- *checkpointed leaf*: the same, but what a backward op reads of the region's own forward, and
+  which is not saved, is recomputed just before it, from saved values and values of other regions.
+  What was recomputed stays until the region's backward ends.
+- *nested*: one run of the forward ops that its inner regions' saved values and inputs need, from
+  the outer region's saved values; then the inner regions' backwards, last one first.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from .errors import InvalidPlan
+from .graph import Graph, Op
+from .plan import Region
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """One execution of an op.
+
+    Attributes:
+        stage, op: the stage, and the position of the op in its `forward` or `backward`.
+        phase: which of the two lists.
+        depth: how many regions it runs inside of: 0 in the first forward; 1 in the backward of
+            a region, recomputation included; 2 in the backward of a region inside that; and on.
+    """
+
+    stage: int
+    op: int
+    phase: Literal["forward", "backward"]
+    depth: int = 0
+
+    def of(self, graph: Graph) -> Op:
+        """The op that runs."""
+        stage = graph.stages[self.stage]
+        return (stage.forward if self.phase == "forward" else stage.backward)[self.op]
+
+
+def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
+    """Every op execution of the step, in order.
+
+    Arguments:
+        graph: the step.
+        regions: cover its stages in order; `replay` checks that they do.
+
+    Raises:
+        InvalidPlan: an op that must run once would be recomputed.
+    """
+    found = [
+        Run(s, o, "forward")
+        for s, stage in enumerate(graph.stages)
+        for o in range(len(stage.forward))
+    ]
+    for region in reversed(regions):
+        found += backward_runs(graph, region)
+    return tuple(found)
+
+
+def backward_runs(graph: Graph, region: Region, depth: int = 1) -> list[Run]:
+    """The op executions of one region's backward, recomputation included, in order."""
+    if region.inner:
+        return _nested_runs(graph, region, depth)
+    held = {graph.index[name] for name in region.saved}
+    found = []
+    for s in range(region.last, region.first - 1, -1):
+        for o, op in enumerate(graph.stages[s].backward):
+            if not region.alone:
+                found += _reruns(graph, region, op.inputs, held, depth)
+            found.append(Run(s, o, "backward", depth))
+    return found
+
+
+def _nested_runs(graph: Graph, region: Region, depth: int) -> list[Run]:
+    backwards = [backward_runs(graph, inner, depth + 1) for inner in region.inner]
+    wanted = [
+        i
+        for inner, found in zip(region.inner, backwards, strict=True)
+        for i in _wanted(graph, inner, found)
+    ]
+    held = {graph.index[name] for name in region.saved}
+    forward = _reruns(graph, region, wanted, held, depth)
+    return forward + [run for found in reversed(backwards) for run in found]
+
+
+def _wanted(graph: Graph, region: Region, backward: Iterable[Run]) -> list[int]:
+    """What must be in memory when the region's backward starts, as far as forwards write it."""
+    read = [i for run in backward for i in run.of(graph).inputs if i in graph.forward_writer]
+    outside = [i for i in read if region.alone or not _inside(graph, region, i)]
+    return outside + [graph.index[name] for name in region.saved]
+
+
+def _inside(graph: Graph, region: Region, value: int) -> bool:
+    """Whether the region's own forward writes the value."""
+    writer = graph.forward_writer.get(value)
+    return writer is not None and region.first <= writer[0] <= region.last
+
+
+def _reruns(
+    graph: Graph, region: Region, wanted: Iterable[int], held: set[int], depth: int
+) -> list[Run]:
+    """The region's forward ops that `wanted` needs beyond `held`, in order; adds to `held`."""
+    ops: set[tuple[int, int]] = set()
+    pending = [i for i in wanted if i not in held and _inside(graph, region, i)]
+    while pending:
+        value = pending.pop()
+        writer = graph.forward_writer[value]
+        if writer in ops:
+            continue
+        ops.add(writer)
+        op = graph.stages[writer[0]].forward[writer[1]]
+        if not op.recomputable:
+            raise InvalidPlan(_must_run_once(graph, region, writer[0], op, value))
+        pending += [i for i in op.inputs if i not in held and _inside(graph, region, i)]
+    found = sorted(ops)
+    held.update(i for s, o in found for i in graph.stages[s].forward[o].outputs)
+    return [Run(s, o, "forward", depth) for s, o in found]
+
+
+def _must_run_once(graph: Graph, region: Region, stage: int, op: Op, value: int) -> str:
+    return (
+        f"Region {region.first}-{region.last} recomputes op `{op.name}` of stage {stage} "
+        f"(`{graph.stages[stage].name}`), which must run exactly once. "
+        f"Save its output `{graph.values[value].name}`, or leave the region alone."
+    )

@@ -1,0 +1,212 @@
+"""What one stage may save: an integer program solved for fewer and fewer bytes.
+
+The answers are a stage's *options*, fastest first. Which values to save decides which ops run
+again: what the backward reads is saved or recomputed, and what a recomputed op reads likewise.
+
+| index | means |
+|---|---|
+| `v` | a value that the stage's forward writes and that its backward may need |
+| `o` | a forward op of the stage that may run again |
+| `u` | a value of an earlier stage that only recomputation reads |
+
+Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `hold[u]`. Bytes and
+seconds enter the model divided by the stage's totals, so that coefficients are of order one.
+
+Known limit: options differ in bytes and seconds; of two that agree in both, the one with the
+smaller transient peak need not be the one that is found.
+"""
+
+import dataclasses
+import itertools as it
+import time
+from collections.abc import Iterable, Sequence, Set
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from ._highs import solve
+from .graph import Graph, Op
+
+# Ties: of answers equally fast take fewer FLOPs, and then fewer bytes.
+_FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-3, 1e-4
+# Values below this share of the stage's bytes are saved always: deciding costs more.
+_NEGLIGIBLE = 1e-3
+# So few savable values are not worth a solve.
+_ENUMERATED = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Needs:
+    """The part of a stage that saving and recomputation are about.
+
+    Attributes:
+        values: `v`, ascending; indices of the graph.
+        ops: `o`, ascending; positions in the stage's forward.
+        outside: `u`, ascending; indices of the graph.
+        read: the values that the backward reads itself.
+    """
+
+    values: tuple[int, ...]
+    ops: tuple[int, ...]
+    outside: tuple[int, ...]
+    read: frozenset[int]
+
+
+def needs(graph: Graph, s: int) -> Needs:
+    """Everything that the backward of stage `s` may need of its forward."""
+    forward = graph.stages[s].forward
+    writer = {i: o for o, op in enumerate(forward) for i in op.outputs}
+    direct = {i for op in graph.stages[s].backward for i in op.inputs}
+    read = frozenset(direct & set(writer))
+    values, outside, pending = set(read), set(), list(read)
+    while pending:
+        op = forward[writer[pending.pop()]]
+        inputs = set(op.inputs) if op.recomputable else set()
+        outside |= inputs - set(writer) - direct
+        new = (inputs & set(writer)) - values
+        values |= new
+        pending += new
+    ops = {writer[i] for i in values if forward[writer[i]].recomputable}
+    return Needs(tuple(sorted(values)), tuple(sorted(ops)), tuple(sorted(outside)), read)
+
+
+def options(
+    graph: Graph, s: int, *, free: Set[int], count: int, deadline: float
+) -> list[tuple[int, ...]]:
+    """Sets of values that stage `s` may save.
+
+    Arguments:
+        graph: the step.
+        s: the stage.
+        free: values that are in memory anyway, for the backward of another stage.
+        count: at most so many options, two or more.
+        deadline: stop at this reading of `time.monotonic`, in seconds.
+
+    Returns:
+        Indices of values, ascending, for each option. Of a stage with few savable values every
+        subset, also those that do not do, and more than `count`. Empty where none is found in
+        time, or the backward needs a value that can be neither saved nor recomputed.
+    """
+    stage = needs(graph, s)
+    savable = [i for i in stage.values if graph.values[i].savable]
+    if len(savable) <= _ENUMERATED:
+        sizes = range(len(savable) + 1)
+        return [some for size in sizes for some in it.combinations(savable, size)]
+    program = _Program(graph, s, stage, free)
+    found: list[tuple[int, ...]] = []
+    limit: float = program.total_bytes
+    step = max(program.total_bytes / (count - 1), 1.0)
+    while limit >= 0 and len(found) < count:
+        answer = program.fastest(limit, deadline - time.monotonic())
+        if answer is None:
+            answer = program.smallest(deadline - time.monotonic())
+        if answer is None or answer.saved in found:
+            break
+        found.append(answer.saved)
+        # The next multiple of `step` below this answer; zero comes last.
+        limit = (np.ceil(answer.retained_bytes / step) - 1) * step
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Answer:
+    saved: tuple[int, ...]
+    retained_bytes: int
+
+
+class _Program:
+    """The integer program of one stage, compiled once and solved for many limits."""
+
+    def __init__(self, graph: Graph, s: int, stage: Needs, free: Set[int]):
+        forward = graph.stages[s].forward
+        self._stage, self._forward = stage, forward
+        n_save, n_rerun, n_hold = len(stage.values), len(stage.ops), len(stage.outside)
+        nbytes = [0 if i in free else graph.values[i].nbytes for i in stage.values]
+        sizes = np.array([graph.values[i].nbytes for i in stage.values])
+        fixed = sizes < _NEGLIGIBLE * sizes.sum()
+        savable = np.array([graph.values[i].savable for i in stage.values])
+        held = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
+        self._nbytes = np.array([*np.where(fixed, 0, nbytes), *[0] * n_rerun, *held], np.int64)
+        self.total_bytes = int(self._nbytes.sum())
+        self._x = x = cp.Variable(n_save + n_rerun + n_hold, boolean=True)
+        self._limit = cp.Parameter()
+
+        lower = np.concatenate([fixed & savable, np.zeros(n_rerun + n_hold)])
+        upper = np.concatenate([savable, np.ones(n_rerun + n_hold)])
+        seconds = _in_columns(_shares(forward[o].seconds for o in stage.ops), n_save, n_hold)
+        flops = _in_columns(_shares(forward[o].flops for o in stage.ops), n_save, n_hold)
+        time_and_flops = (seconds + _FLOPS_WEIGHT * flops) @ x
+        retained = (self._nbytes / max(self.total_bytes, 1)) @ x
+        constraints = [
+            lower <= x,
+            x <= upper,
+            *(matrix @ x >= right for matrix, right in _dataflow(forward, stage)),
+        ]
+        self._fastest = cp.Problem(
+            cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
+            [*constraints, retained <= self._limit],
+        )
+        self._smallest = cp.Problem(
+            cp.Minimize(retained + _BYTES_WEIGHT * time_and_flops), constraints
+        )
+
+    def fastest(self, limit_bytes: float, time_limit: float) -> _Answer | None:
+        """The answer of fewest seconds that retains `limit_bytes` or less, if there is one."""
+        self._limit.value = (limit_bytes + 0.5) / max(self.total_bytes, 1)
+        return self._solve(self._fastest, time_limit)
+
+    def smallest(self, time_limit: float) -> _Answer | None:
+        """The answer that retains fewest bytes, if there is one."""
+        return self._solve(self._smallest, time_limit)
+
+    def _solve(self, problem: cp.Problem, time_limit: float) -> _Answer | None:
+        outcome = solve(problem, time_limit=time_limit, absolute_gap=1e-7)
+        if not outcome.found:
+            return None
+        x = self._x.value > 0.5
+        ops = np.array(self._stage.ops, dtype=int)[
+            x[len(self._stage.values) :][: len(self._stage.ops)]
+        ]
+        used = self._stage.read.union(*(self._forward[o].inputs for o in ops))
+        saved = np.array(self._stage.values)[x[: len(self._stage.values)]]
+        return _Answer(tuple(i for i in saved.tolist() if i in used), int(self._nbytes[x].sum()))
+
+
+def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, np.ndarray]]:
+    """Rows `matrix @ x >= right`, one family each: reads, inputs of reruns, outside inputs."""
+    save = {i: k for k, i in enumerate(stage.values)}
+    rerun = {o: len(save) + k for k, o in enumerate(stage.ops)}
+    hold = {u: len(save) + len(rerun) + k for k, u in enumerate(stage.outside)}
+    writer = {i: rerun[o] for o in stage.ops for i in forward[o].outputs}
+
+    def available(i: int) -> dict[int, float]:
+        return {save[i]: 1.0} | ({writer[i]: 1.0} if i in writer else {})
+
+    inputs = [(rerun[o], i) for o in stage.ops for i in forward[o].inputs]
+    families = [
+        [(available(i), 1.0) for i in sorted(stage.read)],
+        [(available(i) | {column: -1.0}, 0.0) for column, i in inputs if i in save],
+        [({hold[u]: 1.0, column: -1.0}, 0.0) for column, u in inputs if u in hold],
+    ]
+    width = len(save) + len(rerun) + len(hold)
+    return [_rows(family, width) for family in families if family]
+
+
+def _rows(
+    family: Sequence[tuple[dict[int, float], float]], width: int
+) -> tuple[sp.csr_array, np.ndarray]:
+    entries = [(row, c, x) for row, (terms, _) in enumerate(family) for c, x in terms.items()]
+    rows, columns, data = zip(*entries, strict=True)
+    matrix = sp.csr_array((data, (rows, columns)), shape=(len(family), width))
+    return matrix, np.array([right for _, right in family])
+
+
+def _shares(amounts: Iterable[float]) -> np.ndarray:
+    """Each amount over their sum."""
+    array = np.array([float(x) for x in amounts])
+    return array / (array.sum() or 1.0)
+
+
+def _in_columns(rerun: np.ndarray, n_save: int, n_hold: int) -> np.ndarray:
+    return np.concatenate([np.zeros(n_save), rerun, np.zeros(n_hold)])

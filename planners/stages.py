@@ -1,0 +1,113 @@
+"""Plans in two levels: options of single stages, then the best choice among them.
+
+Rotor (Beaumont et al.), Rockmate and HiRemate solve a network as a chain of blocks: each block
+alone, for several budgets, and then the chain over the blocks' options; torchtitan's automatic
+planner does the same with two integer programs, one peak row at every backward position. Here
+`stage_program` finds a stage's options, `candidates` adds regions of several stages where single
+ones do not do, and `composition` chooses among all of them at once.
+
+Known limits, which make the space that `bound_seconds` is about:
+
+- A stage's options lie on the front of bytes against seconds; the one of smallest transient peak
+  may be missing.
+- A region of several stages saves nothing, or what one price per byte chooses for all its stages;
+  its inner regions are single stages. Its length is bounded, so that planning takes seconds.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from .graph import Graph
+from .plan import Plan, Region
+from .replay import replay
+
+if TYPE_CHECKING:
+    from .search import Search
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """The planner: the fastest plan of its space within a budget.
+
+    Attributes:
+        time_limit: for the whole search, in seconds.
+        gap: stop within this share of the step's seconds of the proven bound.
+        max_options: of a stage, beside leaving it alone.
+    """
+
+    time_limit: float = 10.0
+    gap: float = 1e-3
+    max_options: int = 12
+
+    def __call__(self, graph: Graph, budget_bytes: int) -> Plan:
+        """Plans a step.
+
+        Arguments:
+            graph: the step.
+            budget_bytes: bounds the `peak_bytes` of the plan's replay.
+
+        Raises:
+            InfeasibleBudget: no plan of the space fits; says how many bytes do.
+            SolverStopped: `time_limit` passed without a plan.
+        """
+        return self.prepare(graph).fastest(budget_bytes)
+
+    def smallest(self, graph: Graph) -> Plan:
+        """The plan of the space with the least peak, and then least seconds within that peak."""
+        return self.prepare(graph).smallest()
+
+    def prepare(self, graph: Graph) -> "Search":
+        """The search of one graph, for several budgets: `.fastest(budget_bytes)`, `.smallest()`.
+
+        What does not depend on the budget is done once, and `time_limit` holds for each call.
+        """
+        # Importing CVXPY takes seconds, and planning is all that needs it.
+        from .search import Search
+
+        return Search(graph, self)
+
+
+def save_all(graph: Graph) -> Plan:
+    """The plan that recomputes nothing: every stage is left alone."""
+    regions = tuple(Region(s, s, alone=True) for s in range(len(graph.stages)))
+    return certified(graph, regions, planner="save all", bound_seconds=graph.seconds)
+
+
+def save_nothing(graph: Graph) -> Plan:
+    """The plan that saves only what crosses stages, and what must not run again."""
+    regions = tuple(bare(graph, s) for s in range(len(graph.stages)))
+    return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
+
+
+def certified(
+    graph: Graph, regions: tuple[Region, ...], *, planner: str, bound_seconds: float
+) -> Plan:
+    """A plan whose figures come from replay."""
+    cost = replay(graph, regions)
+    return Plan(
+        regions=regions,
+        peak_bytes=cost.peak_bytes,
+        seconds=cost.seconds,
+        flops=cost.flops,
+        bound_seconds=min(max(bound_seconds, graph.seconds), cost.seconds),
+        planner=planner,
+    )
+
+
+def bare(graph: Graph, s: int) -> Region:
+    """Stage `s` saving only outputs of ops that must run once; alone where that will not do."""
+    forward = graph.stages[s].forward
+    writer = {i: op for op in forward for i in op.outputs}
+    pending = [i for op in graph.stages[s].backward for i in op.inputs if i in writer]
+    seen, saved = set(pending), set()
+    while pending:
+        i = pending.pop()
+        if not writer[i].recomputable:
+            saved.add(i)
+            continue
+        new = {u for u in writer[i].inputs if u in writer} - seen
+        seen |= new
+        pending += new
+    if not all(graph.values[i].savable for i in saved):
+        return Region(s, s, alone=True)
+    return Region(s, s, saved=tuple(graph.values[i].name for i in sorted(saved)))

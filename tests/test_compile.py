@@ -1,0 +1,287 @@
+"""Are the bytes those of the very compiler that will build the program, wherever it runs?"""
+
+import dataclasses
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from monet_jax import _compile, _targets
+from monet_jax._compile import compile_bytes, compiled_bytes
+from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
+
+Spec = jax.ShapeDtypeStruct
+WIDTH = 256
+# The same compiler as this process's, but asked in a child: what the two say must be equal.
+CPU_CHILD = dataclasses.replace(TARGETS["cpu"], attached=False)
+
+
+def _installed(name):
+    try:
+        require_compiler(TARGETS[name])
+    except TargetUnavailable:
+        return False
+    return True
+
+
+def _foreign(name):
+    mark = pytest.mark.gpu if name.startswith("gpu") else pytest.mark.tpu
+    missing = pytest.mark.skipif(not _installed(name), reason=f"no compiler for {name}")
+    return pytest.param(name, marks=[mark, missing])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_child_outlives_the_tests():
+    yield
+    _compile._stop_children()
+
+
+def _block(weights, x, key):
+    weights, x = jax.lax.optimization_barrier((weights, x))
+    scores = jnp.einsum("btd,bsd->bts", x @ weights["q"], x @ weights["k"]).astype(jnp.float32)
+    x = x + jax.nn.softmax(scores).astype(x.dtype) @ x
+    kept = jax.random.bernoulli(key, 0.9, x.shape)
+    return x + jnp.where(kept, jax.nn.gelu(x @ weights["up"]) @ weights["down"], 0)
+
+
+def _loss(params, tokens, key, unread):
+    x = params["embedding"][tokens]
+    for i, weights in enumerate(params["blocks"]):
+        x = jax.checkpoint(_block)(weights, x, jax.random.fold_in(key, i))
+    return jnp.mean(x.astype(jnp.float32) ** 2)
+
+
+def _step(params, tokens, key, unread):
+    grads = jax.grad(_loss)(params, tokens, key, unread)
+    return jax.tree.map(lambda p, g: p - g, params, grads)
+
+
+def _transformer_args():
+    def matrix(m, n):
+        return Spec((m, n), jnp.bfloat16)
+
+    block = {
+        "q": matrix(WIDTH, WIDTH),
+        "k": matrix(WIDTH, WIDTH),
+        "up": matrix(WIDTH, 2 * WIDTH),
+        "down": matrix(2 * WIDTH, WIDTH),
+    }
+    params = {"embedding": matrix(512, WIDTH), "blocks": [block] * 2}
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return params, Spec((8, 128), jnp.int32), key, Spec((1000, 1000), jnp.float32)
+
+
+def _wide_mlp(x, weights):
+    for w in weights:
+        x = jnp.sin(jnp.tanh(x @ w) * jax.nn.gelu(x))
+    return (x**2).sum()
+
+
+def _mlp_args(batch):
+    return Spec((batch, 512), jnp.float32), [Spec((512, 512), jnp.float32)] * 4
+
+
+def test_the_child_says_what_this_process_says():
+    """Typed keys, bfloat16, integers, donated and unread arguments all cross the boundary."""
+    step = jax.jit(_step, donate_argnums=0)
+    args = _transformer_args()
+    here = compile_bytes(step, args, target=resolve_target("cpu"))
+    there = compile_bytes(step, args, target=CPU_CHILD)
+    assert dataclasses.replace(there, compiler=here.compiler) == here
+    assert here.alias_bytes > 0 and here.argument_bytes < 4_000_000  # donated; `unread` left out
+
+
+def test_the_total_is_arguments_outputs_and_temporaries_less_what_is_donated():
+    x = Spec((1024, 256), jnp.float32)
+    donated = compiled_bytes(jax.jit(lambda x: x + 1, donate_argnums=0), x)
+    kept = compiled_bytes(lambda x: x + 1, x)
+    assert (donated.total_bytes, kept.total_bytes) == (2**20, 2**21)
+    assert str(donated) == (
+        "1.0 MiB on cpu (arguments 1.0 MiB, outputs 1.0 MiB, temporaries 0 B, less 1.0 MiB donated)"
+    )
+
+
+def test_static_arguments_keywords_and_unregistered_classes_reach_the_child():
+    fun = jax.jit(lambda x, n, *, scale: {"y": x["x"] * n * scale}, static_argnums=1)
+    args = ({"x": Spec((1024,), jnp.float32)}, 3)
+    figures = compile_bytes(fun, args, kwargs={"scale": 2.0}, target=CPU_CHILD)
+    assert figures.output_bytes == 4096
+
+
+def test_it_compiles_inside_an_outer_trace_and_over_its_tracers():
+    seen = []
+
+    def outer(y):
+        seen.append(compile_bytes(lambda x: jnp.sin(x) * y, (y,), target=CPU_CHILD))
+        return y.sum()
+
+    jax.grad(outer)(jnp.ones(1024))
+    jax.jit(outer).lower(jnp.ones(1024))
+    assert [s.argument_bytes for s in seen] == [8192, 8192]
+
+
+def test_equal_programs_of_one_source_line_are_compiled_once(monkeypatch):
+    asked = []
+    ask = _compile._CompilerChild.ask
+    monkeypatch.setattr(
+        _compile._CompilerChild, "ask", lambda *args: asked.append(args) or ask(*args)
+    )
+    x = Spec((33,), jnp.float32)
+    first, second = (
+        compile_bytes(lambda x: jnp.cos(x) + 2, (x,), target=CPU_CHILD) for _ in range(2)
+    )
+    assert first == second and len(asked) == 1
+
+
+def test_a_child_that_dies_is_replaced():
+    x = Spec((8,), jnp.float32)
+    compile_bytes(lambda x: x + 1, (x,), target=CPU_CHILD)
+    process = _compile._compiler_child(CPU_CHILD)._running()
+    os.kill(process.popen.pid, signal.SIGKILL)
+    assert compile_bytes(lambda x: x + 4, (x,), target=CPU_CHILD).output_bytes == 32
+
+
+def test_a_compiler_that_cannot_start_says_why():
+    broken = dataclasses.replace(CPU_CHILD, name="broken", platform="abacus", topology="1x1")
+    with pytest.raises(_compile.CompilerDied, match=r"(?s)broken ended twice.*abacus"):
+        _compile._compiler_child(broken).ask({})
+
+
+def test_an_interrupted_request_does_not_answer_the_next_one(monkeypatch):
+    def interrupt(stream):
+        raise KeyboardInterrupt
+
+    child = _compile._compiler_child(CPU_CHILD)
+    child._running()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_compile._compile_worker, "receive", interrupt)
+        compile_bytes(lambda x: x + 5, (Spec((8,), jnp.float32),), target=CPU_CHILD)
+    figures = compile_bytes(lambda x: x + 6, (Spec((16,), jnp.float32),), target=CPU_CHILD)
+    assert figures.output_bytes == 64
+
+
+def test_threads_share_a_child():
+    sizes = {}
+
+    def work(n):
+        figures = compile_bytes(lambda x: x * n, (Spec((n,), jnp.float32),), target=CPU_CHILD)
+        sizes[n] = figures.output_bytes
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (10, 20, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sizes == {10: 40, 20: 80, 30: 120}
+
+
+def _prints(x):
+    jax.debug.print("{}", x)
+    return x
+
+
+def test_what_cannot_leave_the_process_says_so():
+    with pytest.raises(NotImplementedError, match=r"side effects \(DebugEffect\)"):
+        compile_bytes(_prints, (Spec((8,), jnp.float32),), target=CPU_CHILD)
+
+
+def test_a_compile_error_comes_back_in_words():
+    request = _compile._Request(b"no program", (), {})
+    with pytest.raises(RuntimeError, match="the compiler of cpu says: "):
+        _compile._ask(CPU_CHILD, request)
+
+
+def test_targets_have_names_and_unknown_ones_a_list():
+    assert resolve_target(None).name == "cpu" and resolve_target("cpu").attached
+    with pytest.raises(ValueError, match=r"unknown target 'gpu:h1000'; use one of: cpu, gpu:a100"):
+        resolve_target("gpu:h1000")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("NVIDIA H200", "gpu:h200"),
+        ("NVIDIA H100 80GB HBM3", "gpu:h100"),
+        ("NVIDIA H100 PCIe", "gpu:nvidia-h100-pcie"),
+        ("NVIDIA A100-SXM4-80GB", "gpu:a100"),
+        ("NVIDIA A100-SXM4-40GB", "gpu:nvidia-a100-sxm4-40gb"),
+        ("TPU v5 lite", "tpu:v5e"),
+        ("TPU v5", "tpu:v5p"),
+        ("TPU v6 lite", "tpu:v6e"),
+    ],
+)
+def test_attached_devices_are_recognised(kind, name):
+    @dataclasses.dataclass
+    class Device:
+        platform: str
+        device_kind: str
+
+        def memory_stats(self):
+            return {"bytes_limit": 123}
+
+    target = _targets._attached_target(Device(name[:3], kind))
+    assert target.name == name and target.attached
+    assert target.memory_bytes == (TARGETS[name].memory_bytes if name in TARGETS else 123)
+
+
+def test_a_missing_compiler_names_the_extra(monkeypatch):
+    monkeypatch.setattr(_targets, "_version", lambda package: None)
+    with pytest.raises(TargetUnavailable, match=r'libtpu.*pip install "monet-jax\[tpu\]"'):
+        compiled_bytes(lambda x: x, np.ones(3), target="tpu:v5e")
+
+
+def test_usable_bytes_is_jax_s_pool_on_a_gpu_and_all_of_a_tpu(monkeypatch):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    h100, v5e = TARGETS["gpu:h100"], TARGETS["tpu:v5e"]
+    assert _targets.usable_bytes(h100) == int(0.75 * h100.memory_bytes)
+    assert _targets.usable_bytes(v5e) == v5e.memory_bytes
+    assert _targets.usable_bytes(TARGETS["cpu"]) > 2**28
+
+
+@pytest.mark.parametrize("name", [_foreign("gpu:h100"), _foreign("tpu:v6e")])
+def test_a_device_that_is_not_here(name):
+    step = jax.jit(_step, donate_argnums=0)
+    figures = compiled_bytes(step, *_transformer_args(), target=name)
+    assert figures.target == name and "ahead of time" in figures.compiler
+    assert figures.temp_bytes > 0 and figures.alias_bytes > 1_000_000
+
+
+@pytest.mark.parametrize("name", [_foreign("gpu:h100")])
+def test_xla_remat_can_be_left_out_on_a_gpu(name):
+    """On a card of 200 MiB, XLA rematerializes this program unless it is told not to."""
+    config = TARGETS[name].gpu_config.replace(
+        f"device_memory_size: {TARGETS[name].memory_bytes}", f"device_memory_size: {200 * 2**20}"
+    )
+    small = dataclasses.replace(TARGETS[name], name="gpu:small", gpu_config=config)
+    grad = jax.value_and_grad(_wide_mlp, argnums=1)
+    helped = compile_bytes(grad, _mlp_args(16384), target=small, xla_remat=True)
+    written = compile_bytes(grad, _mlp_args(16384), target=small)
+    assert helped.temp_bytes < 0.9 * written.temp_bytes
+
+
+def _products(x, weights):
+    for w in weights:
+        x = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))(x, w)
+    return (x**2).sum()
+
+
+@pytest.mark.parametrize("name", [_foreign("tpu:v6e")])
+def test_the_fast_total_is_near_the_full_one(name):
+    grad = jax.grad(_products, argnums=1)
+    target = resolve_target(name)
+    full = compile_bytes(grad, _mlp_args(131072), target=target)
+    fast = compile_bytes(grad, _mlp_args(131072), target=target, fast=True)
+    assert fast.total_bytes == pytest.approx(full.total_bytes, rel=0.06)
+    assert fast.compile_seconds < full.compile_seconds
+
+
+@pytest.mark.parametrize("name", [_foreign("tpu:v6e")])
+def test_a_program_over_the_memory_of_a_tpu_has_a_size_all_the_same(name):
+    grad = jax.grad(_products, argnums=1)
+    figures = compile_bytes(grad, _mlp_args(8_000_000), target=resolve_target(name))
+    assert figures.total_bytes > TARGETS[name].memory_bytes
+    assert "refusal" in figures.compiler

@@ -1,0 +1,80 @@
+"""Are the zoo's models the published ones, and are the block-remat baselines the same losses?"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from monet_jax.zoo import MODELS, build
+
+PUBLISHED = {
+    "resnet50": 25_557_032,
+    "googlenet": 6_624_904,
+    "vgg16": 138_357_544,
+    "mobilenet_v2": 3_504_872,
+    "vit_s16": 22_050_664,
+    "gpt2": 124_439_808,
+}
+WITH_BATCH_NORM = {"resnet50", "googlenet", "unet", "mobilenet_v2"}
+POLICIES = ("nothing", "dots", "dots_no_batch")
+
+
+def gradient(problem):
+    return jax.value_and_grad(problem.loss, has_aux=True)
+
+
+def assert_close(tree, other):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), tree, other)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("scale", ["full", "bench"])
+def test_parameter_count_is_the_published_one(name, scale):
+    params = build(name, scale=scale).args[0]
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_steps_move_the_state_and_block_remat_changes_nothing(name):
+    plain = build(name, scale="tiny")
+    remat = build(name, scale="tiny", block_remat="nothing")
+    params, state, batch, key = plain.make_args(0)
+    step, rematted_step = jax.jit(gradient(plain)), jax.jit(gradient(remat))
+
+    (loss, new_state), grads = step(params, state, batch, key)
+    (remat_loss, remat_state), remat_grads = rematted_step(params, state, batch, key)
+    np.testing.assert_allclose(remat_loss, loss, rtol=1e-5)
+    assert_close((remat_grads, remat_state), (grads, new_state))
+
+    params = jax.tree.map(lambda w, g: w - 0.01 * g, params, grads)
+    (loss, last_state), _ = step(params, new_state, batch, jax.random.fold_in(key, 1))
+    assert np.isfinite(loss) and loss.dtype == jnp.float32
+    assert bool(jax.tree.leaves(state)) == (name in WITH_BATCH_NORM)
+    for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(last_state), strict=True):
+        assert not np.array_equal(before, after)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_block_remat_wraps_blocks_and_keeps_the_arguments(name, policy):
+    plain, remat = build(name, scale="tiny"), build(name, scale="tiny", block_remat=policy)
+    assert remat.args == plain.args
+    assert "remat" not in str(jax.make_jaxpr(plain.loss)(*plain.args))
+    assert "remat" in str(jax.make_jaxpr(remat.loss)(*remat.args))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bfloat16_computes_narrow_and_keeps_parameters_wide(name):
+    problem = build(name, scale="tiny", batch=3, dtype=jnp.bfloat16)
+    loss, state = jax.eval_shape(problem.loss, *problem.args)
+    assert loss.dtype == jnp.float32
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((problem.args[0], state)))
+    assert all(leaf.shape[0] == 3 for leaf in problem.args[2])
+    assert "bf16" in str(jax.make_jaxpr(problem.loss)(*problem.args))
+
+
+def test_unknown_name_says_what_there_is():
+    with pytest.raises(ValueError, match="resnet50"):
+        build("resnet51")
