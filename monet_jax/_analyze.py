@@ -5,9 +5,12 @@ stage hands to another is one value of the graph, cotangents are added up in bac
 what the program returns takes no memory of its own, since the compiler counts it as output.
 """
 
+import collections
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import jax.numpy as jnp
 
 from planners.graph import Graph, Op, Value
 from planners.graph import Stage as PlannerStage
@@ -27,11 +30,14 @@ class Origins:
         program: the flat program.
         stages: its stages, as the graph's.
         values: name of a graph value -> the program's value, for values of the forward pass.
+        output_bytes: name of a graph value that the step returns -> its bytes. In the graph such
+            values are free: they are output, not temporaries.
     """
 
     program: Program
     stages: tuple[Stage, ...]
     values: dict[str, int]
+    output_bytes: dict[str, int]
 
 
 def analyze(
@@ -44,7 +50,7 @@ def analyze(
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline)
-    builder = _Builder(program)
+    builder = _Builder(program, stages)
     for key, stage in zip(keys, stages, strict=True):
         builder.forward(stage, *joints[key])
     for key, stage in reversed(list(zip(keys, stages, strict=True))):
@@ -54,7 +60,7 @@ def analyze(
         tuple(builder.values),
         tuple(PlannerStage(_title(stage), tuple(f), tuple(b), key) for f, b, key, stage in made),
     )
-    return graph, Origins(program, stages, builder.origins)
+    return graph, Origins(program, stages, builder.origins, builder.output_bytes)
 
 
 def value_name(value: int) -> str:
@@ -99,11 +105,14 @@ def _parameters(eqn: Any) -> str:
 class _Builder:
     """The graph so far: stages are added forward in order, then backward in reverse order."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, stages: Sequence[Stage]):
         self.program = program
+        written = collections.Counter(i for s in stages for e in s.equations for i in e.outputs)
+        self.cloned = {i for i, count in written.items() if count > 1}
         self.returned = {i for i in program.outputs if isinstance(i, int)}
         self.values: list[Value] = []
         self.origins: dict[str, int] = {}
+        self.output_bytes: dict[str, int] = {}
         self.index: dict[int, int] = {}  # program value -> graph value
         self.locals: list[dict[int, int]] = []  # per stage: joint value -> graph value
         self.gradients: dict[int, int] = {}  # program value -> graph value of its cotangent so far
@@ -159,7 +168,7 @@ class _Builder:
                 continue  # zero, or a cotangent that is an argument
             if i in self.gradients:
                 final = i in given and self.pending[i] == 0
-                total = self._new(0 if final else self.program.nbytes(i))
+                total = self._new(self.program.nbytes(i), returned=final)
                 ops.append(Op("add_any", (local[j], self.gradients[i]), (total,), 0.0))
                 self.gradients[i] = total
             else:
@@ -170,7 +179,7 @@ class _Builder:
         for j in op.outputs:
             i = primal.get(j)
             if i is None:
-                local[j] = self._new(0 if j in free else joint.program.nbytes(j))
+                local[j] = self._new(joint.program.nbytes(j), returned=j in free)
             else:
                 local[j] = self._named(i)
         outputs = [local[j] for j in op.outputs]
@@ -196,14 +205,24 @@ class _Builder:
         return value
 
     def _named(self, i: int) -> int:
-        returned = i in self.returned
-        self.values.append(Value(value_name(i), 0 if returned else self.program.nbytes(i), True))
+        """A value of the program; what several stages compute for themselves has no one name."""
+        returned, nbytes = i in self.returned, self.program.nbytes(i)
+        if i in self.cloned:
+            self.index[i] = self._new(nbytes, returned)
+            return self.index[i]
+        # `jax.checkpoint` rounds what it saves by `reduce_precision`, which refuses complex numbers.
+        savable = not jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
+        self.index[i] = self._append(value_name(i), nbytes, returned, savable)
         self.origins[value_name(i)] = i
-        self.index[i] = len(self.values) - 1
         return self.index[i]
 
-    def _new(self, nbytes: int) -> int:
-        self.values.append(Value(f"b{len(self.values)}", nbytes))
+    def _new(self, nbytes: int, returned: bool = False) -> int:
+        return self._append(f"b{len(self.values)}", nbytes, returned, False)
+
+    def _append(self, name: str, nbytes: int, returned: bool, savable: bool) -> int:
+        if returned:
+            self.output_bytes[name] = nbytes
+        self.values.append(Value(name, 0 if returned else nbytes, savable))
         return len(self.values) - 1
 
 

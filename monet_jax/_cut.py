@@ -16,6 +16,8 @@ from ._program import Program
 
 #: How many times the bytes live at a cut must be exceeded on both sides of it.
 PROMINENCE = 1.5
+#: The same for a stage that holds more than `LARGE_SHARE` of the program, where any cut helps.
+LARGE_PROMINENCE, LARGE_SHARE = 1.15, 0.15
 #: Programs are not cut finer than this; more stages cost planning and compile time.
 MAX_STAGES = 64
 #: The least share of the program's products, in FLOPs or in bytes, that a stage holds.
@@ -32,7 +34,18 @@ class _Profile:
     kept_bytes: np.ndarray  # values: bytes it takes inside a stage, 0 where it is fused away
     flops_share: np.ndarray  # equations: share of all FLOPs before it
     bytes_share: np.ndarray  # equations: share of all materialised bytes before it
-    solids: np.ndarray  # equations: how many before it are not fused into anything
+    solids: np.ndarray  # equations: how many before it are neither fused nor reductions
+    reductions: np.ndarray  # equations: how many before it are reductions
+
+    def canonical(self, candidates: np.ndarray, lo: int, hi: int) -> int:
+        """The one of equally good candidates to take: central, and placed as in similar blocks.
+
+        Between two products it stands behind the elementwise work on the first one's result and
+        before any reduction: a normalization is recomputed with what it feeds, at little cost.
+        """
+        central = candidates[np.argmin(np.abs(2 * candidates - (lo + hi)))]
+        run = candidates[self.solids[candidates] == self.solids[central]]
+        return int(run[self.reductions[run] == self.reductions[run].min()].max())
 
     def shares(self, lo: int, hi: int) -> np.ndarray | float:
         """The greater of the two shares of the equations from `lo` up to `hi`."""
@@ -85,6 +98,7 @@ def _profile(program: Program, free: frozenset[int]) -> _Profile:
         _cumulative_share([work_of(e).flops for e in program.equations]),
         _cumulative_share([written.get(id(e), 0) for e in program.equations]),
         np.cumsum([0, *(id(e) in written for e in program.equations)]),
+        np.cumsum([0, *(kind_of(e) is Kind.REDUCTION for e in program.equations)]),
     )
 
 
@@ -111,13 +125,11 @@ def _best_cut(profile: _Profile, lo: int, hi: int) -> int | None:
     barrier = np.minimum(left[:-1], right[1:])
     inner = np.arange(lo + 1, hi)
     enough = np.minimum(profile.shares(lo, inner), profile.shares(inner, hi)) >= MIN_SHARE
-    good = enough & (barrier >= PROMINENCE * live)
+    large = profile.shares(lo, hi) > LARGE_SHARE
+    good = enough & (barrier >= (LARGE_PROMINENCE if large else PROMINENCE) * live)
     if not good.any():
         return None
-    candidates = lo + 1 + np.flatnonzero(good & (live == live[good].min()))
-    central = candidates[np.argmin(np.abs(2 * candidates - (lo + hi)))]
-    # As far on as no product is passed, so that blocks of a kind are cut at the same place.
-    return int(candidates[profile.solids[candidates] == profile.solids[central]].max())
+    return profile.canonical(lo + 1 + np.flatnonzero(good & (live == live[good].min())), lo, hi)
 
 
 def _coverage(first: np.ndarray, last: np.ndarray, nbytes: np.ndarray, length: int) -> np.ndarray:

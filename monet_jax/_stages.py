@@ -61,8 +61,8 @@ def active_values(program: Program, derivative: Differentiation) -> frozenset[in
     for equation in program.equations:
         if equation.primitive != "stop_gradient" and influenced.intersection(equation.reads):
             influenced.update(i for i in equation.outputs if _is_float(program, i))
-    wanted = {program.outputs[i] for i in derivative.outputs}
-    wanted = {i for i in wanted if isinstance(i, int)}
+    wanted = [program.outputs[i] for i in derivative.outputs]
+    wanted = {i for i in wanted if isinstance(i, int)}  # literals do not even hash
     for equation in reversed(program.equations):
         if wanted.intersection(equation.outputs):
             wanted.update(equation.reads)

@@ -7,6 +7,7 @@ leave together with what it passes on, and the compiled order is the planned ord
 the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
 """
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,12 +77,20 @@ def _run_region(origins: Origins, region: Region, env: dict[int, Any], wanted: s
     if not region.alone:
         policy = jax.checkpoint_policies.save_only_these_names(*names.values())
         body = jax.checkpoint(body, policy=policy)
-    env.update(zip(writes, body(_tied([env[i] for i in reads])), strict=True))
+    shared = _shared(origins)
+    inputs = _tied([env[i] for i in reads], [i not in shared for i in reads])
+    env.update(zip(writes, body(inputs), strict=True))
 
 
-def _tied(values: list[Any]) -> list[Any]:
-    """The values behind one barrier, so that their cotangents are computed together."""
-    places = [n for n, value in enumerate(values) if _is_float(value)]
+def _shared(origins: Origins) -> set[int]:
+    """Values that several stages read."""
+    counts = collections.Counter(i for stage in origins.stages for i in stage.inputs)
+    return {i for i, count in counts.items() if count > 1}
+
+
+def _tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
+    """The values, the wanted floats behind one barrier: their cotangents leave together."""
+    places = [n for n, value in enumerate(values) if wanted[n] and _is_float(value)]
     if not places:
         return values
     tied = list(values)

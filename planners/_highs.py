@@ -19,7 +19,7 @@ class Outcome:
     Attributes:
         found: whether the variables of the problem hold a feasible point.
         infeasible: whether it is proven that there is none.
-        bound: no feasible point has a smaller objective.
+        bound: no feasible point has a smaller objective; infinite where there is none.
     """
 
     found: bool
@@ -28,12 +28,13 @@ class Outcome:
 
 
 def solve(problem: cp.Problem, *, time_limit: float, absolute_gap: float) -> Outcome:
-    """Minimizes a mixed-integer linear problem.
+    """Minimizes a linear problem, mixed-integer or not.
 
     Arguments:
         problem: a minimization whose coefficients are of order one.
         time_limit: in seconds.
-        absolute_gap: stop where the objective is within this of its bound.
+        absolute_gap: stop where the objective is within this of its bound. A linear problem
+            without integers is solved to the end.
 
     Raises:
         SolverStopped: HiGHS failed for another reason than the time limit.
@@ -51,11 +52,16 @@ def solve(problem: cp.Problem, *, time_limit: float, absolute_gap: float) -> Out
             problem.solve(solver=cp.HIGHS, **options)
     except cp.SolverError as error:
         raise SolverStopped(f"HiGHS failed: {error}") from error
+    except ValueError as error:
+        # What CVXPY 1.9 makes of HiGHS' status "unknown", seen on infeasible linear problems.
+        if "invalid solution" not in str(error):
+            raise
+        return Outcome(found=False, infeasible=False, bound=float("-inf"))
     if problem.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
         return Outcome(found=False, infeasible=True, bound=float("inf"))
     info = problem.solver_stats.extra_stats
     return Outcome(
         found=info.primal_solution_status == 2,  # 0: none, 1: violates a constraint
         infeasible=False,
-        bound=info.mip_dual_bound,
+        bound=info.mip_dual_bound if problem.is_mixed_integer() else problem.value,
     )

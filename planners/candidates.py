@@ -118,12 +118,11 @@ class Candidates:
         """What stage `s` may do by itself, without what is never better than something else."""
         alone = Region(s, s, alone=True)
         regions = [Region(s, s, saved=self._names(saved)) for saved in self._options[s]]
+        regions = [*regions, bare(self._graph, s), alone]
         if not self._walker.candidate(alone).retained:
-            regions = []
-        elif not regions:  # the stage program had no time, or only leaving it alone will do
-            regions = [bare(self._graph, s)]
+            regions = [alone]
         found: list[Candidate] = []
-        for x in map(self._candidate, dict.fromkeys([*regions, alone])):
+        for x in map(self._candidate, dict.fromkeys(regions)):
             if x is not None and not any(_dominates(y, x) for y in found):
                 found = [y for y in found if not _dominates(x, y)] + [x]
         return found
@@ -137,15 +136,8 @@ class Candidates:
         solved: dict[Hashable, list[_Option]] = {}
         for s, (stage, key) in enumerate(zip(stages, keys, strict=True)):
             if key not in solved:
-                sets = dict.fromkeys([frozenset(), free & {*stage.values}])
-                some = [
-                    option
-                    for y in sets
-                    for option in options(
-                        self._graph, s, free=y, count=count, deadline=self._deadline
-                    )
-                ]
-                solved[key] = [tuple(stage.number[i] for i in o) for o in dict.fromkeys(some)]
+                some = options(self._graph, s, free=free, count=count, deadline=self._deadline)
+                solved[key] = [tuple(stage.number[i] for i in o) for o in some]
         return [
             [tuple(stage.values[k] for k in o) for o in solved[key]]
             for stage, key in zip(stages, keys, strict=True)

@@ -34,8 +34,24 @@ from .plan import Region
 
 # Ties: of plans equally fast take fewer FLOPs, and then fewer retained bytes.
 _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-6, 1e-7
+_TIES = _FLOPS_WEIGHT + _BYTES_WEIGHT
 
 _Terms = dict[int, float]  # column of the variables -> coefficient
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Relaxation:
+    """What the linear relaxation proves, in seconds of recomputation.
+
+    Attributes:
+        infeasible: no plan keeps the budget.
+        bound: no plan takes less.
+        least_seconds: for each candidate, no plan that has it takes less.
+    """
+
+    infeasible: bool
+    bound: float
+    least_seconds: np.ndarray
 
 
 class Composition:
@@ -44,23 +60,35 @@ class Composition:
     def __init__(self, graph: Graph, candidates: Sequence[Candidate]):
         self._candidates = tuple(candidates)
         self._seconds = graph.seconds or 1.0
-        rows = _Rows(graph, self._candidates)
+        self._rows = rows = _Rows(graph, self._candidates)
         memory, constants = rows.memory()
-        n, width = len(candidates), rows.width
-        self._scale, self._budget, peak = rows.scale, cp.Parameter(), cp.Variable()
-        self._choose = cp.Variable(n, boolean=True)
-        x = cp.hstack([self._choose, cp.Variable(width - n, nonneg=True)])
-        in_memory = _matrix(memory, width) @ x + np.array(constants)
+        self._memory = _matrix(memory, rows.width), np.array(constants)
+        self._budget, peak = cp.Parameter(), cp.Variable()
+        self._choose = choose = cp.Variable(len(candidates), boolean=True)
+        plan, in_memory = self._constraints(choose)
+        cost = np.array([c.seconds for c in candidates]) / self._seconds
+        cost += _ties(self._candidates, rows)
+        self._fastest = cp.Problem(cp.Minimize(cost @ choose), [*plan, in_memory <= self._budget])
+        self._smallest = cp.Problem(
+            cp.Minimize(peak + _TIES * (cost @ choose)), [*plan, in_memory <= peak]
+        )
+        share = cp.Variable(len(candidates))
+        plan, in_memory = self._constraints(share)
+        self._unused = share >= 0
+        self._relaxed = cp.Problem(
+            cp.Minimize(cost @ share), [*plan, in_memory <= self._budget, self._unused]
+        )
+
+    def _constraints(self, choose: cp.Variable) -> tuple[list[cp.Constraint], cp.Expression]:
+        """What makes a choice a plan, and the bytes in memory at each moment."""
+        rows, n = self._rows, len(self._candidates)
+        x = cp.hstack([choose, cp.Variable(rows.width - n, nonneg=True)])
         cover = _matrix([dict.fromkeys(some, 1.0) for some in rows.covering], n)
-        plan = [
-            cover @ self._choose == 1,
-            _matrix(rows.earlier(), width) @ x == 0,
-            *([_matrix(rows.kept_rows, width) @ x >= 0] if rows.kept_rows else []),
-        ]
-        slowness = np.array([c.seconds for c in candidates]) / self._seconds @ self._choose
-        ties = _ties(self._candidates, rows) @ self._choose
-        self._fastest = cp.Problem(cp.Minimize(slowness + ties), [*plan, in_memory <= self._budget])
-        self._smallest = cp.Problem(cp.Minimize(peak + ties), [*plan, in_memory <= peak])
+        constraints = [cover @ choose == 1, _matrix(rows.earlier(), rows.width) @ x == 0]
+        if rows.kept_rows:
+            constraints.append(_matrix(rows.kept_rows, rows.width) @ x >= 0)
+        matrix, constants = self._memory
+        return constraints, matrix @ x + constants
 
     def fastest(self, budget_bytes: int, *, time_limit: float, gap: float) -> Outcome:
         """Solves for the least seconds within a budget.
@@ -73,15 +101,33 @@ class Composition:
         Returns:
             The outcome; its bound is in seconds of recomputation. `regions` has the plan.
         """
-        self._budget.value = (budget_bytes + 0.25) / self._scale
+        self._limit(budget_bytes)
         outcome = solve(self._fastest, time_limit=time_limit, absolute_gap=gap)
-        bound = max(outcome.bound - _FLOPS_WEIGHT - _BYTES_WEIGHT, 0.0) * self._seconds
-        return dataclasses.replace(outcome, bound=bound)
+        return dataclasses.replace(outcome, bound=self._in_seconds(outcome.bound))
+
+    def relaxed(self, budget_bytes: int, *, time_limit: float) -> Relaxation:
+        """Solves with fractions of candidates for the least seconds within a budget."""
+        self._limit(budget_bytes)
+        outcome = solve(self._relaxed, time_limit=time_limit, absolute_gap=0.0)
+        if not outcome.found:
+            nothing = np.zeros(len(self._candidates))
+            return Relaxation(outcome.infeasible, 0.0, nothing)
+        bound = self._in_seconds(outcome.bound)
+        reduced_cost = self._unused.dual_value * self._seconds
+        return Relaxation(False, bound, bound + reduced_cost)
 
     def smallest(self, *, time_limit: float) -> Outcome:
         """Solves for the least peak; the outcome's bound is in bytes."""
         outcome = solve(self._smallest, time_limit=time_limit, absolute_gap=1e-7)
-        return dataclasses.replace(outcome, bound=outcome.bound * self._scale)
+        return dataclasses.replace(outcome, bound=outcome.bound * self._rows.scale)
+
+    def _limit(self, budget_bytes: int) -> None:
+        # A quarter of a byte, so that rounding does not rule out a plan that just fits.
+        self._budget.value = (budget_bytes + 0.25) / self._rows.scale
+
+    def _in_seconds(self, objective: float) -> float:
+        """A bound on seconds of recomputation from one on the objective."""
+        return max(objective - _TIES, 0.0) * self._seconds
 
     def regions(self) -> tuple[Region, ...]:
         """The plan that the last solve found."""

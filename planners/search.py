@@ -2,9 +2,12 @@
 
 import dataclasses
 import functools as ft
+import itertools as it
 import time
+from collections.abc import Iterator
 
 from .candidates import Candidates
+from .chain import Chain
 from .composition import Composition
 from .effects import Candidate
 from .errors import InfeasibleBudget, SolverStopped
@@ -15,8 +18,12 @@ from .stages import Stages, certified, save_all, save_nothing
 
 # Solves of one composition before giving up on a model that replay contradicts.
 _ROUNDS = 4
-# Uniform prices per byte that the heuristic tries.
-_HEURISTIC_PRICES = 20
+# Of the budget, tried as limits of the chain heuristic, which counts some values twice.
+_FACTORS = (1.0, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0)
+# From one limit to the next, where the smallest plan is sought.
+_SHRINK = 0.93
+# Ties and the solver's tolerances are no gap.
+_LEAST_GAP = 1e-5
 # The share of the time that solving single stages and their composition may take.
 _FIRST = 0.5
 
@@ -43,29 +50,73 @@ class Search:
         everything = save_all(self._graph)
         if everything.peak_bytes <= budget_bytes:
             return self._certified(everything.regions, 0.0)
-        first = self._attempt(self._of_singles, budget_bytes, _FIRST)
-        if first.regions is not None and self._overhead(first.regions) <= self._planner.gap:
-            return self._certified(first.regions, 0.0)
-        second = self._attempt(self._of_everything, budget_bytes, 1.0)
-        found = [x.regions for x in (first, second) if x.regions is not None]
-        if found:
-            return self._certified(min(found, key=self._overhead), second.bound_seconds)
-        if second.infeasible:
+        first = self._attempt(self._of_singles, budget_bytes, _FIRST).regions
+        if first is not None and self._overhead(first) <= self._tolerated:
+            return self._certified(first, 0.0)
+        best = self._beyond(first, budget_bytes)
+        if best.regions is not None:
+            return self._certified(best.regions, best.bound_seconds)
+        if best.infeasible:
             return self._infeasible(budget_bytes)
-        return self._heuristic(budget_bytes)
+        raise SolverStopped(
+            f"No plan within {budget_bytes:,} bytes was found in {self._planner.time_limit:g} s, "
+            f"and none was ruled out. Raise `time_limit` or the budget."
+        )
 
     def smallest(self) -> Plan:
         """The plan with the least peak, and then least seconds within that peak."""
         self._start = time.monotonic()
+        found = [save_nothing(self._graph).regions, *self._small_guesses()]
         composition = self._of_everything
         outcome = composition.smallest(time_limit=self._at(1.0) - time.monotonic())
-        if not outcome.found:
-            return save_nothing(self._graph)
-        plan = self._certified(composition.regions(), 0.0)
-        attempt = self._attempt(composition, plan.peak_bytes, 1.0)
-        if attempt.regions is None:
-            return plan
-        return self._certified(attempt.regions, attempt.bound_seconds)
+        if outcome.found:
+            found.append(composition.regions())
+        peaks = [replay(self._graph, regions).peak_bytes for regions in found]
+        least = peaks.index(min(peaks))
+        best = self._beyond(found[least], peaks[least])
+        return self._certified(best.regions or found[least], best.bound_seconds)
+
+    def _beyond(self, known: tuple[Region, ...] | None, budget_bytes: int) -> _Attempt:
+        """The best plan of all candidates, `known` where that is within the gap of it."""
+        relaxation = self._of_everything.relaxed(
+            budget_bytes, time_limit=self._at(1.0) - time.monotonic()
+        )
+        bound = relaxation.bound
+        if relaxation.infeasible:
+            return _Attempt(None, True, bound)
+        if known is not None and self._overhead(known) - bound <= self._tolerated:
+            return _Attempt(known, False, bound)
+        known = min(
+            (x for x in (known, self._guess(budget_bytes)) if x is not None),
+            key=self._overhead,
+            default=None,
+        )
+        if known is None:
+            return self._attempt(self._of_everything, budget_bytes, 1.0)
+        seconds = self._overhead(known)
+        useful = zip(self._all, relaxation.least_seconds, strict=True)
+        some = [x for x, least in useful if least < seconds or x.region in known]
+        attempt = self._attempt(Composition(self._graph, some), budget_bytes, 1.0)
+        # What is left out takes no less than the known plan.
+        bound = min(max(attempt.bound_seconds, bound), seconds)
+        better = attempt.regions is not None and self._overhead(attempt.regions) < seconds
+        return _Attempt(attempt.regions if better else known, False, bound)
+
+    def _guess(self, budget_bytes: int) -> tuple[Region, ...] | None:
+        """The fastest plan that the chain heuristic finds, if one fits."""
+        limits = [int(budget_bytes * factor) for factor in _FACTORS]
+        found = it.chain(map(self._chain.fastest, limits), self._small_guesses())
+        fits = (
+            x for x in found if x is not None and replay(self._graph, x).peak_bytes <= budget_bytes
+        )
+        return min(it.islice(fits, len(_FACTORS)), key=self._overhead, default=None)
+
+    def _small_guesses(self) -> Iterator[tuple[Region, ...]]:
+        """Plans that the chain heuristic finds for less and less."""
+        limit = save_nothing(self._graph).peak_bytes * max(_FACTORS)
+        while (regions := self._chain.fastest(int(limit))) is not None:
+            yield regions
+            limit *= _SHRINK
 
     @ft.cached_property
     def _candidates(self) -> Candidates:
@@ -82,8 +133,16 @@ class Search:
         return Composition(self._graph, self._singles)
 
     @ft.cached_property
+    def _all(self) -> list[Candidate]:
+        return self._singles + self._candidates.intervals()
+
+    @ft.cached_property
     def _of_everything(self) -> Composition:
-        return Composition(self._graph, self._singles + self._candidates.intervals())
+        return Composition(self._graph, self._all)
+
+    @ft.cached_property
+    def _chain(self) -> Chain:
+        return Chain(self._graph, self._all)
 
     def _attempt(self, composition: Composition, budget_bytes: int, share: float) -> _Attempt:
         """Solves until replay agrees that the plan keeps the budget."""
@@ -116,31 +175,21 @@ class Search:
             peak_values=names,
         )
 
-    def _heuristic(self, budget_bytes: int) -> Plan:
-        """The fastest plan of one price per byte for all stages, where the solver had none."""
-        tables = map(self._candidates.priced, self._candidates.prices(_HEURISTIC_PRICES))
-        tried = [save_nothing(self._graph).regions]
-        tried += [tuple(x.region for x in table) for table in tables]
-        fits = [x for x in tried if replay(self._graph, x).peak_bytes <= budget_bytes]
-        limit = self._planner.time_limit
-        if not fits:
-            raise SolverStopped(
-                f"No plan within {budget_bytes:,} bytes was found in {limit:g} s, and none was "
-                f"ruled out. Raise `time_limit` or the budget."
-            )
-        plan = self._certified(min(fits, key=self._overhead), 0.0)
-        return dataclasses.replace(
-            plan, planner=f"stages (heuristic: HiGHS had none in {limit:g} s)"
-        )
-
     def _overhead(self, regions: tuple[Region, ...]) -> float:
-        """Seconds of recomputation, as a share of the step's."""
-        cost = replay(self._graph, regions)
-        return (cost.seconds - self._graph.seconds) / (self._graph.seconds or 1.0)
+        """Seconds of recomputation."""
+        return replay(self._graph, regions).seconds - self._graph.seconds
+
+    @property
+    def _tolerated(self) -> float:
+        """Seconds that a plan may be from its bound."""
+        return max(self._planner.gap, _LEAST_GAP) * self._graph.seconds
 
     def _certified(self, regions: tuple[Region, ...], bound_seconds: float) -> Plan:
         bound = self._graph.seconds + bound_seconds
-        return certified(self._graph, regions, planner="stages", bound_seconds=bound)
+        plan = certified(self._graph, regions, planner="stages", bound_seconds=bound)
+        proven = plan.seconds - plan.bound_seconds <= self._tolerated * (1 + 1e-9)
+        limit = f"stages (not proven in {self._planner.time_limit:g} s)"
+        return plan if proven else dataclasses.replace(plan, planner=limit)
 
     def _at(self, share: float) -> float:
         return self._start + share * self._planner.time_limit

@@ -1,0 +1,252 @@
+"""The public `Plan`: what was decided for a function, what it costs, and how to store it."""
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import planners.plan
+
+#: Raised when the stored fields change their meaning.
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueRow:
+    """A value of the forward pass in a report.
+
+    Attributes:
+        name: what pins call it.
+        nbytes: its size in bytes.
+        decision: "saved", "recomputed" or "kept" (in a stage left alone).
+        operator: how it is stored: "exact".
+        shape: of the array.
+        dtype: of the array.
+        primitive: of the equation that makes it.
+        path: module path; "" where the model gives none.
+        source: `file:line` of the user's code.
+        stage: the stage that makes it.
+    """
+
+    name: str
+    nbytes: int
+    decision: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+    primitive: str
+    path: str
+    source: str
+    stage: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StageRow:
+    """A stage in a report.
+
+    Attributes:
+        title: module path of its first equation.
+        decision: "alone", "checkpoint", or "nested" inside a larger region.
+        saved_bytes: bytes of the values that its forward saves by name.
+        key: equal for isomorphic stages.
+    """
+
+    title: str
+    decision: str
+    saved_bytes: int
+    key: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Which values a function's forward pass keeps for its gradient, and what that costs.
+
+    All bytes are totals on one device: argument + output + temp - alias.
+
+    Attributes:
+        decisions: the planner's plan; None where the function runs as it is.
+        fingerprint: of the traced function and the derivative planned for.
+        inputs: the traced inputs as text, to explain a mismatch.
+        equations: how many equations the trace has.
+        target: what the program was compiled for.
+        compiler: which compiler gave the figures.
+        jax_version: that traced the function.
+        budget_bytes: what the program may take.
+        reserved_bytes: the part of the budget that is kept for other things.
+        predicted_bytes: by the model, before the plan was compiled.
+        compiled_bytes: by the compiler; None if it was not asked.
+        unplanned_bytes: of the function as written, XLA's own rematerialization off.
+        base_seconds: modelled time of the step when nothing is recomputed.
+        base_flops: FLOPs of products and convolutions, likewise.
+        planning_seconds: wall time of planning, compilations included.
+        rounds: how many plans were compiled.
+        values: the values of the forward pass, largest first.
+        stages: the stages in order.
+        cheaper: modelled seconds and compiled bytes of the next faster plan that was compiled;
+            it broke the budget. None where the plan fills the budget or recomputes nothing.
+    """
+
+    decisions: planners.plan.Plan | None
+    fingerprint: str
+    inputs: tuple[str, ...]
+    equations: int
+    target: str
+    compiler: str
+    jax_version: str
+    budget_bytes: int
+    reserved_bytes: int
+    predicted_bytes: int
+    compiled_bytes: int | None
+    unplanned_bytes: int | None
+    base_seconds: float
+    base_flops: int
+    planning_seconds: float
+    rounds: int
+    values: tuple[ValueRow, ...] = ()
+    stages: tuple[StageRow, ...] = ()
+    cheaper: tuple[float, int] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Modelled time of the step."""
+        return self.decisions.seconds if self.decisions else self.base_seconds
+
+    @property
+    def bound_seconds(self) -> float:
+        """No plan of the planner's space within the same model budget is faster."""
+        return self.decisions.bound_seconds if self.decisions else self.base_seconds
+
+    @property
+    def overhead(self) -> float:
+        """Seconds beyond recomputing nothing, as a fraction."""
+        return self.seconds / self.base_seconds - 1 if self.base_seconds else 0.0
+
+    @property
+    def gap(self) -> float:
+        """`(seconds - bound_seconds) / seconds`."""
+        return self.decisions.gap if self.decisions else 0.0
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of products and convolutions of the step."""
+        return self.decisions.flops if self.decisions else self.base_flops
+
+    def apply(self, fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        """`fun`, run as planned.
+
+        Arguments:
+            fun: the function that the plan was made for.
+            **options: `argnums`, `static_argnums`, `static_argnames` and `pins`, as in `plan`.
+
+        Returns:
+            A function with the arguments, values and derivatives of `fun`. Called with arguments
+            for which the plan was not made, it raises `PlanMismatch`.
+        """
+        from . import _api  # the plan is data; only applying it needs the pipeline
+
+        return _api.apply(self, fun, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON; a file that stood there is replaced whole or not at all."""
+        write_whole(Path(path), self.to_json())
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        data = dataclasses.asdict(self)
+        data["format"] = FORMAT
+        return json.dumps(data, indent=1, sort_keys=True)
+
+    def __str__(self) -> str:
+        from .report.text import report  # rich is imported only where a report is wanted
+
+        return report(self)
+
+
+class PlanMismatch(ValueError):
+    """A plan was applied to a function or to arguments that it was not made for."""
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan that `Plan.save` wrote. Needs neither CVXPY nor a device.
+
+    Raises:
+        ValueError: the file is not a stored plan, or is damaged.
+        OSError: the file cannot be read.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        return plan_from_json(text)
+    except ValueError as error:
+        raise ValueError(f"`{path}` does not hold a stored plan: {error}") from error
+
+
+def plan_from_json(text: str) -> Plan:
+    """The plan in JSON text that `Plan.to_json` made.
+
+    Raises:
+        ValueError: the text is not JSON, or a field is missing, unknown or of the wrong type.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise ValueError(f"need a JSON object with \"format\": {FORMAT}; make the plan again")
+    decisions = data.pop("decisions", None)
+    fields = _checked(data, Plan, skip=("decisions",))
+    return Plan(
+        decisions=None if decisions is None else planners.plan.plan_from_json(decisions),
+        **fields
+        | {
+            "inputs": tuple(fields["inputs"]),
+            "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
+            "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
+            "cheaper": fields["cheaper"] and tuple(fields["cheaper"]),
+        },
+    )
+
+
+def _row(data: Any, cls: type) -> dict[str, Any]:
+    fields = _checked(data, cls)
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+
+
+def _checked(data: Any, cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`data`, if its keys are the fields of `cls` and its values are of the fields' types."""
+    types = {f.name: str(f.type) for f in dataclasses.fields(cls) if f.name not in skip}
+    if not isinstance(data, Mapping) or set(data) != set(types):
+        got = sorted(data) if isinstance(data, Mapping) else type(data).__name__
+        raise ValueError(f"a {cls.__name__} has the fields {sorted(types)}; got {got}")
+    for name, kind in types.items():
+        if not _is_of(data[name], kind):
+            raise ValueError(f"`{name}` of a {cls.__name__} must be {kind}; got {data[name]!r}")
+    return dict(data)
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    if value is None:
+        return "None" in kind
+    if kind.startswith("tuple"):  # JSON has lists only
+        return isinstance(value, list)
+    if kind.startswith("int"):
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == "float":
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, str)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that no reader ever sees a part of it.
+
+    Raises:
+        OSError: it cannot be written; what stood there is untouched, and nothing is left behind.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

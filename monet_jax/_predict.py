@@ -1,0 +1,91 @@
+"""How many bytes of temporaries XLA will assign to a schedule, without compiling it.
+
+XLA places buffers in order of size, largest first (its `BufferAssigner`). A result of the program
+has memory of its own, but until it is written any temporary that fits may live there; what finds no
+such place goes to the heap of temporaries. So a step's temporaries are not its peak of live values:
+a network's activations can lie where its weights' gradients will be.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from planners.graph import Graph
+from planners.plan import Region
+from planners.schedule import runs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Buffer:
+    """An array of a schedule, live while runs `start` to `stop` execute."""
+
+    nbytes: int
+    start: int
+    stop: int
+    is_output: bool
+
+
+def predicted_temp_bytes(
+    graph: Graph, regions: Sequence[Region], output_bytes: Mapping[str, int]
+) -> int:
+    """Bytes of temporaries of the compiled step.
+
+    Arguments:
+        graph: the step.
+        regions: a plan's regions.
+        output_bytes: name of a value that the step returns -> bytes of that result. The graph
+            counts such values as nothing.
+    """
+    buffers, end = _buffers(graph, regions, output_bytes)
+    homes: list[list[_Buffer]] = []  # per result: the buffers that share its memory
+    heap: list[_Buffer] = []
+    for buffer in sorted(buffers, key=lambda b: (-b.nbytes, not b.is_output)):
+        if buffer.is_output:
+            homes.append([buffer])
+        elif home := _home_for(buffer, homes):
+            home.append(buffer)
+        else:
+            heap.append(buffer)
+    return _peak_bytes(heap, end)
+
+
+def _home_for(buffer: _Buffer, homes: list[list[_Buffer]]) -> list[_Buffer] | None:
+    """The smallest result in whose memory nothing lives at the same time."""
+    for home in reversed(homes):
+        if all(b.stop < buffer.start or buffer.stop < b.start for b in home):
+            return home
+    return None
+
+
+def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
+    schedule = [run.of(graph) for run in runs(graph, tuple(regions))]
+    open_at: dict[int, tuple[int, int]] = {}  # value -> run that wrote it, last run that read it
+    found: list[_Buffer] = []
+
+    def close(i: int) -> None:
+        start, stop = open_at[i]
+        value = graph.values[i]
+        if value.name in output_bytes:
+            found.append(_Buffer(output_bytes[value.name], start, len(schedule), True))
+        elif value.nbytes:
+            found.append(_Buffer(value.nbytes, start, stop, False))
+
+    for k, op in enumerate(schedule):
+        for i in op.inputs:
+            open_at[i] = open_at[i][0], k
+        for i in op.outputs:
+            if i in open_at:
+                close(i)
+            open_at[i] = k, k
+    for i in open_at:
+        close(i)
+    return found, len(schedule)
+
+
+def _peak_bytes(buffers: Sequence[_Buffer], end: int) -> int:
+    change = np.zeros(end + 2, dtype=np.int64)
+    for buffer in buffers:
+        change[buffer.start] += buffer.nbytes
+        change[buffer.stop + 1] -= buffer.nbytes
+    return int(np.cumsum(change).max(initial=0))

@@ -1,0 +1,176 @@
+"""Which parts of a call are arrays to trace, and which are fixed.
+
+Arrays, typed keys, tracers, `ShapeDtypeStruct`s and int, float and complex scalars are traced.
+Everything else in the arguments' pytrees (bool, str, None, any other object) is static, as are the
+arguments named by `static_argnums` and `static_argnames`.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a function's arguments are meant.
+
+    Attributes:
+        argnums: positions of the arguments to differentiate.
+        static_argnums: positions of arguments that are not arrays.
+        static_argnames: names of such arguments.
+    """
+
+    argnums: tuple[int, ...]
+    static_argnums: tuple[int, ...]
+    static_argnames: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call, taken apart.
+
+    Attributes:
+        leaves: the traced leaves, in order.
+        differentiated: for each of them, whether `argnums` covers it.
+        signature: equal for calls that may share a trace: structure, static parts, avals.
+        rebuild: traced leaves -> `(args, kwargs)`.
+    """
+
+    leaves: tuple[Any, ...]
+    differentiated: tuple[bool, ...]
+    signature: Hashable
+    rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def make_options(fun: Callable[..., Any], argnums, static_argnums, static_argnames) -> Options:
+    """Normalised options; positions and names of static arguments complete each other.
+
+    Raises:
+        TypeError: an option is not an int, a str, or a sequence of them.
+        ValueError: an argument is both static and differentiated.
+    """
+    nums = _as_tuple("argnums", argnums, int)
+    static = set(_as_tuple("static_argnums", static_argnums, int))
+    names = set(_as_tuple("static_argnames", static_argnames, str))
+    positional = _positional_names(fun)
+    static |= {n for n, name in enumerate(positional) if name in names}
+    names |= {positional[n] for n in static if -len(positional) <= n < len(positional)}
+    if overlap := set(nums) & static:
+        raise ValueError(
+            f"Arguments {sorted(overlap)} are in both `argnums` and `static_argnums`; "
+            "a static argument has no gradient. Remove them from one of the two."
+        )
+    return Options(nums, tuple(sorted(static)), tuple(sorted(names)))
+
+
+def _as_tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
+    values = (value,) if isinstance(value, kind) else value
+    if not isinstance(values, Sequence | set | frozenset) or isinstance(values, str):
+        raise TypeError(f"`{name}` must be {kind.__name__} or a sequence of them; got {value!r}.")
+    if not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
+        raise TypeError(f"`{name}` must hold {kind.__name__}s only; got {value!r}.")
+    return tuple(values)
+
+
+def _positional_names(fun: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):  # builtins have no signature
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds]
+
+
+def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """Separate a call into traced leaves and the rest.
+
+    Raises:
+        TypeError: a static argument is not hashable.
+    """
+    static_args = {n % len(args) for n in options.static_argnums if -len(args) <= n < len(args)}
+    differentiated_args = {n % len(args) for n in options.argnums if -len(args) <= n < len(args)}
+    static_kwargs = set(kwargs) & set(options.static_argnames)
+    parts = [(n, arg, n in static_args) for n, arg in enumerate(args)]
+    parts += [(k, kwargs[k], k in static_kwargs) for k in sorted(kwargs)]
+    leaves, flags, described, templates = [], [], [], []
+    for place, value, is_static in parts:
+        flat, tree = ([value], None) if is_static else jax.tree.flatten(value)
+        slots = [_STATIC if is_static or not is_traced(leaf) else _TRACED for leaf in flat]
+        templates.append((place, tree, [_Hole if s is _TRACED else x for s, x in zip(slots, flat)]))
+        for slot, leaf in zip(slots, flat, strict=True):
+            if slot is _TRACED:
+                leaves.append(leaf)
+                flags.append(place in differentiated_args)
+                described.append(describe(leaf))
+            else:
+                described.append(_hashable(place, leaf))
+        described.append((place, tree))
+    return Call(tuple(leaves), tuple(flags), tuple(described), _rebuilder(templates))
+
+
+class _Hole:
+    """Stands where a traced leaf goes."""
+
+
+_STATIC, _TRACED = object(), object()
+
+
+def is_traced(leaf: Any) -> bool:
+    """Whether a leaf is an array, a key, a tracer, its description, or a number."""
+    if isinstance(leaf, bool):
+        return False
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
+        return True
+    return isinstance(leaf, int | float | complex)
+
+
+def describe(leaf: Any) -> Hashable:
+    """What a trace depends on of a leaf: shape, dtype, weak type, sharding where it is known."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.shape, str(leaf.dtype), leaf.weak_type, leaf.sharding
+    aval = jax.typeof(leaf)
+    return aval.shape, str(aval.dtype), aval.weak_type, getattr(leaf, "sharding", None)
+
+
+def abstract_leaf(leaf: Any) -> Any:
+    """The `ShapeDtypeStruct` of a traced leaf, with its sharding where that spans devices."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf)
+    sharding = None
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+        sharding = leaf.sharding if len(leaf.sharding.device_set) > 1 else None
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding
+    )
+
+
+def _hashable(place: Any, leaf: Any) -> Hashable:
+    try:
+        hash(leaf)
+    except TypeError as error:
+        raise TypeError(
+            f"Argument {place!r} holds a static value of type `{type(leaf).__name__}`, which is "
+            "not hashable. Pass an array, or give the class `__hash__` and `__eq__`."
+        ) from error
+    return type(leaf), leaf
+
+
+def _rebuilder(templates):
+    def rebuild(leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        remaining = iter(leaves)
+        args, kwargs = [], {}
+        for place, tree, slots in templates:
+            flat = [next(remaining) if slot is _Hole else slot for slot in slots]
+            value = flat[0] if tree is None else jax.tree.unflatten(tree, flat)
+            if isinstance(place, int):
+                args.append(value)
+            else:
+                kwargs[place] = value
+        return tuple(args), kwargs
+
+    return rebuild

@@ -1,0 +1,117 @@
+"""From a function and example arguments to a flat program, and back from its flat outputs."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from . import _compat
+from ._gradient import derivative_of
+from ._program import Program, flatten
+from ._signature import Call, abstract_leaf, is_traced
+from ._stages import Differentiation
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced function.
+
+    Attributes:
+        program: the flat program.
+        derivative: which derivative of it the budget covers.
+        flat: the function as `(inputs, constants) -> outputs`; it ignores the constants, which it
+            closes over.
+        avals: `ShapeDtypeStruct`s of the inputs, shardings included.
+        constants: values of `program.constants`, in order.
+        rebuild: flat outputs -> what the function returns.
+    """
+
+    program: Program
+    derivative: Differentiation
+    flat: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+    avals: tuple[Any, ...]
+    constants: tuple[Any, ...]
+    rebuild: Callable[[Sequence[Any]], Any]
+
+
+def trace(fun: Callable[..., Any], call: Call) -> Traced:
+    """Trace a function on the abstract values of a call's leaves; nothing is computed."""
+    shape: dict[str, Any] = {}
+
+    def flat(inputs: Sequence[Any]) -> list[Any]:
+        args, kwargs = call.rebuild(inputs)
+        outputs, tree = jax.tree.flatten(fun(*args, **kwargs))
+        arrays = [is_traced(x) for x in outputs]
+        shape["tree"] = tree
+        shape["fixed"] = [None if a else x for a, x in zip(arrays, outputs, strict=True)]
+        shape["arrays"] = arrays
+        return [x for a, x in zip(arrays, outputs, strict=True) if a]
+
+    avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
+    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals))
+
+    def rebuild(outputs: Sequence[Any]) -> Any:
+        remaining = iter(outputs)
+        pairs = zip(shape["arrays"], shape["fixed"], strict=True)
+        return jax.tree.unflatten(shape["tree"], [next(remaining) if a else x for a, x in pairs])
+
+    return Traced(
+        program,
+        derivative_of(program, call.differentiated),
+        lambda inputs, constants: flat(inputs),
+        avals,
+        tuple(program.constants.values()),
+        rebuild,
+    )
+
+
+def fingerprint(program: Program, derivative: Differentiation) -> str:
+    """A hash of what a plan depends on: primitives, dataflow, shapes and dtypes.
+
+    It holds across JAX versions that trace the function to the same equations.
+    """
+    digest = hashlib.sha256()
+    for i in (*program.inputs, *program.constants):
+        digest.update(f"{i}:{program.avals[i].str_short()}:{i in derivative.inputs};".encode())
+    for e in program.equations:
+        operands = [i if isinstance(i, int) else i.aval.str_short() for i in e.inputs]
+        results = [(i, program.avals[i].str_short()) for i in e.outputs]
+        digest.update(f"{e.primitive}{operands}{results};".encode())
+    digest.update(repr([i if isinstance(i, int) else "" for i in program.outputs]).encode())
+    digest.update(repr(derivative.outputs).encode())
+    return digest.hexdigest()
+
+
+def difference(program: Program, equations: int, inputs: Sequence[str]) -> str:
+    """What sets a program apart from the one with these equations and inputs, in words."""
+    now = describe_inputs(program)
+    if list(now) != list(inputs):
+        pairs = [(a, b) for a, b in zip(now, inputs, strict=False) if a != b]
+        if len(now) != len(inputs):
+            return f"it takes {len(now)} arrays, the plan's took {len(inputs)}"
+        return f"it takes `{pairs[0][0]}` where the plan's took `{pairs[0][1]}`"
+    if len(program.equations) != equations:
+        return f"it has {len(program.equations)} equations, the plan's had {equations}"
+    return "its equations differ in primitive, shape or order"
+
+
+def describe_inputs(program: Program) -> tuple[str, ...]:
+    """The inputs of a program as short text: `float32[8,128]`."""
+    return tuple(program.avals[i].str_short() for i in program.inputs)
+
+
+def has_effects(program: Program) -> bool:
+    """Whether running the program would be noticed outside: prints, callbacks, references."""
+    return any(e.eqn.effects for e in program.equations)
+
+
+def uses_named_axis(error: Exception) -> bool:
+    """Whether an error says that a program needs a mapped axis of an outer transformation."""
+    return isinstance(error, NameError) and "axis name" in str(error)
+
+
+def is_batched(call: Call) -> bool:
+    """Whether some leaf is seen through `vmap`, which hides the size of its axis."""
+    return any(_compat.is_batch_tracer(leaf) for leaf in call.leaves)
