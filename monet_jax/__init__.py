@@ -1,1 +1,24 @@
-"""Fits JAX training into memory: a byte budget in, the fastest program that keeps it out."""
+"""Fits JAX training into memory: a byte budget in, the fastest program that keeps it out.
+
+    import monet_jax
+
+    @monet_jax.remat(budget="12GiB")
+    def loss(params, batch): ...
+
+Start with `remat`; `plan` shows what it would do, on any target, with no device attached.
+"""
+
+from ._api import PlanningWarning as PlanningWarning
+from ._api import apply as apply
+from ._api import plan as plan
+from ._api import remat as remat
+from ._compile import CompiledBytes as CompiledBytes
+from ._compile import CompilerDied as CompilerDied
+from ._compile import compiled_bytes as compiled_bytes
+from ._plan import Plan as Plan
+from ._plan import PlanMismatch as PlanMismatch
+from ._plan import load_plan as load_plan
+from ._settle import InfeasibleBudget as InfeasibleBudget
+from ._targets import TargetUnavailable as TargetUnavailable
+
+__version__ = "0.1.0"

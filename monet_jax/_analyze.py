@@ -7,7 +7,7 @@ what the program returns takes no memory of its own, since the compiler counts i
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,11 +15,13 @@ import jax.numpy as jnp
 from planners.graph import Graph, Op, Value
 from planners.graph import Stage as PlannerStage
 
-from . import _compat
 from ._costs import Roofline
 from ._joint import Joint, LocalOp, joint_of
+from ._pins import Pins, find
 from ._program import Program
 from ._stages import Differentiation, Stage, split
+
+NO_PINS = Pins()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +43,22 @@ class Origins:
 
 
 def analyze(
-    program: Program, derivative: Differentiation, roofline: Roofline
+    program: Program, derivative: Differentiation, roofline: Roofline, pins: Pins = NO_PINS
 ) -> tuple[Graph, Origins]:
-    """The planning graph of a program's value and gradient, and its origins."""
+    """The planning graph of a program's value and gradient, and its origins.
+
+    Raises:
+        ValueError: a pin names nothing in the program.
+    """
     stages = split(program, derivative)
-    keys = [_key(program, derivative, stage) for stage in stages]
+    pinned = find(program, pins)
+    cloned = _cloned(stages)
+    keys = [_key(program, cloned, stage) for stage in stages]
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline)
-    builder = _Builder(program, stages)
+    builder = _Builder(program, pinned, cloned)
     for key, stage in zip(keys, stages, strict=True):
         builder.forward(stage, *joints[key])
     for key, stage in reversed(list(zip(keys, stages, strict=True))):
@@ -73,7 +81,13 @@ def _title(stage: Stage) -> str:
     return paths[0] if paths else "(no module)"
 
 
-def _key(program: Program, derivative: Differentiation, stage: Stage) -> str:
+def _cloned(stages: Sequence[Stage]) -> set[int]:
+    """Values that several stages compute, each for itself."""
+    count = collections.Counter(i for s in stages for e in s.equations for i in e.outputs)
+    return {i for i, times in count.items() if times > 1}
+
+
+def _key(program: Program, cloned: set[int], stage: Stage) -> str:
     """Equal for stages that differ in nothing but their value numbers."""
     local: dict[int, int] = {}
 
@@ -89,7 +103,7 @@ def _key(program: Program, derivative: Differentiation, stage: Stage) -> str:
         for i in stage.inputs
     ]
     for e in stage.equations:
-        outputs = [(number(i), program.avals[i].str_short()) for i in e.outputs]
+        outputs = [(number(i), program.avals[i].str_short(), i in cloned) for i in e.outputs]
         parts.append((e.primitive, [number(i) for i in e.inputs], outputs, _parameters(e.eqn)))
     parts.append([(number(i), i in returned) for i in stage.outputs])
     parts.append([number(i) for i in stage.differentiated_outputs])
@@ -105,10 +119,9 @@ def _parameters(eqn: Any) -> str:
 class _Builder:
     """The graph so far: stages are added forward in order, then backward in reverse order."""
 
-    def __init__(self, program: Program, stages: Sequence[Stage]):
+    def __init__(self, program: Program, pinned: dict[int, str], cloned: set[int]):
         self.program = program
-        written = collections.Counter(i for s in stages for e in s.equations for i in e.outputs)
-        self.cloned = {i for i, count in written.items() if count > 1}
+        self.pinned, self.cloned = pinned, cloned
         self.returned = {i for i in program.outputs if isinstance(i, int)}
         self.values: list[Value] = []
         self.origins: dict[str, int] = {}
@@ -155,8 +168,9 @@ class _Builder:
         given = {*self.program.inputs, *self.program.constants}
         pairs = zip(stage.differentiated_inputs, joint.gradients, strict=True)
         return {
-            j for i, j in pairs if j is not None and i in given and self.pending[i] == 1
-            and i not in self.gradients
+            j
+            for i, j in pairs
+            if j is not None and i in given and self.pending[i] == 1 and i not in self.gradients
         }
 
     def _accumulate(self, stage: Stage, joint: Joint, local: dict[int, int]) -> list[Op]:
@@ -192,8 +206,11 @@ class _Builder:
             op.seconds,
             op.flops,
             0,
-            op.recomputable,
+            op.recomputable and all(self._pin(primal, j) != "save" for j in op.outputs),
         )
+
+    def _pin(self, primal: dict[int, int], j: int) -> str | None:
+        return self.pinned.get(primal[j]) if j in primal else None
 
     def _effect(self) -> int:
         """What an effect writes: nothing, which its stage's backward reads.
@@ -210,8 +227,9 @@ class _Builder:
         if i in self.cloned:
             self.index[i] = self._new(nbytes, returned)
             return self.index[i]
-        # `jax.checkpoint` rounds what it saves by `reduce_precision`, which refuses complex numbers.
-        savable = not jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
+        # `jax.checkpoint` rounds what it saves by `reduce_precision`, which refuses complex.
+        is_complex = jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
+        savable = not is_complex and self.pinned.get(i) != "recompute"
         self.index[i] = self._append(value_name(i), nbytes, returned, savable)
         self.origins[value_name(i)] = i
         return self.index[i]
@@ -232,8 +250,3 @@ def _renumbered(primal: dict[int, int], template: Stage, stage: Stage) -> dict[i
     new = (i for e in stage.equations for i in e.outputs)
     translation = dict(zip(old, new, strict=True))
     return {j: translation[i] for j, i in primal.items()}
-
-
-def total_bytes(program: Program, values: Iterable[int]) -> int:
-    """Bytes of several values together."""
-    return sum(program.nbytes(i) for i in values)

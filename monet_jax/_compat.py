@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax._src.core import trace_state_clean
 from jax.extend import core, source_info_util
 
 Jaxpr = core.Jaxpr
@@ -74,3 +75,8 @@ def key_implementation(aval: Any) -> str:
 def is_batch_tracer(x: Any) -> bool:
     """Whether `x` is traced by `vmap`, whose axis size the traced function cannot see."""
     return isinstance(x, jax.core.Tracer) and type(x).__name__ == "BatchTracer"
+
+
+def nothing_is_traced() -> bool:
+    """Whether no transformation is under way, so that no gradient can be taken."""
+    return trace_state_clean()

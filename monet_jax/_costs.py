@@ -101,7 +101,9 @@ def _trips(eqn: Any) -> int:
 def _elementwise_work(eqn: Any) -> Work:
     if kind_of(Equation(eqn, (), (), None)) is Kind.VIEW:
         return Work()
-    sizes = [math.prod(v.aval.shape) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "shape")]
+    sizes = [
+        math.prod(v.aval.shape) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "shape")
+    ]
     return Work(0, max(sizes, default=0) * EXPENSIVE.get(eqn.primitive.name, 1))
 
 

@@ -41,8 +41,10 @@ def _outputs_with_cotangents(program: Program) -> tuple[int, ...]:
 
 def has_loss(program: Program) -> bool:
     """Whether the first output is a float scalar."""
-    return bool(program.outputs) and _aval(program, program.outputs[0]).shape == () and (
-        _outputs_with_cotangents(program) == (0,)
+    return (
+        bool(program.outputs)
+        and _aval(program, program.outputs[0]).shape == ()
+        and (_outputs_with_cotangents(program) == (0,))
     )
 
 
@@ -64,9 +66,7 @@ def value_and_gradient(
             outputs = list(function(filled[:split], filled[split:]))
             return [outputs[n] for n in derivative.outputs], outputs
 
-        values, pull, outputs = jax.vjp(
-            differentiated, [given[n] for n in places], has_aux=True
-        )
+        values, pull, outputs = jax.vjp(differentiated, [given[n] for n in places], has_aux=True)
         seeds = [jnp.ones_like(values[0])] if has_loss(program) else cotangents
         return outputs, pull(seeds)[0]
 

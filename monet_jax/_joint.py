@@ -214,7 +214,8 @@ class _Reader:
             outputs,
             self.roofline.seconds(work, moved),
             work.flops,
-            not is_backward and (bool(equation.eqn.effects) or any(i in self.primal for i in outputs)),
+            not is_backward
+            and (bool(equation.eqn.effects) or any(i in self.primal for i in outputs)),
             not must_run_once(equation) and not self._impure(equation),
         )
 

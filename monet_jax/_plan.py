@@ -192,7 +192,7 @@ def plan_from_json(text: str) -> Plan:
     """
     data = json.loads(text)
     if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-        raise ValueError(f"need a JSON object with \"format\": {FORMAT}; make the plan again")
+        raise ValueError(f'need a JSON object with "format": {FORMAT}; make the plan again')
     decisions = data.pop("decisions", None)
     fields = _checked(data, Plan, skip=("decisions",))
     return Plan(

@@ -88,9 +88,7 @@ def flatten(jaxpr: Any) -> Program:
     env = dict(zip(invars, inputs, strict=True))
     outputs = flattener.inline(jaxpr, env, constvars, consts, None)
     equations = without_dead_code(flattener.equations, outputs)
-    return Program(
-        tuple(flattener.avals), inputs, flattener.constants, equations, tuple(outputs)
-    )
+    return Program(tuple(flattener.avals), inputs, flattener.constants, equations, tuple(outputs))
 
 
 class _Flattener:
@@ -129,9 +127,7 @@ class _Flattener:
     def _inline_call(self, eqn, inputs, stack) -> list[Any]:
         inner = eqn.params["jaxpr"]
         constvars, consts, invars = _compat.jaxpr_inputs(inner)
-        return self.inline(
-            inner, dict(zip(invars, inputs, strict=True)), constvars, consts, stack
-        )
+        return self.inline(inner, dict(zip(invars, inputs, strict=True)), constvars, consts, stack)
 
 
 def _is_plain_call(eqn: Any) -> bool:
@@ -147,7 +143,9 @@ def _is_plain_call(eqn: Any) -> bool:
     )
 
 
-def without_dead_code(equations: Sequence[Equation], outputs: Iterable[Any]) -> tuple[Equation, ...]:
+def without_dead_code(
+    equations: Sequence[Equation], outputs: Iterable[Any]
+) -> tuple[Equation, ...]:
     """The equations that the outputs need, and those with effects."""
     needed = {i for i in outputs if isinstance(i, int)}
     kept = []

@@ -144,9 +144,7 @@ def abstract_leaf(leaf: Any) -> Any:
     sharding = None
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
         sharding = leaf.sharding if len(leaf.sharding.device_set) > 1 else None
-    return jax.ShapeDtypeStruct(
-        aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding
-    )
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
 
 
 def _hashable(place: Any, leaf: Any) -> Hashable:

@@ -47,7 +47,7 @@ class Candidates:
         Arguments:
             graph: the step.
             max_options: of one stage.
-            deadline: stop adding at this reading of `time.monotonic`, in seconds.
+            deadline: stop solving at this reading of `time.monotonic`, in seconds.
         """
         self._graph, self._deadline = graph, deadline
         self._walker = Walker(graph)
@@ -70,13 +70,13 @@ class Candidates:
             slopes += [gain / size for size, gain in steps.tolist() if size > 0 and gain > 0]
         return np.quantile(slopes, np.linspace(0, 1, count + 2)[1:-1]).tolist() if slopes else []
 
-    def intervals(self) -> list[Candidate]:
-        """Every candidate over several stages."""
+    def intervals(self, deadline: float) -> list[Candidate]:
+        """Candidates over several stages; stops at this reading of `time.monotonic`."""
         tables = [[min(some, key=self._thrift) for some in self.singles]]
         tables += [self.priced(price) for price in self.prices(_PRICES)]
         found = []
         for first, last in self._spans():
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > deadline:
                 break
             regions = dict.fromkeys(self._over([table[first : last + 1] for table in tables]))
             found += [x for x in map(self._candidate, regions) if x is not None]

@@ -24,8 +24,8 @@ _FACTORS = (1.0, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0)
 _SHRINK = 0.93
 # Ties and the solver's tolerances are no gap.
 _LEAST_GAP = 1e-5
-# The share of the time that solving single stages and their composition may take.
-_FIRST = 0.5
+# Shares of the time: for single stages and their composition, and until all candidates are known.
+_FIRST, _SECOND = 0.5, 0.8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Search:
 
     @ft.cached_property
     def _all(self) -> list[Candidate]:
-        return self._singles + self._candidates.intervals()
+        return self._singles + self._candidates.intervals(self._at(_SECOND))
 
     @ft.cached_property
     def _of_everything(self) -> Composition:

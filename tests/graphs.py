@@ -1,10 +1,11 @@
-"""Graphs that the planner tests share: tiny named ones, and a generator of random ones."""
+"""Graphs that the planner tests share: tiny named ones, long ones, and random small ones."""
 
-import dataclasses
+import itertools as it
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from planners import Graph, Op, Stage, Value
+from planners import Graph, Op, Region, Stage, Value
 
 
 class Builder:
@@ -15,61 +16,102 @@ class Builder:
         self._index: dict[str, int] = {}
 
     def op(self, name: str, reads: str, writes: str, seconds: float = 1.0, **more) -> Op:
-        """An op; `writes` is "x:4 y:8!" for savable x of 4 bytes, y of 8 that is not savable."""
-        outputs = []
+        """An op; `writes` is "x:4 y:8!" for savable x of 4 bytes and y of 8, not savable."""
+        first = len(self.values)
         for word in writes.split():
-            value, _, size = word.partition(":")
-            savable = not size.endswith("!")
+            value, size = word.split(":")
             self._index[value] = len(self.values)
-            outputs.append(len(self.values))
-            self.values.append(Value(value, int(size.rstrip("!")), savable))
+            self.values.append(Value(value, int(size.rstrip("!")), not size.endswith("!")))
         inputs = tuple(self._index[value] for value in reads.split())
-        return Op(name, inputs, tuple(outputs), seconds, **more)
+        return Op(name, inputs, tuple(range(first, len(self.values))), seconds, **more)
 
-    def graph(self, *stages: Stage) -> Graph:
+    def graph(self, forward: Sequence[Iterable[Op]], backward: Sequence[Iterable[Op]]) -> Graph:
+        """The graph of stages with these ops."""
+        pairs = enumerate(zip(forward, backward, strict=True))
+        stages = tuple(Stage(f"s{s}", tuple(f), tuple(b)) for s, (f, b) in pairs)
         return Graph(tuple(self.values), stages)
 
+    def nbytes(self, name: str) -> int:
+        return self.values[self._index[name]].nbytes
 
-def blocks(count: int, *, seed: int = 0, kinds: int = 2, n_forward: int = 15) -> Graph:
+
+def chain(**more) -> Graph:
+    """Two stages of two ops each; `more` goes to `f2`, the first op of the second stage."""
+    make = Builder()
+    forward = [
+        [make.op("f0", "", "a:4"), make.op("f1", "a", "b:3", 2.0, flops=10)],
+        [make.op("f2", "b", "c:5", 3.0, flops=20, **more), make.op("f3", "c", "l:1", 4.0)],
+    ]
+    late = [make.op("b3", "c l", "dc:5!"), make.op("b2", "dc b", "db:3!")]
+    early = [make.op("b1", "db a", "da:4!"), make.op("b0", "da", "dx:2!")]
+    return make.graph(forward, [early, late])
+
+
+def pair() -> Graph:
+    """One stage whose first op writes two values, of which the backward reads both."""
+    make = Builder()
+    forward = [make.op("f0", "", "a:2 b:7"), make.op("f1", "a", "c:1")]
+    return make.graph([forward], [[make.op("b1", "b c", "d:1!"), make.op("b0", "a d", "e:1!")]])
+
+
+def skip() -> Graph:
+    """Four stages; the last two read, forward and backward, what the first one writes."""
+    make = Builder()
+    forward = [
+        [make.op("f0", "", "x:8"), make.op("f1", "x", "h:6")],
+        [make.op("f2", "h", "u:9"), make.op("f3", "u", "v:2")],
+        [make.op("f4", "v x", "w:9"), make.op("f5", "w", "y:2")],
+        [make.op("f6", "y x", "z:9"), make.op("f7", "z", "l:1")],
+    ]
+    backward = [
+        [make.op("b7", "z l", "dz:9!"), make.op("b6", "dz y x", "dy:2!")],
+        [make.op("b5", "w dy", "dw:9!"), make.op("b4", "dw v x", "dv:2!")],
+        [make.op("b3", "u dv", "du:9!"), make.op("b2", "du h", "dh:6!")],
+        [make.op("b1", "dh x", "dx:8!")],
+    ]
+    return make.graph(forward, backward[::-1])
+
+
+def blocks(count: int, *, kinds: int = 2, n_forward: int = 15, seed: int = 0) -> Graph:
     """Residual blocks in a chain, of alternating kinds that repeat, with a stem and a head."""
     rng = np.random.default_rng(seed)
-    kind_costs = [
-        (rng.integers(1, 9, n_forward) * 2**20, rng.random(n_forward) + 0.1, rng.integers(0, 3, n_forward))
-        for _ in range(kinds)
-    ]
+    sizes = rng.integers(1, 9, (kinds, n_forward)) << 20
+    seconds = rng.random((kinds, n_forward)) + 0.1
+    hops = rng.integers(2, 5, (kinds, n_forward))
+    sizes[:, -1] = 4 << 20
     make = Builder()
-    forward: list[list[Op]] = []
-    x = "x0"
-    forward.append([make.op("stem", "", f"{x}:{4 * 2**20}")])
+    forward = [[make.op("stem", "", f"x:{4 << 20}")]]
+    names = ["x"]
     for b in range(count):
-        sizes, seconds, hops = kind_costs[b % kinds]
-        ops, names = [], [x]
-        for k in range(n_forward):
-            read = {names[-1], names[max(0, len(names) - 2 - int(hops[k]))]}
-            if k == n_forward - 1:
-                read = {names[-1], x}
-            size = 4 * 2**20 if k == n_forward - 1 else int(sizes[k])
-            name = f"b{b}_{k}"
-            ops.append(make.op(f"op{k}", " ".join(sorted(read)), f"{name}:{size}", seconds[k], flops=int(1e6 * seconds[k])))
-            names.append(name)
-        x = names[-1]
+        start, ops = names[-1], []
+        local = [start]
+        for k, (size, cost, hop) in enumerate(
+            zip(sizes[b % kinds], seconds[b % kinds], hops[b % kinds], strict=True)
+        ):
+            other = start if k == n_forward - 1 else local[max(0, len(local) - hop)]
+            reads = " ".join(sorted({local[-1], other}))
+            ops.append(make.op(f"op{k}", reads, f"v{b}_{k}:{size}", cost, flops=int(1e6 * cost)))
+            local.append(f"v{b}_{k}")
+        names.append(local[-1])
         forward.append(ops)
-    forward.append([make.op("head", x, "loss:4")])
-    backward: list[list[Op]] = [[] for _ in forward]
-    gradient = {}
+    forward.append([make.op("head", names[-1], "loss:4")])
+    return make.graph(forward, _backward(make, forward))
+
+
+def _backward(make: Builder, forward: Sequence[Sequence[Op]]) -> list[list[Op]]:
+    """For each input of each op one backward op, which reads all inputs and accumulates."""
+    found: list[list[Op]] = [[] for _ in forward]
+    gradient: dict[str, str] = {}
     for s in range(len(forward) - 1, -1, -1):
         for op in reversed(forward[s]):
+            inputs = [make.values[i].name for i in op.inputs]
             out = make.values[op.outputs[0]].name
-            ins = [make.values[i].name for i in op.inputs]
-            for u in ins:
-                reads = [*dict.fromkeys(ins), *([gradient[out]] if out in gradient else [])]
-                if u in gradient:
-                    reads.append(gradient[u])
-                new = f"d{u}_{s}_{out}"
-                backward[s].append(make.op(f"d{op.name}", " ".join(reads), f"{new}:{make.values[make._index[u]].nbytes}!", op.seconds))
-                gradient[u] = new
-    stages = [Stage(f"stage{s}", tuple(f), tuple(b)) for s, (f, b) in enumerate(zip(forward, backward))]
-    return make.graph(*stages)
+            for name in inputs:
+                known = [gradient[x] for x in (out, name) if x in gradient]
+                write = f"d_{name}_{out}:{make.nbytes(name)}!"
+                found[s].append(make.op("b" + op.name, " ".join(inputs + known), write, op.seconds))
+                gradient[name] = f"d_{name}_{out}"
+    return found
 
 
 def random_graph(seed: int, *, n_stages: int | None = None, n_forward: int = 3) -> Graph:
@@ -87,33 +129,50 @@ def random_graph(seed: int, *, n_stages: int | None = None, n_forward: int = 3) 
     backward: list[list[Op]] = [[] for _ in forward]
     gradients: list[str] = []
     for s in range(len(forward) - 1, -1, -1):
-        before = {make.values[i].name for ops in forward[:s] for op in ops for i in op.outputs}
-        own = {make.values[i].name for op in forward[s] for i in op.outputs}
+        before = [make.values[i].name for ops in forward[:s] for op in ops for i in op.outputs]
+        own = [make.values[i].name for op in forward[s] for i in op.outputs]
         for o in range(int(rng.integers(1, 4))):
             reads = _some(rng, own, 0.5) | _some(rng, before, 0.2)
             reads |= set(gradients[-1:]) | _some(rng, gradients, 0.2)
-            out = [f"d{s}_{o}"]
-            backward[s].append(_random_op(rng, make, f"b{s}_{o}", reads, out, "!"))
-            gradients += out
-    pairs = zip(forward, backward, strict=True)
-    stages = [Stage(f"stage{s}", tuple(f), tuple(b)) for s, (f, b) in enumerate(pairs)]
-    return make.graph(*stages)
+            backward[s].append(_random_op(rng, make, f"b{s}_{o}", reads, [f"d{s}_{o}"], "!"))
+            gradients.append(f"d{s}_{o}")
+    return make.graph(forward, backward)
 
 
-def _some(rng: np.random.Generator, names, share: float) -> set[str]:
+def _some(rng: np.random.Generator, names: Iterable[str], share: float) -> set[str]:
     return {name for name in sorted(names) if rng.random() < share}
 
 
-def _random_op(rng, make: Builder, name: str, reads: set[str], outs: list[str], mark: str) -> Op:
-    writes = " ".join(
-        f"{out}:{rng.integers(1, 20)}{mark or '!' * bool(rng.random() < 0.1)}" for out in outs
-    )
+def _random_op(
+    rng: np.random.Generator, make: Builder, name: str, reads: set[str], outs: list[str], mark: str
+) -> Op:
+    writes = [f"{x}:{rng.integers(1, 20)}{mark or '!' * (rng.random() < 0.1)}" for x in outs]
     return make.op(
         name,
         " ".join(sorted(reads)),
-        writes,
+        " ".join(writes),
         float(rng.integers(0, 8)),
         flops=int(rng.integers(0, 5)),
-        workspace_bytes=int(rng.integers(0, 10)) * bool(rng.random() < 0.3),
+        workspace_bytes=int(rng.integers(0, 10)) * int(rng.random() < 0.3),
         recomputable=bool(rng.random() < 0.85),
     )
+
+
+def tilings(regions: Iterable[Region], n_stages: int) -> Iterator[tuple[Region, ...]]:
+    """Every way to cover the stages with some of the regions."""
+    by_first: dict[int, list[Region]] = {}
+    for region in regions:
+        by_first.setdefault(region.first, []).append(region)
+
+    def rest(s: int) -> Iterator[tuple[Region, ...]]:
+        if s == n_stages:
+            yield ()
+        for region in by_first.get(s, ()):
+            yield from ((region, *more) for more in rest(region.last + 1))
+
+    return rest(0)
+
+
+def subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every subset, smallest first."""
+    return it.chain.from_iterable(it.combinations(names, k) for k in range(len(names) + 1))

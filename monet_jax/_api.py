@@ -1,0 +1,376 @@
+"""`remat`, `plan` and `apply`: the pipeline from a function and a budget to a planned function.
+
+    trace     the function, on abstract values             -> a flat program
+    settle    analyze, plan, emit, compile, correct        -> a plan that the compiled program keeps
+    emit      the program again, stage by stage            -> a function
+"""
+
+import dataclasses
+import functools
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+import planners
+
+from . import _cache, _compat, _multihost, _trace
+from ._analyze import analyze
+from ._budget import format_bytes, parse_budget, validate_budget
+from ._compile import CompilerDied, compile_bytes
+from ._pins import Pins, make_pins
+from ._plan import Plan, PlanMismatch
+from ._settle import InfeasibleBudget, Request, roofline_of, settle, step_to_compile
+from ._signature import Call, Options, make_options, take_apart
+from ._targets import Target, TargetUnavailable, resolve_target, usable_bytes
+from ._trace import Traced
+from ._transform import transform
+
+log = logging.getLogger("monet_jax")
+
+#: Which residual operators a plan may use; there are only exact ones yet.
+OPERATORS = ("exact", "none")
+
+
+class PlanningWarning(UserWarning):
+    """A function runs as it is, or on less than full knowledge; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The checked arguments of `remat` and `plan` that say what is wanted."""
+
+    budget: int | float | str
+    target: str | None
+    reserved: int
+    pins: Pins
+    planner: Any
+    time_limit: float
+    verify: bool
+    cache: bool
+
+
+def remat(
+    fun: Callable[..., Any] | None = None,
+    *,
+    budget: int | float | str,
+    target: str | None = None,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str = "exact",
+    reserved: int = 0,
+    pins: Mapping[str, str] | None = None,
+    planner: Any = None,
+    time_limit: float = 10.0,
+    verify: bool = True,
+    cache: bool = True,
+) -> Callable[..., Any]:
+    """`fun`, such that the compiled value-and-gradient of it takes at most `budget` bytes.
+
+    The result takes the same arguments and returns the same values. It is planned once for each
+    signature of its inputs, when it is traced; called where no gradient can be taken, it runs `fun`.
+    Derivatives are exact: they differ from those of `fun` by rounding.
+
+    Arguments:
+        fun: the function, or None to use `remat(...)` as a decorator. It must be traceable by JAX.
+        budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
+            fraction of what the function takes unplanned; "auto" is the target's memory less a
+            reserve. It covers argument + output + temp - alias of the compiled value and gradient.
+        target: "cpu", "gpu:h100", "tpu:v5e", ...; None is the default device. Where no such device
+            is attached, its compiler runs ahead of time, in another process.
+        argnums: the arguments that the gradient is taken with respect to. Traced floats that `fun`
+            closes over count as such.
+        static_argnums, static_argnames: arguments that are not arrays, as in `jax.jit`. Leaves that
+            are bool, str, None or no array at all are static wherever they stand.
+        operators: "exact" or "none": how residuals may be stored.
+        reserved: bytes of the budget for what lives outside: optimizer state, say.
+        pins: name -> "save" or "recompute", for values that you decide. A name is a
+            `checkpoint_name` of yours, a module path, or a value's name in the report.
+        planner: a `(planners.Graph, int) -> planners.Plan`; None is `planners.Stages`.
+        time_limit: seconds for the solver, per plan.
+        verify: compile the planned program, and correct the plan until it keeps the budget.
+        cache: keep settled plans on disk.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it must be.
+        InfeasibleBudget: when traced: no plan fits the budget.
+        TargetUnavailable: when traced: the target's compiler is not installed.
+    """
+    settings = _settings(budget, target, operators, reserved, pins, planner, time_limit, verify, cache)
+    if fun is None:
+        return functools.partial(
+            _decorate, settings, argnums, static_argnums, static_argnames
+        )
+    return _decorate(settings, argnums, static_argnums, static_argnames, fun)
+
+
+def plan(
+    fun: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    budget: int | float | str,
+    target: str | None = None,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str = "exact",
+    reserved: int = 0,
+    pins: Mapping[str, str] | None = None,
+    planner: Any = None,
+    time_limit: float = 10.0,
+    verify: bool = True,
+    cache: bool = True,
+) -> Plan:
+    """The plan that `remat` would use for these arguments; nothing is allocated or run.
+
+    Arguments:
+        fun: the function.
+        *args: its arguments: arrays or `jax.ShapeDtypeStruct`s, with shardings where they matter.
+        kwargs: its keyword arguments.
+
+    The other arguments and the errors are those of `remat`.
+    """
+    settings = _settings(budget, target, operators, reserved, pins, planner, time_limit, verify, cache)
+    options = make_options(fun, argnums, static_argnums, static_argnames)
+    traced = _trace.trace(fun, take_apart(options, args, kwargs or {}))
+    return _plan_traced(traced, settings)
+
+
+def apply(
+    plan: Plan,
+    fun: Callable[..., Any],
+    *,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    pins: Mapping[str, str] | None = None,
+) -> Callable[..., Any]:
+    """`fun`, run as a plan says. Needs no solver.
+
+    A plan made under another JAX version, or for another device than the one at hand, is compiled
+    once more before it is trusted; a warning says so if it outgrew its budget.
+
+    Raises:
+        PlanMismatch: when called: the plan was made for another function or other arguments.
+    """
+    options = make_options(fun, argnums, static_argnums, static_argnames)
+    return _wrap(fun, options, _Fixed(plan, make_pins(pins)))
+
+
+def _settings(
+    budget, target, operators, reserved, pins, planner, time_limit, verify, cache
+) -> Settings:
+    validate_budget(budget)
+    if operators not in OPERATORS:
+        raise ValueError(f"`operators` must be one of {OPERATORS}; got {operators!r}.")
+    if isinstance(reserved, bool) or not isinstance(reserved, int) or reserved < 0:
+        raise ValueError(f"`reserved` must be a number of bytes, 0 or more; got {reserved!r}.")
+    if not time_limit > 0:
+        raise ValueError(f"`time_limit` must be a positive number of seconds; got {time_limit!r}.")
+    if planner is not None and not callable(planner):
+        raise TypeError(f"`planner` must be callable: (Graph, int) -> Plan; got {planner!r}.")
+    if target is not None:
+        resolve_target(target)
+    return Settings(
+        budget, target, reserved, make_pins(pins), planner, time_limit, verify, cache
+    )
+
+
+def _decorate(settings, argnums, static_argnums, static_argnames, fun):
+    if not callable(fun):
+        raise TypeError(f"`remat` needs a function; got {fun!r}.")
+    options = make_options(fun, argnums, static_argnums, static_argnames)
+    return _wrap(fun, options, _Planned(settings))
+
+
+def _wrap(fun: Callable[..., Any], options: Options, source: "_Planned | _Fixed") -> "Rematerialized":
+    wrapped = Rematerialized(fun, options, source)
+    functools.update_wrapper(wrapped, fun, updated=())
+    return wrapped
+
+
+class Rematerialized:
+    """A function that runs as planned; made by `remat` and `Plan.apply`."""
+
+    def __init__(self, fun: Callable[..., Any], options: Options, source: "_Planned | _Fixed"):
+        self._fun, self._options, self._source = fun, options, source
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _compat.nothing_is_traced():
+            return self._fun(*args, **kwargs)
+        call = take_apart(self._options, args, kwargs)
+        traced = _trace.trace(self._fun, call)
+        decided = self._source.plan_for(traced, call)
+        if decided is None or decided.decisions is None:
+            return self._fun(*args, **kwargs)
+        _, origins = _analyzed(traced, decided.target, self._source.pins)
+        outputs = transform(origins, decided.decisions)(call.leaves, traced.constants)
+        return traced.rebuild(outputs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the instance is closed over, so that `argnums` counts the arguments."""
+        if instance is None:
+            return self
+        return _wrap(self._fun.__get__(instance, owner), self._options, self._source)
+
+    def __reduce__(self):
+        # A decorated function stands where its module's name leads; then the name is enough.
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", "") or "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self and name else (_wrap, (self._fun, self._options, self._source))
+
+    def __repr__(self) -> str:
+        return f"<rematerialized {getattr(self, '__qualname__', self._fun)!s}>"
+
+
+class _Planned:
+    """Plans for a function as signatures come, each once, whatever the number of threads."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.pins = settings.pins
+        self._plans: dict[Any, Plan | None] = {}
+        self._lock = threading.RLock()
+
+    def __reduce__(self):
+        return _Planned, (self.settings,)
+
+    def plan_for(self, traced: Traced, call: Call) -> Plan | None:
+        """The plan; None where the function must run as it is."""
+        key = call.signature, _trace.fingerprint(traced.program, traced.derivative)
+        with self._lock:
+            if key not in self._plans:
+                if _trace.is_batched(call):
+                    _warn(
+                        "The function is traced under `vmap`, which hides the size of its axis: the "
+                        "plan is for one example. Put `remat` round the vmapped function instead."
+                    )
+                self._plans[key] = self._plan_or_warn(traced)
+            return self._plans[key]
+
+    def _plan_or_warn(self, traced: Traced) -> Plan | None:
+        try:
+            return _plan_traced(traced, self.settings)
+        except (InfeasibleBudget, TargetUnavailable, ValueError, TypeError):
+            raise
+        except (planners.PlanningError, CompilerDied, NotImplementedError, RuntimeError, NameError) as e:
+            _warn(f"No plan was made ({type(e).__name__}: {e}); the function runs as it is.")
+            return None
+
+
+class _Fixed:
+    """One stored plan."""
+
+    def __init__(self, plan: Plan, pins: Pins):
+        self.plan, self.pins = plan, pins
+        self._trusted = plan.decisions is None
+        self._lock = threading.RLock()
+
+    def __reduce__(self):
+        return _Fixed, (self.plan, self.pins)
+
+    def plan_for(self, traced: Traced, call: Call) -> Plan:
+        """The plan, once it is known to be for this function.
+
+        Raises:
+            PlanMismatch: it is not.
+        """
+        del call
+        if _trace.fingerprint(traced.program, traced.derivative) != self.plan.fingerprint:
+            what = _trace.difference(traced.program, self.plan.equations, self.plan.inputs)
+            raise PlanMismatch(f"The plan was made for another function: {what}. Plan again.")
+        with self._lock:
+            if not self._trusted:
+                self._verify_again(traced)
+                self._trusted = True
+        return self.plan
+
+    def _verify_again(self, traced: Traced) -> None:
+        here = resolve_target(None).name
+        if self.plan.jax_version == jax.__version__ and self.plan.target == here:
+            return
+        made = f"under JAX {self.plan.jax_version} for {self.plan.target}"
+        target = resolve_target(here if here != "cpu" else self.plan.target)
+        try:
+            _, origins = _analyzed(traced, target.name, self.pins)
+            step = step_to_compile(traced, transform(origins, self.plan.decisions))
+            taken = compile_bytes(*step, target=target).total_bytes
+        except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
+            _warn(f"A plan made {made} could not be verified here: {error}")
+            return
+        room = self.plan.budget_bytes - self.plan.reserved_bytes
+        if taken > room:
+            _warn(
+                f"A plan made {made} takes {format_bytes(taken)} as compiled here for "
+                f"{target.name}, more than the {format_bytes(room)} it was made for. Plan again."
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def _roofline(target: str):
+    return roofline_of(resolve_target(target))
+
+
+def _analyzed(traced: Traced, target: str, pins: Pins):
+    return analyze(traced.program, traced.derivative, _roofline(target), pins)
+
+
+def _plan_traced(traced: Traced, settings: Settings) -> Plan:
+    """The settled plan of a traced function: from the disk, from process 0, or made now."""
+    target = resolve_target(settings.target)
+    key = _cache.key_of(_dependencies(traced, settings, target))
+    use_disk = settings.cache and settings.planner is None and _cache.is_enabled()
+    found = _cache.read(key) if use_disk else None
+    if found is not None and found.fingerprint == _trace.fingerprint(
+        traced.program, traced.derivative
+    ):
+        return found
+    made = _multihost.from_first_process(lambda: _settle(traced, settings, target))
+    log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
+    if use_disk:
+        _cache.write(key, made)
+    return made
+
+
+def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
+    def budget(unplanned_bytes: Callable[[], int]) -> int:
+        return parse_budget(
+            settings.budget,
+            unplanned_bytes=unplanned_bytes,
+            target_memory=lambda: usable_bytes(target),
+        )
+
+    planner = settings.planner or planners.Stages(time_limit=settings.time_limit)
+    request = Request(
+        budget, settings.reserved, target, planner, settings.pins, settings.verify
+    )
+    return settle(traced, request)
+
+
+def _dependencies(traced: Traced, settings: Settings, target: Target) -> tuple[Any, ...]:
+    """All that a settled plan depends on."""
+    from . import __version__
+
+    return (
+        __version__,
+        jax.__version__,
+        _trace.fingerprint(traced.program, traced.derivative),
+        [str(getattr(aval, "sharding", None)) for aval in traced.avals],
+        dataclasses.astuple(settings)[:4],
+        settings.time_limit,
+        settings.verify,
+        target.name,
+        usable_bytes(target) if settings.budget == "auto" else None,
+    )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PlanningWarning, stacklevel=4)
+

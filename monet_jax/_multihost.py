@@ -1,0 +1,60 @@
+"""In a job of several processes, process 0 plans and the others take its plan.
+
+Every process must run the same program, and a solver stopped by its clock need not answer the same
+twice. The plan travels as its JSON text, and each process checks its hash.
+"""
+
+import hashlib
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from ._plan import Plan, plan_from_json
+
+#: Processes exchange arrays of one size, so the text is preceded by its length.
+_HEADER = 8 + 32
+
+
+def from_first_process(make: Callable[[], Plan]) -> Plan:
+    """The plan that process 0 makes.
+
+    Raises:
+        RuntimeError: process 0 could not plan, or its plan arrived damaged.
+    """
+    if jax.process_count() == 1:
+        return make()
+    if jax.process_index() != 0:
+        return _receive()
+    try:
+        plan = make()
+    except BaseException:
+        _broadcast(np.zeros(_HEADER, np.uint8))
+        raise
+    _send(plan)
+    return plan
+
+
+def _send(plan: Plan) -> None:
+    text = plan.to_json().encode()
+    header = len(text).to_bytes(8, "big") + hashlib.sha256(text).digest()
+    _broadcast(np.frombuffer(header, np.uint8))
+    _broadcast(np.frombuffer(text, np.uint8))
+
+
+def _receive() -> Plan:
+    header = _broadcast(np.zeros(_HEADER, np.uint8)).tobytes()
+    size = int.from_bytes(header[:8], "big")
+    if not size:
+        raise RuntimeError("Process 0 could not make a plan; its own error says why.")
+    text = _broadcast(np.zeros(size, np.uint8)).tobytes()
+    if hashlib.sha256(text).digest() != header[8:]:
+        raise RuntimeError("The plan of process 0 arrived damaged. Check the network and try again.")
+    return plan_from_json(text.decode())
+
+
+def _broadcast(data: np.ndarray) -> np.ndarray:
+    from jax.experimental import multihost_utils  # starts a backend; only jobs that need it pay
+
+    with jax.ensure_compile_time_eval():
+        return np.asarray(multihost_utils.broadcast_one_to_all(data), np.uint8)

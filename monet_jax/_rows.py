@@ -1,0 +1,94 @@
+"""The rows of a report: every value with its bytes, its decision and its source line."""
+
+from collections.abc import Iterable, Sequence
+
+import planners.plan
+from planners.graph import Graph
+from planners.plan import Region
+
+from . import _compat
+from ._analyze import Origins
+from ._budget import format_bytes
+from ._plan import StageRow, ValueRow
+
+
+def value_rows(
+    origins: Origins, graph: Graph, decisions: planners.plan.Plan | None
+) -> tuple[ValueRow, ...]:
+    """A row for each value of the forward pass, largest first."""
+    decided = _decisions(graph, decisions)
+    writer = {i: e for stage in origins.stages for e in stage.equations for i in e.outputs}
+    rows = []
+    for s, stage in enumerate(graph.stages):
+        for i in (i for op in stage.forward for i in op.outputs):
+            value = graph.values[i]
+            if value.name not in origins.values:
+                continue
+            number = origins.values[value.name]
+            equation, aval = writer[number], origins.program.avals[number]
+            rows.append(
+                ValueRow(
+                    value.name,
+                    origins.program.nbytes(number),
+                    decided[s](value.name),
+                    "exact",
+                    tuple(aval.shape),
+                    str(aval.dtype),
+                    equation.primitive,
+                    str(equation.name_stack),
+                    _compat.source_of(equation.eqn),
+                    s,
+                )
+            )
+    return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.stage, row.name)))
+
+
+def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[StageRow, ...]:
+    """A row for each stage, in order."""
+    regions = _regions(graph, decisions)
+    index = graph.index
+    return tuple(
+        StageRow(
+            stage.name,
+            "alone" if region.alone else "nested" if region.inner else "checkpoint",
+            sum(
+                graph.values[index[name]].nbytes
+                for name in region.saved
+                if any(index[name] in op.outputs for op in stage.forward)
+            ),
+            stage.key or "",
+        )
+        for stage, region in zip(graph.stages, regions, strict=True)
+    )
+
+
+def describe_values(origins: Origins, names: Iterable[str]) -> str:
+    """Values with sizes and source lines, for a message."""
+    writer = {i: e for stage in origins.stages for e in stage.equations for i in e.outputs}
+    parts = []
+    for name in names:
+        number = origins.values[name]
+        equation = writer[number]
+        where = _compat.source_of(equation.eqn) or "unknown source"
+        size = format_bytes(origins.program.nbytes(number))
+        parts.append(
+            f"`{equation.primitive}` {origins.program.avals[number].str_short()} ({size}) at {where}"
+        )
+    return "; ".join(parts) or "gradients only"
+
+
+def _regions(graph: Graph, decisions: planners.plan.Plan | None) -> list[Region]:
+    """For each stage, the outermost region that covers it."""
+    if decisions is None:
+        return [Region(s, s, alone=True) for s in range(len(graph.stages))]
+    return [r for r in decisions.regions for _ in range(r.first, r.last + 1)]
+
+
+def _decisions(graph: Graph, decisions: planners.plan.Plan | None) -> Sequence:
+    def decide(region: Region):
+        saved = set(region.saved)
+        if region.alone:
+            return lambda name: "kept"
+        return lambda name: "saved" if name in saved else "recomputed"
+
+    return [decide(region) for region in _regions(graph, decisions)]

@@ -1,0 +1,377 @@
+"""Planners, against exhaustive search by replay.
+
+Three searches stand against the planner: every plan of its own candidates; every subset of savable
+values of every single stage; and, for the stage program alone, every subset of one stage.
+"""
+
+import dataclasses
+import functools as ft
+import itertools as it
+import json
+import pickle
+import subprocess
+import sys
+import time
+
+import cvxpy as cp
+import graphs
+import numpy as np
+import pytest
+
+from planners import (
+    Graph,
+    InfeasibleBudget,
+    InvalidPlan,
+    Plan,
+    Region,
+    SolverStopped,
+    Stages,
+    _highs,
+    composition,
+    effects,
+    plan_from_json,
+    replay,
+    save_all,
+    save_nothing,
+    stage_program,
+)
+from planners.candidates import Candidates
+from planners.composition import Composition
+from planners.schedule import backward_runs
+
+EXACT = Stages(gap=0.0, time_limit=60.0)
+SEEDS = range(20)
+NAMED = {"chain": graphs.chain(), "pair": graphs.pair(), "skip": graphs.skip()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """Every plan of some candidates, with what replay says of it."""
+
+    graph: Graph
+    costs: tuple[tuple[int, float], ...]  # peak bytes, seconds
+
+    def best(self, budget_bytes: int) -> float | None:
+        return min((s for nbytes, s in self.costs if nbytes <= budget_bytes), default=None)
+
+    @property
+    def least_bytes(self) -> int:
+        return min(nbytes for nbytes, _ in self.costs)
+
+    @property
+    def budgets(self) -> list[int]:
+        """Some that change the answer, one too small, and one that fits everything."""
+        peaks = sorted({nbytes for nbytes, _ in self.costs})
+        return [peaks[0] - 1, *peaks[:: 1 + len(peaks) // 5], save_all(self.graph).peak_bytes]
+
+
+def space(graph: Graph, plans) -> Space:
+    costs = []
+    for plan in plans:
+        try:
+            found = replay(graph, plan)
+        except InvalidPlan:
+            continue
+        costs.append((found.peak_bytes, found.seconds))
+    return Space(graph, tuple(costs))
+
+
+def candidates(graph: Graph) -> list[effects.Candidate]:
+    forever = time.monotonic() + 60
+    found = Candidates(graph, max_options=12, deadline=forever)
+    return [x for some in found.singles for x in some] + found.intervals(forever)
+
+
+@ft.cache
+def declared(seed: int) -> Space:
+    """The planner's own space over a random graph, or over a named one."""
+    graph = NAMED[seed] if seed in NAMED else graphs.random_graph(seed)
+    regions = [x.region for x in candidates(graph)]
+    return space(graph, it.islice(graphs.tilings(regions, len(graph.stages)), 3000))
+
+
+@pytest.mark.parametrize("seed", [*NAMED, *SEEDS])
+def test_the_plan_is_the_best_of_the_declared_space(seed):
+    oracle = declared(seed)
+    search = EXACT.prepare(oracle.graph)
+    for budget in oracle.budgets:
+        best = oracle.best(budget)
+        if best is None:
+            with pytest.raises(InfeasibleBudget) as error:
+                search.fastest(budget)
+            assert error.value.minimum_bytes == oracle.least_bytes
+            continue
+        plan = search.fastest(budget)
+        assert plan.seconds == pytest.approx(best)
+        assert plan.peak_bytes == replay(oracle.graph, plan).peak_bytes <= budget
+        assert oracle.graph.seconds <= plan.bound_seconds <= best + 1e-9
+        assert plan.planner == "stages"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_choice_of_saved_values_of_single_stages_is_faster(seed):
+    graph = graphs.random_graph(seed, n_stages=2)
+    singles = [
+        [Region(s, s, alone=True), *(Region(s, s, saved=x) for x in graphs.subsets(names))]
+        for s, names in enumerate(savable(graph))
+    ]
+    oracle = space(graph, it.product(*singles))
+    search = EXACT.prepare(graph)
+    for budget in oracle.budgets[1:]:
+        assert search.fastest(budget).seconds <= oracle.best(budget) + 1e-9
+
+
+def savable(graph: Graph) -> list[list[str]]:
+    """For each stage the names that a region over it may save."""
+    return [
+        [graph.values[i].name for op in x.forward for i in op.outputs if graph.values[i].savable]
+        for x in graph.stages
+    ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_stage_program_finds_the_front_of_bytes_and_seconds(monkeypatch, seed):
+    monkeypatch.setattr(stage_program, "_ENUMERATED", -1)
+    graph = graphs.random_graph(seed, n_stages=3)
+    for s, names in enumerate(savable(graph)):
+        options = stage_program.options(
+            graph, s, free=frozenset(), count=1000, deadline=time.monotonic() + 60
+        )
+        found = [held_and_seconds(graph, s, [graph.values[i].name for i in x]) for x in options]
+        front = [held_and_seconds(graph, s, x) for x in graphs.subsets(names)]
+        for nbytes, seconds in (x for x in front if x is not None):
+            assert any(b <= nbytes and t <= seconds + 1e-9 for b, t in found)
+
+
+def held_and_seconds(graph: Graph, s: int, names) -> tuple[int, float] | None:
+    """Bytes that stage `s` keeps from the first forward for recomputation, and its seconds."""
+    try:
+        found = backward_runs(graph, Region(s, s, saved=tuple(names)))
+    except InvalidPlan:
+        return None
+    again = [x.of(graph) for x in found if x.phase == "forward"]
+    direct = {i for op in graph.stages[s].backward for i in op.inputs}
+    outside = {
+        i for op in again for i in op.inputs if graph.forward_writer[i][0] != s and i not in direct
+    }
+    held = {graph.index[name] for name in names} | outside
+    return sum(graph.values[i].nbytes for i in held), sum(op.seconds for op in again)
+
+
+def disagreements(seed: int) -> int:
+    """Budgets for which the bare integer program and exhaustive search differ."""
+    oracle = declared(seed)
+    program = Composition(oracle.graph, candidates(oracle.graph))
+    count = 0
+    for budget in oracle.budgets:
+        outcome = program.fastest(budget, time_limit=60.0, gap=0.0)
+        best = oracle.best(budget)
+        if outcome.found and best is not None:
+            found = replay(oracle.graph, program.regions())
+            count += found.peak_bytes > budget or abs(found.seconds - best) > 1e-6
+        else:
+            count += outcome.found or best is not None
+    return count
+
+
+FAULTS = {
+    "no forward rows": (composition._Rows, "_forward", lambda *_: {}),
+    "no backward rows": (composition._Rows, "_backward", lambda *_: {}),
+    "no bytes of earlier regions": (
+        composition._Rows,
+        "earlier",
+        lambda self: [{self._n + t: 1.0} for t in range(self._last + 1)],
+    ),
+    "no shared values": (composition._Rows, "_kept_during", lambda *_: {}),
+    "shared values count once a region": (composition, "_shared", lambda _: frozenset()),
+    "sums instead of either": (
+        composition._Rows,
+        "_either",
+        lambda _, terms, groups: terms | {c: 1.0 for group in groups for c in group},
+    ),
+    "all moments are the first": (
+        composition._Rows,
+        "_moment",
+        lambda self, c, t, m: self._moments(c, t)[0],
+    ),
+    "no gradients": (
+        effects,
+        "_gradients",
+        lambda graph: [effects._Gradients(0, ((0, 0),) * len(x.backward)) for x in graph.stages],
+    ),
+    "gradients only of running ops": (
+        effects,
+        "_gradients",
+        lambda graph, right=effects._gradients: [
+            dataclasses.replace(x, steady_bytes=0) for x in right(graph)
+        ],
+    ),
+}
+
+
+def test_the_integer_program_agrees_with_exhaustive_search():
+    assert [disagreements(seed) for seed in SEEDS] == [0] * len(SEEDS)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_does_not_pass_the_oracle(monkeypatch, fault):
+    oracles = [declared(seed) for seed in SEEDS]  # before the fault
+    assert oracles
+    monkeypatch.setattr(*FAULTS[fault])
+    assert any(disagreements(seed) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("graph", NAMED.values(), ids=NAMED)
+def test_more_budget_is_never_slower(graph):
+    search = EXACT.prepare(graph)
+    most, least = save_all(graph).peak_bytes, search.smallest().peak_bytes
+    seconds = [search.fastest(budget).seconds for budget in range(least, most + 2)]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] == graph.seconds
+
+
+def test_more_budget_is_never_slower_within_the_gap_on_a_long_graph():
+    graph = graphs.blocks(8)
+    search = Stages().prepare(graph)
+    budgets = np.linspace(search.smallest().peak_bytes, save_all(graph).peak_bytes, 6)
+    plans = [search.fastest(int(budget)) for budget in budgets]
+    assert all(plan.gap <= 1e-3 for plan in plans)
+    for slower, faster in it.pairwise(plans):
+        assert faster.seconds <= slower.seconds * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("graph", [*NAMED.values(), graphs.blocks(6)], ids=[*NAMED, "blocks"])
+def test_the_smallest_feasible_budget_is_feasible_and_one_byte_less_is_not(graph):
+    search = EXACT.prepare(graph)
+    smallest = search.smallest()
+    assert search.fastest(smallest.peak_bytes).peak_bytes == smallest.peak_bytes
+    with pytest.raises(InfeasibleBudget, match=f"{smallest.peak_bytes:,} bytes") as error:
+        search.fastest(smallest.peak_bytes - 1)
+    assert error.value.minimum_bytes == smallest.peak_bytes
+    assert error.value.peak_values == replay(graph, smallest).peak_values
+
+
+def test_intervals_reach_where_single_stages_do_not():
+    graph = graphs.blocks(16)
+    plan = Stages().smallest(graph)
+    assert any(region.last > region.first for region in plan.regions)
+    assert plan.peak_bytes < 0.8 * save_nothing(graph).peak_bytes
+
+
+def test_an_ample_budget_recomputes_nothing():
+    graph = graphs.skip()
+    plan = Stages()(graph, save_all(graph).peak_bytes)
+    assert plan.seconds == plan.bound_seconds == graph.seconds
+    assert all(region.alone for region in plan.regions)
+
+
+def test_isomorphic_stages_share_one_stage_program(monkeypatch):
+    solved = []
+    right = stage_program.options
+    monkeypatch.setattr(
+        "planners.candidates.options", lambda *x, **more: solved.append(x) or right(*x, **more)
+    )
+    Stages()(graphs.blocks(12, kinds=2), save_all(graphs.blocks(12, kinds=2)).peak_bytes // 2)
+    # Stem, head and two kinds, of which the first block reads what no other stage's backward does.
+    assert len(solved) <= 5
+
+
+@pytest.mark.parametrize("share", [0.7, 0.4, 0.2])
+def test_planning_takes_seconds(share):
+    graph = graphs.blocks(24)
+    start = time.process_time()
+    plan = Stages()(graph, int(share * save_all(graph).peak_bytes))
+    assert time.process_time() - start < 4.0  # 1.3 s on an idle core
+    assert plan.gap <= 1e-3
+
+
+def test_a_solver_that_finds_nothing_leaves_the_heuristic(monkeypatch):
+    graph = graphs.blocks(6)
+    nothing = _highs.Outcome(found=False, infeasible=False, bound=float("-inf"))
+    monkeypatch.setattr(composition, "solve", lambda *_, **__: nothing)
+    plan = Stages()(graph, int(0.6 * save_all(graph).peak_bytes))
+    assert plan.planner == "stages (not proven in 10 s)"
+    assert plan.bound_seconds == graph.seconds < plan.seconds
+    with pytest.raises(SolverStopped, match="Raise `time_limit` or the budget"):
+        Stages()(graph, 1000)
+
+
+def test_no_time_still_gives_a_plan():
+    graph = graphs.blocks(6)
+    plan = Stages(time_limit=0.0)(graph, save_nothing(graph).peak_bytes)
+    assert plan.peak_bytes <= save_nothing(graph).peak_bytes
+
+
+def test_moments_are_merged_on_the_safe_side(monkeypatch):
+    monkeypatch.setattr(effects, "MOMENTS", 1)
+    for seed in SEEDS:
+        oracle = declared(seed)
+        budget = (oracle.least_bytes + save_all(oracle.graph).peak_bytes) // 2
+        program = Composition(oracle.graph, candidates(oracle.graph))
+        if program.fastest(budget, time_limit=60.0, gap=0.0).found:
+            assert replay(oracle.graph, program.regions()).peak_bytes <= budget
+
+
+def test_highs_at_its_time_limit_has_found_nothing():
+    x = cp.Variable(200, boolean=True)
+    weights = np.random.default_rng(0).integers(1, 10**6, (5, 200))
+    target = weights @ (np.arange(200) % 2)
+    outcome = _highs.solve(
+        cp.Problem(cp.Minimize(cp.sum(x)), [weights @ x == target]), time_limit=0.01, absolute_gap=0
+    )
+    assert not outcome.found and not outcome.infeasible
+
+
+def test_highs_tells_infeasible_from_solved():
+    x = cp.Variable(3, boolean=True)
+    never = cp.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) >= 4])
+    twice = cp.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) >= 2])
+    assert _highs.solve(never, time_limit=5.0, absolute_gap=0.0) == _highs.Outcome(
+        found=False, infeasible=True, bound=float("inf")
+    )
+    assert _highs.solve(twice, time_limit=5.0, absolute_gap=0.0).bound == pytest.approx(2)
+
+
+def test_a_plan_survives_json():
+    inner = (Region(0, 0, saved=("x", "h")), Region(1, 1, alone=True))
+    regions = (Region(0, 1, saved=("h",), inner=inner), Region(2, 2), Region(3, 3, alone=True))
+    plan = Plan(regions, 10, 1.5, 7, 1.25, "by hand")
+    assert plan_from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"planner": 3}, "`planner`"),
+        ({"extra": 1}, "has the fields"),
+        ({"regions": 5}, "`regions`"),
+        ({"regions": [{"first": 0}]}, "Region has the fields"),
+        ({"peak_bytes": "10"}, "`peak_bytes`"),
+        (
+            {"regions": [dict(first=0, last=0, saved=[1], alone=False, inner=[])]},
+            "must hold names",
+        ),
+    ],
+)
+def test_a_stored_plan_is_checked(change, message):
+    data = save_all(graphs.chain()).to_json() | change
+    with pytest.raises(ValueError, match=message):
+        plan_from_json(data)
+
+
+def test_an_infeasible_budget_survives_pickling():
+    error = pickle.loads(pickle.dumps(InfeasibleBudget("no", minimum_bytes=3, peak_values=("x",))))
+    assert (str(error), error.minimum_bytes, error.peak_values) == ("no", 3, ("x",))
+
+
+def test_a_backward_op_may_not_read_a_later_forward():
+    make = graphs.Builder()
+    forward = [[make.op("f0", "", "a:1")], [make.op("f1", "a", "b:1")]]
+    with pytest.raises(ValueError, match="`b0` of stage 0 reads `b`.*Move the op to stage 1"):
+        make.graph(forward, [[make.op("b0", "b", "d:1!")], []])
+
+
+def test_importing_planners_imports_neither_cvxpy_nor_jax():
+    code = "import sys, planners; print([x for x in ('jax', 'cvxpy', 'scipy') if x in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
