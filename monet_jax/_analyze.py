@@ -7,7 +7,7 @@ what the program returns takes no memory of its own, since the compiler counts i
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -196,18 +196,18 @@ class _Builder:
                 local[j] = self._new(joint.program.nbytes(j), returned=j in free)
             else:
                 local[j] = self._named(i)
-        outputs = [local[j] for j in op.outputs]
+        inputs = tuple(sorted({local[j] for j in op.inputs if j in local}))
+        outputs = tuple(local[j] for j in op.outputs)
+        reused_bytes = min(op.reused_bytes, self._total(inputs), self._total(outputs))
         if op.equation.eqn.effects:
-            outputs.append(self._effect())
+            outputs += (self._effect(),)
+        may_rerun = op.recomputable and all(self._pin(primal, j) != "save" for j in op.outputs)
         return Op(
-            op.equation.primitive,
-            tuple(sorted({local[j] for j in op.inputs if j in local})),
-            tuple(outputs),
-            op.seconds,
-            op.flops,
-            0,
-            op.recomputable and all(self._pin(primal, j) != "save" for j in op.outputs),
+            op.equation.primitive, inputs, outputs, op.seconds, op.flops, -reused_bytes, may_rerun
         )
+
+    def _total(self, values: Iterable[int]) -> int:
+        return sum(self.values[i].nbytes for i in values)
 
     def _pin(self, primal: dict[int, int], j: int) -> str | None:
         return self.pinned.get(primal[j]) if j in primal else None

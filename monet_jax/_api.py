@@ -1,8 +1,8 @@
 """`remat`, `plan` and `apply`: the pipeline from a function and a budget to a planned function.
 
-    trace     the function, on abstract values             -> a flat program
-    settle    analyze, plan, emit, compile, correct        -> a plan that the compiled program keeps
-    emit      the program again, stage by stage            -> a function
+trace     the function, on abstract values             -> a flat program
+settle    analyze, plan, emit, compile, correct        -> a plan that the compiled program keeps
+emit      the program again, stage by stage            -> a function
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import CompilerDied, compile_bytes
 from ._pins import Pins, make_pins
 from ._plan import Plan, PlanMismatch
-from ._settle import InfeasibleBudget, Request, roofline_of, settle, step_to_compile
+from ._settle import InfeasibleBudget, Settling, roofline_of, step_to_compile
 from ._signature import Call, Options, make_options, take_apart
 from ._targets import Target, TargetUnavailable, resolve_target, usable_bytes
 from ._trace import Traced
@@ -101,11 +101,11 @@ def remat(
         InfeasibleBudget: when traced: no plan fits the budget.
         TargetUnavailable: when traced: the target's compiler is not installed.
     """
-    settings = _settings(budget, target, operators, reserved, pins, planner, time_limit, verify, cache)
+    settings = _settings(
+        budget, target, operators, reserved, pins, planner, time_limit, verify, cache
+    )
     if fun is None:
-        return functools.partial(
-            _decorate, settings, argnums, static_argnums, static_argnames
-        )
+        return functools.partial(_decorate, settings, argnums, static_argnums, static_argnames)
     return _decorate(settings, argnums, static_argnums, static_argnames, fun)
 
 
@@ -135,7 +135,9 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    settings = _settings(budget, target, operators, reserved, pins, planner, time_limit, verify, cache)
+    settings = _settings(
+        budget, target, operators, reserved, pins, planner, time_limit, verify, cache
+    )
     options = make_options(fun, argnums, static_argnums, static_argnames)
     traced = _trace.trace(fun, take_apart(options, args, kwargs or {}))
     return _plan_traced(traced, settings)
@@ -176,9 +178,7 @@ def _settings(
         raise TypeError(f"`planner` must be callable: (Graph, int) -> Plan; got {planner!r}.")
     if target is not None:
         resolve_target(target)
-    return Settings(
-        budget, target, reserved, make_pins(pins), planner, time_limit, verify, cache
-    )
+    return Settings(budget, target, reserved, make_pins(pins), planner, time_limit, verify, cache)
 
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
@@ -188,7 +188,9 @@ def _decorate(settings, argnums, static_argnums, static_argnames, fun):
     return _wrap(fun, options, _Planned(settings))
 
 
-def _wrap(fun: Callable[..., Any], options: Options, source: "_Planned | _Fixed") -> "Rematerialized":
+def _wrap(
+    fun: Callable[..., Any], options: Options, source: "_Planned | _Fixed"
+) -> "Rematerialized":
     wrapped = Rematerialized(fun, options, source)
     functools.update_wrapper(wrapped, fun, updated=())
     return wrapped
@@ -260,7 +262,13 @@ class _Planned:
             return _plan_traced(traced, self.settings)
         except (InfeasibleBudget, TargetUnavailable, ValueError, TypeError):
             raise
-        except (planners.PlanningError, CompilerDied, NotImplementedError, RuntimeError, NameError) as e:
+        except (
+            planners.PlanningError,
+            CompilerDied,
+            NotImplementedError,
+            RuntimeError,
+            NameError,
+        ) as e:
             _warn(f"No plan was made ({type(e).__name__}: {e}); the function runs as it is.")
             return None
 
@@ -348,10 +356,8 @@ def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
         )
 
     planner = settings.planner or planners.Stages(time_limit=settings.time_limit)
-    request = Request(
-        budget, settings.reserved, target, planner, settings.pins, settings.verify
-    )
-    return settle(traced, request)
+    settling = Settling(traced, target, planner, settings.pins, settings.verify)
+    return settling.plan(budget, settings.reserved)
 
 
 def _dependencies(traced: Traced, settings: Settings, target: Target) -> tuple[Any, ...]:
@@ -373,4 +379,3 @@ def _dependencies(traced: Traced, settings: Settings, target: Target) -> tuple[A
 
 def _warn(message: str) -> None:
     warnings.warn(message, PlanningWarning, stacklevel=4)
-

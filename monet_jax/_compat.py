@@ -18,11 +18,12 @@ Var = core.Var
 
 jit_p = core.primitives.jit_p
 name_p = core.primitives.name_p
+remat_p = core.primitives.remat_p
 
 
 def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     """The constant variables of a (closed) jaxpr, their values, and its argument variables."""
-    # JAX >= 0.11: `Jaxpr` carries its constants; `.jaxpr` is a legacy self-reference.
+    # JAX >= 0.11: `Jaxpr` carries its constants, also in `remat_p`; `.jaxpr` is itself.
     return jaxpr.jaxpr.constvars, jaxpr.consts, jaxpr.jaxpr.invars
 
 

@@ -27,134 +27,28 @@ class Kind(enum.Enum):
 
 
 _VIEWS = frozenset(
-    [
-        "reshape",
-        "squeeze",
-        "expand_dims",
-        "transpose",
-        "name",
-        "copy",
-        "copy_p",
-        "stop_gradient",
-        "optimization_barrier",
-        "bitcast_convert_type",
-        "random_wrap",
-        "random_unwrap",
-        "sharding_constraint",
-        "mul_no_grad",
-    ]
+    """
+    reshape squeeze expand_dims transpose name copy copy_p stop_gradient optimization_barrier
+    bitcast_convert_type random_wrap random_unwrap sharding_constraint
+    """.split()
 )
 _FUSED = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "bessel_i0e",
-        "bessel_i1e",
-        "broadcast_in_dim",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "clz",
-        "complex",
-        "concatenate",
-        "conj",
-        "convert_element_type",
-        "cos",
-        "cosh",
-        "digamma",
-        "div",
-        "dynamic_slice",
-        "eq",
-        "eq_to",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "full",
-        "ge",
-        "gt",
-        "imag",
-        "integer_pow",
-        "iota",
-        "is_finite",
-        "le",
-        "le_to",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "lt_to",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "or",
-        "pad",
-        "polygamma",
-        "population_count",
-        "pow",
-        "real",
-        "reduce_precision",
-        "rem",
-        "rev",
-        "round",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "slice",
-        "split",
-        "sqrt",
-        "square",
-        "sub",
-        "tan",
-        "tanh",
-        "threefry2x32",
-        "random_bits",
-        "random_fold_in",
-        "random_seed",
-        "random_split",
-        "random_clone",
-        "xor",
-        "zeros_like",
-        "empty2",
-        "pbroadcast",
-        "pvary",
-    ]
+    """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
+    broadcast_in_dim cbrt ceil clamp clz complex concatenate conj convert_element_type cos cosh
+    digamma div dynamic_slice eq eq_to erf erf_inv erfc exp exp2 expm1 floor full ge gt imag
+    integer_pow iota is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg
+    nextafter not or pad polygamma population_count pow real reduce_precision rem rev round rsqrt
+    select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice split sqrt
+    square sub tan tanh threefry2x32 random_bits random_fold_in random_seed random_split
+    random_clone xor zeros_like empty2 pbroadcast pvary
+    """.split()
 )
 _REDUCTIONS = frozenset(
-    [
-        "reduce_sum",
-        "reduce_max",
-        "reduce_min",
-        "reduce_prod",
-        "reduce_and",
-        "reduce_or",
-        "reduce_xor",
-        "argmax",
-        "argmin",
-        "reduce",
-    ]
+    """
+    reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin
+    reduce
+    """.split()
 )
 #: Elementwise functions that take many instructions; XLA does not fuse them twice for free.
 EXPENSIVE = {"random_bits": 120, "threefry2x32": 120, "exp": 8, "log": 8, "tanh": 12, "erf": 16}

@@ -11,17 +11,20 @@ The result, a `Joint`, names values by local numbers, so that isomorphic stages 
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from . import _compat
-from ._costs import Roofline, Work, work_of
-from ._fusion import Kind, is_random, kind_of, must_run_once
+from ._costs import Roofline
+from ._fusion import Kind, kind_of, must_run_once
+from ._ops import Fusion, Fusions
 from ._program import Equation, Program, flatten, run
 from ._stages import Stage, abstract
 
+#: Primitives that XLA runs in place on their first operand.
+_UPDATES = ("scatter", "dynamic_update_slice")
 _PREFIX = "monet_jax.trace:"
 
 
@@ -36,6 +39,7 @@ class LocalOp:
         seconds, flops: of the equation and everything fused into it.
         forward: whether it belongs to the forward pass.
         recomputable: whether it may run again.
+        reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
     """
 
     equation: Equation
@@ -45,6 +49,7 @@ class LocalOp:
     flops: int
     forward: bool
     recomputable: bool
+    reused_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,45 +113,29 @@ class _Reader:
 
     def __init__(self, joint: Program, stage: Stage, roofline: Roofline):
         self.joint, self.stage, self.roofline = joint, stage, roofline
-        self.producer = {i: e for e in joint.equations for i in e.outputs}
-        self.kinds = {id(e): kind_of(e) for e in joint.equations}
+        self.fusions = Fusions(joint)
         self.cotangents = joint.inputs[len(stage.inputs) :]
-        self.root = self._roots()
-        self.backward = self._dependents(self.cotangents, lambda e: True)
+        self.backward = self._dependents(self.cotangents)
         self.primal = self._primal()
-        self.kept = self._materialised()
 
     def read(self) -> Joint:
-        outputs = [self._output(i) for i in self.joint.outputs]
+        outputs = [self.fusions.root(i) if isinstance(i, int) else None for i in self.joint.outputs]
         split = len(self.stage.outputs)
+        given = self.joint.inputs[: len(self.stage.inputs)]
         return Joint(
             self.joint,
-            self._ops(),
+            _with_reuse(self._ops(), self.joint, {*outputs, *given}),
             self.primal,
-            self.joint.inputs[: len(self.stage.inputs)],
+            given,
             tuple(outputs[:split]),
             self.cotangents,
             tuple(outputs[split:]),
         )
 
-    def _output(self, atom) -> int | None:
-        return self.root.get(atom, atom) if isinstance(atom, int) else None
-
-    def _roots(self) -> dict[int, int]:
-        """View -> the value whose bytes it shows."""
-        root: dict[int, int] = {}
-        for equation in self.joint.equations:
-            if self.kinds[id(equation)] is Kind.VIEW and equation.reads:
-                reads = equation.reads
-                for n, i in enumerate(equation.outputs):
-                    source = reads[n] if len(reads) == len(equation.outputs) else reads[0]
-                    root[i] = root.get(source, source)
-        return root
-
-    def _dependents(self, sources: Sequence[int], through: Callable[[Equation], bool]) -> set[int]:
+    def _dependents(self, sources: Sequence[int]) -> set[int]:
         found = set(sources)
         for equation in self.joint.equations:
-            if through(equation) and found.intersection(equation.reads):
+            if found.intersection(equation.reads):
                 found.update(equation.outputs)
         return found
 
@@ -156,92 +145,61 @@ class _Reader:
         for equation in self.joint.equations:
             name = str(equation.eqn.params.get("name", ""))
             if equation.primitive == "name" and name.startswith(_PREFIX):
-                value = self.root.get(equation.outputs[0], equation.outputs[0])
+                value = self.fusions.root(equation.outputs[0])
                 if value not in self.backward:
                     primal.setdefault(value, int(name[len(_PREFIX) :]))
         return primal
 
-    def _materialised(self) -> set[int]:
-        """Values that own memory while the stage runs."""
-        kept = {i for i in map(self._output, self.joint.outputs) if i in self.producer}
-        noise = self._noise()
-        for equation in self.joint.equations:
-            kind = self.kinds[id(equation)]
-            reads = {self.root.get(i, i) for i in equation.reads}
-            if kind in (Kind.REDUCTION, Kind.SOLID):
-                kept.update(equation.outputs)
-            if kind is Kind.SOLID:
-                kept.update(i for i in reads if i in self.producer)
-            if not noise.issuperset(equation.outputs):
-                kept.update(reads & noise)
-        return {i for i in kept if self.kinds[id(self.producer[i])] is not Kind.VIEW}
-
-    def _noise(self) -> set[int]:
-        """Values drawn from a generator and not yet mixed with anything else.
-
-        Drawing costs many instructions, so what is drawn (a dropout mask, say, rather than the
-        random bits that it came from) is kept where it meets other data.
-        """
-        drawn: set[int] = set()
-        plain: set[int] = set()  # literals, spread out
-        for equation in self.joint.equations:
-            reads = set(equation.reads) - plain
-            fused = self.kinds[id(equation)] in (Kind.VIEW, Kind.FUSED)
-            if is_random(equation) or (fused and reads and reads <= drawn):
-                drawn.update(equation.outputs)
-            elif fused and not reads:
-                plain.update(equation.outputs)
-        return drawn
-
     def _ops(self) -> tuple[LocalOp, ...]:
-        made = [
-            self._op(e, outputs)
-            for e in self.joint.equations
-            if (outputs := tuple(i for i in e.outputs if i in self.kept)) or e.eqn.effects
-        ]
+        made = [self._op(fusion) for fusion in self.fusions.all()]
+        made = _with_what_forward_ops_need(made)
         forward = [op for op in made if op.forward]
         later = [op for op in made if not op.forward]
         pulled = [op for op in later if self.backward.intersection(op.outputs)]
         return tuple(forward + _each_after_its_inputs(pulled, later))
 
-    def _op(self, equation: Equation, outputs: tuple[int, ...]) -> LocalOp:
-        inputs, work = self._fusion(equation)
-        moved = sum(self.joint.nbytes(i) for i in {*inputs, *outputs})
-        is_backward = self.backward.intersection(outputs)
+    def _op(self, fusion: Fusion) -> LocalOp:
+        equation, outputs = fusion.equation, fusion.outputs
+        is_primal = equation.eqn.effects or any(i in self.primal for i in outputs)
         return LocalOp(
             equation,
-            tuple(sorted(inputs)),
+            fusion.inputs,
             outputs,
-            self.roofline.seconds(work, moved),
-            work.flops,
-            not is_backward
-            and (bool(equation.eqn.effects) or any(i in self.primal for i in outputs)),
-            not must_run_once(equation) and not self._impure(equation),
+            fusion.seconds(self.joint, self.roofline),
+            fusion.work.flops,
+            bool(is_primal) and not self.backward.intersection(outputs),
+            not any(must_run_once(e) for e in (equation, *fusion.fused)),
         )
 
-    def _impure(self, equation: Equation) -> bool:
-        """Whether the fusion of an equation draws bits that a second run may not draw again."""
-        return any(must_run_once(e) for e in self._fused_into(equation))
 
-    def _fusion(self, equation: Equation) -> tuple[set[int], Work]:
-        """What the fusion round an equation reads from memory, and its work."""
-        fused = [equation, *self._fused_into(equation)]
-        reads = {self.root.get(i, i) for e in fused for i in e.reads}
-        inputs = {i for i in reads if i in self.kept or i not in self.producer}
-        return inputs, sum((work_of(e) for e in fused), Work())
+def _with_reuse(
+    ops: Sequence[LocalOp], joint: Program, kept: set[int | None]
+) -> tuple[LocalOp, ...]:
+    """The ops; backward ones that XLA writes over an input say how many bytes that spares.
 
-    def _fused_into(self, equation: Equation) -> list[Equation]:
-        """The producers that XLA computes inside the fusion of `equation`."""
-        found: dict[int, Equation] = {}
-        queue = list(equation.reads)
-        while queue:
-            i = self.root.get(i := queue.pop(), i)
-            producer = self.producer.get(i)
-            if producer is None or i in self.kept or id(producer) in found:
-                continue
-            found[id(producer)] = producer
-            queue += producer.reads
-        return list(found.values())
+    Elementwise results may lie where an input of their size lay that nothing reads later.
+    """
+    last = {i: n for n, op in enumerate(ops) for i in op.inputs}
+    found = []
+    for n, op in enumerate(ops):
+        wanted = sum(joint.nbytes(i) for i in op.outputs)
+        may = kind_of(op.equation) is Kind.FUSED or op.equation.primitive.startswith(_UPDATES)
+        dying = (i for i in op.inputs if last[i] == n and i not in kept)
+        reuse = may and not op.forward and any(joint.nbytes(i) >= wanted for i in dying)
+        found.append(dataclasses.replace(op, reused_bytes=wanted if reuse else 0))
+    return tuple(found)
+
+
+def _with_what_forward_ops_need(ops: Sequence[LocalOp]) -> list[LocalOp]:
+    """Marks as forward what forward ops read: inside a user's `checkpoint`, values have no name."""
+    read: set[int] = set()
+    found = []
+    for op in reversed(ops):
+        if op.forward or read.intersection(op.outputs):
+            op = dataclasses.replace(op, forward=True)
+            read.update(op.inputs)
+        found.append(op)
+    return found[::-1]
 
 
 def _each_after_its_inputs(ops: Sequence[LocalOp], known: Sequence[LocalOp]) -> list[LocalOp]:

@@ -49,7 +49,9 @@ def _receive() -> Plan:
         raise RuntimeError("Process 0 could not make a plan; its own error says why.")
     text = _broadcast(np.zeros(size, np.uint8)).tobytes()
     if hashlib.sha256(text).digest() != header[8:]:
-        raise RuntimeError("The plan of process 0 arrived damaged. Check the network and try again.")
+        raise RuntimeError(
+            "The plan of process 0 arrived damaged. Check the network and try again."
+        )
     return plan_from_json(text.decode())
 
 

@@ -74,13 +74,30 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
     for k, op in enumerate(schedule):
         for i in op.inputs:
             open_at[i] = open_at[i][0], k
+        if op.workspace_bytes > 0:
+            found.append(_Buffer(op.workspace_bytes, k, k, False))
         for i in op.outputs:
             if i in open_at:
                 close(i)
             open_at[i] = k, k
     for i in open_at:
         close(i)
-    return found, len(schedule)
+    return _written_over(found, {k: -op.workspace_bytes for k, op in enumerate(schedule)}), len(
+        schedule
+    )
+
+
+def _written_over(buffers: list[_Buffer], reused_bytes: Mapping[int, int]) -> list[_Buffer]:
+    """The buffers; those that an op writes its output over end just before it."""
+    free = dict(reused_bytes)
+    found = []
+    for buffer in buffers:
+        if not buffer.is_output and buffer.start < buffer.stop:
+            if 0 < free[buffer.stop] <= buffer.nbytes:
+                free[buffer.stop] = 0
+                buffer = dataclasses.replace(buffer, stop=buffer.stop - 1)
+        found.append(buffer)
+    return found
 
 
 def _peak_bytes(buffers: Sequence[_Buffer], end: int) -> int:

@@ -80,9 +80,15 @@ def aval_nbytes(aval: Any) -> int:
     return (size * bits + 7) // 8 if bits else size * dtype.itemsize
 
 
-def flatten(jaxpr: Any) -> Program:
-    """The flat program of a closed jaxpr."""
-    flattener = _Flattener()
+def flatten(jaxpr: Any, *, inline_checkpoints: bool = False) -> Program:
+    """The flat program of a closed jaxpr.
+
+    Arguments:
+        jaxpr: what `jax.make_jaxpr` returns.
+        inline_checkpoints: also inline `jax.checkpoint` regions. Only for counting: run again, such
+            a program would recompute nothing.
+    """
+    flattener = _Flattener(inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
     inputs = tuple(flattener.new(var.aval) for var in invars)
     env = dict(zip(invars, inputs, strict=True))
@@ -94,7 +100,8 @@ def flatten(jaxpr: Any) -> Program:
 class _Flattener:
     """The state of one flattening: values and equations so far."""
 
-    def __init__(self):
+    def __init__(self, inline_checkpoints: bool):
+        self.inline_checkpoints = inline_checkpoints
         self.avals: list[Any] = []
         self.constants: dict[int, Any] = {}
         self.equations: list[Equation] = []
@@ -116,7 +123,9 @@ class _Flattener:
             inputs = tuple(map(read, eqn.invars))
             stack = _compat.name_stack_of(eqn)
             stack = stack if outer is None else outer + stack
-            if _is_plain_call(eqn):
+            if _is_plain_call(eqn) or (
+                self.inline_checkpoints and eqn.primitive is _compat.remat_p
+            ):
                 results = self._inline_call(eqn, inputs, stack)
             else:
                 results = [self.new(var.aval) for var in eqn.outvars]

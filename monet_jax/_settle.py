@@ -10,8 +10,9 @@ where the program is too large, up where memory is left unused and time could be
 """
 
 import dataclasses
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
 from ._pins import Pins
 from ._plan import Plan
 from ._predict import predicted_temp_bytes
-from ._rows import stage_rows, value_rows
+from ._rows import describe_values, stage_rows, value_rows
 from ._targets import Target
 from ._trace import Traced, describe_inputs, fingerprint
 from ._transform import transform
@@ -36,29 +37,12 @@ from ._transform import transform
 GOOD_USE = 0.97
 #: Compilations of plans, at most; the unplanned program and the base come before.
 MAX_ROUNDS = 6
-#: Times that the model budget is corrected by the model of the assignment before a compilation.
+#: Steps of the search, at most; a step that meets a plan again compiles nothing.
+MAX_STEPS = 14
+#: The search ends when this fraction of the budget is all that is undecided.
+ENOUGH = 0.01
+#: Times that the planner's budget is corrected by the model of the assignment, for one step.
 MODEL_ROUNDS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What is asked of a plan.
-
-    Attributes:
-        budget: unplanned bytes -> the total that the program may take, `reserved` included.
-        reserved_bytes: the part of the budget that is for other things.
-        target: what to compile for.
-        planner: `(Graph, int) -> planners.Plan`.
-        pins: values that must be saved or must be recomputed.
-        verify: whether the planned program is compiled.
-    """
-
-    budget: Callable[[Callable[[], int]], int]
-    reserved_bytes: int
-    target: Target
-    planner: Any
-    pins: Pins
-    verify: bool
 
 
 class InfeasibleBudget(ValueError):
@@ -76,169 +60,245 @@ class InfeasibleBudget(ValueError):
         return InfeasibleBudget, (str(self), self.minimum_budget)
 
 
-def settle(traced: Traced, request: Request) -> Plan:
-    """The fastest plan found whose compiled program keeps the budget.
-
-    Raises:
-        InfeasibleBudget: no plan does.
-    """
-    return _Settling(traced, request).run()
-
-
 @dataclasses.dataclass(frozen=True)
 class _Trial:
     """A plan and what the compiler says of it."""
 
     decisions: planners.Plan
-    predicted_bytes: int  # total, before it was compiled
+    predicted_temp_bytes: int  # by the model and the base alone
     figures: CompiledBytes | None
 
 
-class _Settling:
-    """One search; attributes fill up as compilations come in."""
+class Settling:
+    """The search for plans of one traced function on one target.
 
-    def __init__(self, traced: Traced, request: Request):
-        self.traced, self.request = traced, request
-        self.started = time.perf_counter()
+    Budgets share what was compiled for earlier ones.
+
+    Arguments:
+        traced: the function.
+        target: what to compile for.
+        planner: `(Graph, int) -> planners.Plan`.
+        pins: values that must be saved or must be recomputed.
+        verify: whether planned programs are compiled; without, only the base is.
+    """
+
+    def __init__(
+        self, traced: Traced, target: Target, planner: Any, pins: Pins, verify: bool = True
+    ):
+        self.traced, self.target, self.planner, self.pins = traced, target, planner, pins
+        self.verify = verify
         self.trials: dict[tuple[Region, ...], _Trial] = {}
-        self.shift = 0  # compiled minus modelled temporaries, of the latest trial
 
-    def run(self) -> Plan:
-        """Settle, cheapest answers first."""
-        request = self.request
-        unplanned = self._compile(self.traced.flat)
-        budget = request.budget(lambda: unplanned.total_bytes)
-        room = budget - request.reserved_bytes
-        self.graph, self.origins = analyze(
-            self.traced.program, self.traced.derivative, roofline_of(request.target), request.pins
-        )
-        if unplanned.total_bytes <= room and not request.pins:
-            return self._plan(budget, unplanned, None)
-        fixed = unplanned.total_bytes - unplanned.temp_bytes
-        self.fixed_bytes = fixed
-        self._calibrate()
-        best = self._search(room - fixed)
-        return self._plan(budget, unplanned, best)
+    @functools.cached_property
+    def unplanned(self) -> CompiledBytes:
+        """The function as it is, XLA's own rematerialization off."""
+        return self._compile(self.traced.flat)
 
-    def _calibrate(self) -> None:
+    @functools.cached_property
+    def fixed_bytes(self) -> int:
+        """What no plan can change: arguments and results."""
+        return self.unplanned.total_bytes - self.unplanned.temp_bytes
+
+    @functools.cached_property
+    def _analyzed(self) -> tuple[Graph, Origins]:
+        roofline = roofline_of(self.target)
+        return analyze(self.traced.program, self.traced.derivative, roofline, self.pins)
+
+    @property
+    def graph(self) -> Graph:
+        """The planning graph."""
+        return self._analyzed[0]
+
+    @property
+    def origins(self) -> Origins:
+        """Where the graph came from."""
+        return self._analyzed[1]
+
+    @functools.cached_property
+    def _search_space(self) -> Any:
+        return _prepared(self.planner, self.graph)
+
+    @functools.cached_property
+    def _base_shift(self) -> int:
+        """Compiled minus modelled temporaries of the plan that saves nothing."""
         base = planners.save_nothing(self.graph)
-        self._try(base)
+        figures = self._compile(transform(self.origins, base))
+        modelled = self._modelled(base.regions)
+        self.trials[base.regions] = _Trial(base, figures.temp_bytes, figures)
+        return figures.temp_bytes - modelled
 
-    def _search(self, room: int) -> _Trial:
+    def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:
+        """The fastest plan found whose compiled program keeps a budget.
+
+        Arguments:
+            budget: a function of a function that returns the unplanned bytes -> total bytes.
+            reserved_bytes: the part of the budget that is for other things.
+
+        Raises:
+            InfeasibleBudget: no plan keeps it.
+        """
+        started = time.perf_counter()
+        known = len(self.trials)
+        total = budget(lambda: self.unplanned.total_bytes)
+        room = total - reserved_bytes
+        best = None
+        if self.unplanned.total_bytes > room or self.pins:
+            best = self._search(room - self.fixed_bytes, reserved_bytes)
+        seconds = time.perf_counter() - started
+        rounds = len(self.trials) - known
+        return self._plan(total, reserved_bytes, best, seconds, rounds)
+
+    def _search(self, room: int, reserved_bytes: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes."""
-        search = _prepared(self.request.planner, self.graph)
-        low, high = 0, None  # model budgets known to fit, and to be too large
-        model_budget = room - self.shift
-        for _ in range(MAX_ROUNDS if self.request.verify else 1):
-            decisions = self._plan_for(search, room, model_budget)
-            if decisions is None or decisions.regions in self.trials:
+        shift = self._base_shift
+        low, high = 0, None  # modelled temporaries that are known to fit, and not to
+        wanted, compiled = room - shift, 0
+        for _ in range(MAX_STEPS):
+            decisions = self._modelled_within(wanted)
+            is_new = decisions is not None and decisions.regions not in self.trials
+            if decisions is None or (is_new and compiled == self._max_rounds):
                 break
-            trial = self._try(decisions)
-            used = self._temp_bytes(trial)
+            compiled += is_new
+            used, modelled = (
+                self._temp_bytes(self._try(decisions)),
+                self._modelled(decisions.regions),
+            )
             if used <= room:
-                low = max(low, decisions.peak_bytes)
+                low = max(low, wanted, modelled)
                 if used >= GOOD_USE * room or decisions.seconds <= self.graph.seconds:
                     break
             else:
-                high = decisions.peak_bytes if high is None else min(high, decisions.peak_bytes)
-            model_budget = room - self.shift
-            if high is not None and not low < model_budget < high:
-                model_budget = (low + high) // 2
-        return self._fastest_within(room) or self._smallest(search, room)
+                high = min(wanted, modelled, high or wanted)
+            wanted = _next_wanted(room - (used - modelled), low, high, is_new)
+            if high is not None and high - low < ENOUGH * room:
+                break
+        best = self._fastest_within(room)
+        if best is None or best.decisions.regions == planners.save_nothing(self.graph).regions:
+            best = self._smallest(room, reserved_bytes)
+        return best
 
-    def _plan_for(self, search, room: int, model_budget: int) -> planners.Plan | None:
-        """The planner's plan whose predicted temporaries fill `room` as well as they can."""
-        best = None
+    @property
+    def _max_rounds(self) -> int:
+        return MAX_ROUNDS if self.verify else 1
+
+    def _modelled_within(self, wanted: int) -> planners.Plan | None:
+        """The fastest plan whose modelled temporaries are within `wanted`, as far as is known.
+
+        The planner bounds the peak of live values; what of them shares the memory of results is
+        known only for a finished plan, so its budget is raised by as much.
+        """
+        best, budget = None, wanted
         for _ in range(MODEL_ROUNDS):
             try:
-                decisions = search.fastest(model_budget)
-            except planners.InfeasibleBudget as error:
-                if best is not None or error.minimum_bytes >= model_budget * 2:
-                    return best
-                model_budget = error.minimum_bytes
-                continue
-            predicted = self._predicted(decisions.regions)
-            if predicted <= room and (best is None or decisions.seconds < best.seconds):
-                best = decisions
-            if 0.98 * room <= predicted <= room or decisions.seconds <= self.graph.seconds:
+                decisions = self._search_space.fastest(max(budget, 0))
+            except planners.InfeasibleBudget:
                 break
-            model_budget += room - predicted
-        return best or decisions
+            modelled = self._modelled(decisions.regions)
+            if modelled <= wanted and (best is None or decisions.seconds < best.seconds):
+                best = decisions
+            if 0.98 * wanted <= modelled <= wanted or decisions.seconds <= self.graph.seconds:
+                break
+            budget += wanted - modelled
+        return best
 
     def _fastest_within(self, room: int) -> _Trial | None:
         fits = [t for t in self.trials.values() if self._temp_bytes(t) <= room]
         return min(fits, key=lambda t: t.decisions.seconds, default=None)
 
-    def _smallest(self, search, room: int) -> _Trial:
-        """A trial of the planner's smallest plan, if that fits; else the budget is infeasible."""
-        self._try(search.smallest())
+    def _smallest(self, room: int, reserved_bytes: int) -> _Trial:
+        """The fastest trial among the smallest plans that fits; else the budget is infeasible."""
+        for decisions in self._small_plans():
+            self._try(decisions)
         trial = self._fastest_within(room)
         if trial is not None:
             return trial
         least = min(self.trials.values(), key=self._temp_bytes)
-        minimum = self.fixed_bytes + self._temp_bytes(least) + self.request.reserved_bytes
-        raise InfeasibleBudget(self._infeasible_message(least, room, minimum), minimum)
+        minimum = self.fixed_bytes + self._temp_bytes(least) + reserved_bytes
+        wanted = self.fixed_bytes + room + reserved_bytes
+        raise InfeasibleBudget(self._infeasible_message(least, wanted, minimum), minimum)
 
-    def _infeasible_message(self, least: _Trial, room: int, minimum: int) -> str:
-        from ._rows import describe_values
+    def _small_plans(self) -> Iterator[planners.Plan]:
+        """Plans with few bytes by the model, and the same with their ends left alone.
 
+        Whether recomputing the first or the last stage costs memory or spares it is up to the
+        compiler's schedule, so both are tried.
+        """
+        yield self._search_space.smallest()
+        least = min(self.trials.values(), key=self._temp_bytes).decisions
+        for ends in ((-1,), (0,), (0, -1)):
+            regions = list(least.regions)
+            for n in ends:
+                regions[n] = dataclasses.replace(regions[n], saved=(), inner=(), alone=True)
+            yield self._replayed(tuple(regions), least)
+
+    def _replayed(self, regions: tuple[Region, ...], like: planners.Plan) -> planners.Plan:
+        cost = planners.replay(self.graph, regions)
+        return dataclasses.replace(
+            like,
+            regions=regions,
+            peak_bytes=cost.peak_bytes,
+            seconds=cost.seconds,
+            flops=cost.flops,
+            bound_seconds=min(like.bound_seconds, cost.seconds),
+        )
+
+    def _infeasible_message(self, least: _Trial, wanted: int, minimum: int) -> str:
         peak = planners.replay(self.graph, least.decisions).peak_values
         named = [name for name in peak if name in self.origins.values][:4]
-        wanted = room + self.fixed_bytes + self.request.reserved_bytes
         return (
             f"No plan fits in {wanted:,} bytes; the smallest one found takes {minimum:,} bytes as "
-            f"compiled for {self.request.target.name}, of which {self.fixed_bytes:,} are arguments "
-            f"and results. At its peak these values are live: "
-            f"{describe_values(self.origins, named)}. Raise `budget` to {minimum:,}, or reduce "
-            "the batch."
+            f"compiled for {self.target.name}, of which {self.fixed_bytes:,} are arguments and "
+            f"results. At its peak these values are live: {describe_values(self.origins, named)}. "
+            f"Raise `budget` to {minimum:,}, or reduce the batch."
         )
 
     def _try(self, decisions: planners.Plan) -> _Trial:
-        """Compile a plan (once), and place the model on the compiler's scale by it."""
+        """Compile a plan, once."""
         if decisions.regions not in self.trials:
-            predicted = self._predicted(decisions.regions)
-            figures = None
-            if self.request.verify or not self.trials:
-                figures = self._compile(transform(self.origins, decisions))
-                self.shift += figures.temp_bytes - predicted
-            self.trials[decisions.regions] = _Trial(
-                decisions, predicted + self.fixed_bytes, figures
-            )
+            predicted = max(0, self._modelled(decisions.regions) + self._base_shift)
+            function = transform(self.origins, decisions)
+            figures = self._compile(function) if self.verify else None
+            self.trials[decisions.regions] = _Trial(decisions, predicted, figures)
         return self.trials[decisions.regions]
 
     def _temp_bytes(self, trial: _Trial) -> int:
+        """Everything but arguments and results, as compiled where that is known."""
         if trial.figures is None:
-            return trial.predicted_bytes - self.fixed_bytes
+            return trial.predicted_temp_bytes
         return trial.figures.total_bytes - self.fixed_bytes
 
-    def _predicted(self, regions: tuple[Region, ...]) -> int:
-        raw = predicted_temp_bytes(self.graph, regions, self.origins.output_bytes)
-        return max(0, raw + self.shift)
+    def _modelled(self, regions: tuple[Region, ...]) -> int:
+        return predicted_temp_bytes(self.graph, regions, self.origins.output_bytes)
 
     def _compile(self, function: FlatFunction) -> CompiledBytes:
-        return compile_bytes(*step_to_compile(self.traced, function), target=self.request.target)
+        return compile_bytes(*step_to_compile(self.traced, function), target=self.target)
 
-    def _plan(self, budget: int, unplanned: CompiledBytes, best: _Trial | None) -> Plan:
+    def _plan(
+        self, budget: int, reserved: int, best: _Trial | None, seconds: float, rounds: int
+    ) -> Plan:
         decisions = best.decisions if best else None
-        figures = best.figures if best else unplanned
-        base = planners.save_all(self.graph)
+        figures = best.figures if best else self.unplanned
+        program = self.traced.program
+        predicted = self.fixed_bytes + (
+            best.predicted_temp_bytes if best else self.unplanned.temp_bytes
+        )
         return Plan(
             decisions=decisions,
-            fingerprint=fingerprint(self.traced.program, self.traced.derivative),
-            inputs=describe_inputs(self.traced.program),
-            equations=len(self.traced.program.equations),
-            target=self.request.target.name,
-            compiler=unplanned.compiler,
+            fingerprint=fingerprint(program, self.traced.derivative),
+            inputs=describe_inputs(program),
+            equations=len(program.equations),
+            target=self.target.name,
+            compiler=self.unplanned.compiler,
             jax_version=jax.__version__,
             budget_bytes=budget,
-            reserved_bytes=self.request.reserved_bytes,
-            predicted_bytes=best.predicted_bytes if best else unplanned.total_bytes,
+            reserved_bytes=reserved,
+            predicted_bytes=predicted,
             compiled_bytes=figures.total_bytes if figures else None,
-            unplanned_bytes=unplanned.total_bytes,
+            unplanned_bytes=self.unplanned.total_bytes,
             base_seconds=self.graph.seconds,
-            base_flops=base.flops,
-            planning_seconds=time.perf_counter() - self.started,
-            rounds=len(self.trials),
+            base_flops=planners.save_all(self.graph).flops,
+            planning_seconds=seconds,
+            rounds=rounds,
             values=value_rows(self.origins, self.graph, decisions),
             stages=stage_rows(self.graph, decisions),
             cheaper=self._cheaper(best),
@@ -248,13 +308,17 @@ class _Settling:
         """The next faster plan that was compiled, which broke the budget."""
         if best is None:
             return None
-        faster = [
-            t
-            for t in self.trials.values()
-            if t.figures and t.decisions.seconds < best.decisions.seconds
-        ]
+        limit = best.decisions.seconds
+        faster = [t for t in self.trials.values() if t.figures and t.decisions.seconds < limit]
         nearest = max(faster, key=lambda t: t.decisions.seconds, default=None)
         return nearest and (nearest.decisions.seconds, nearest.figures.total_bytes)
+
+
+def _next_wanted(guess: int, low: int, high: int | None, is_new: bool) -> int:
+    """Where to look next: where the compiler's answer points, else between what is known."""
+    if high is None:
+        return guess if is_new else guess + guess // 10
+    return guess if is_new and low < guess < high else (low + high) // 2
 
 
 def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..., Any], tuple]:
@@ -295,4 +359,3 @@ class _Unprepared:
 def _prepared(planner: Any, graph: Graph) -> Any:
     """A planner that shares its preparation between budgets, where it can."""
     return planner.prepare(graph) if hasattr(planner, "prepare") else _Unprepared(planner, graph)
-

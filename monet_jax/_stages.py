@@ -62,11 +62,11 @@ def active_values(program: Program, derivative: Differentiation) -> frozenset[in
         if equation.primitive != "stop_gradient" and influenced.intersection(equation.reads):
             influenced.update(i for i in equation.outputs if _is_float(program, i))
     wanted = [program.outputs[i] for i in derivative.outputs]
-    wanted = {i for i in wanted if isinstance(i, int)}  # literals do not even hash
+    wanted = {i for i in wanted if isinstance(i, int) and i in influenced}
     for equation in reversed(program.equations):
-        if wanted.intersection(equation.outputs):
-            wanted.update(equation.reads)
-    return frozenset(influenced & wanted)
+        if equation.primitive != "stop_gradient" and wanted.intersection(equation.outputs):
+            wanted.update(influenced.intersection(equation.reads))
+    return frozenset(wanted)
 
 
 def _is_float(program: Program, value: int) -> bool:

@@ -8,7 +8,7 @@ the compiler may defer the weight gradients and keep their operands (openxla/xla
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,8 @@ from planners.plan import Plan, Region
 
 from . import _compat
 from ._analyze import Origins
-from ._program import Program, run
+from ._naming import active_in, run_named
+from ._program import Program
 from ._stages import Stage
 
 #: Before every name given here, so that none collides with a name of the user's.
@@ -41,7 +42,7 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         env = dict(zip(program.inputs, inputs, strict=True))
         env |= dict(zip(program.constants, constants, strict=True))
-        _run_regions(origins, plan.regions, env, _returned(program))
+        _run_regions(origins, plan.regions, env, _returned(program), {})
         return [env[i] if isinstance(i, int) else i.val for i in program.outputs]
 
     return planned
@@ -51,31 +52,49 @@ def _returned(program: Program) -> set[int]:
     return {i for i in program.outputs if isinstance(i, int)}
 
 
-def _run_regions(origins: Origins, regions: Sequence[Region], env, wanted: set[int]) -> None:
-    """Run consecutive regions in `env`; `wanted` are the values read after the last of them."""
+def _run_regions(
+    origins: Origins,
+    regions: Sequence[Region],
+    env: dict[int, Any],
+    wanted: set[int],
+    outer: Mapping[int, str],
+) -> None:
+    """Run consecutive regions in `env`.
+
+    `wanted` are the values read after the last of them, `outer` the names by which the regions
+    round them save values.
+    """
     needed = [set(wanted)]
     for region in reversed(regions[1:]):
         needed.append(needed[-1] | set(_reads(origins, region)))
     for region, later in zip(regions, reversed(needed), strict=True):
-        _run_region(origins, region, env, later)
+        _run_region(origins, region, env, later, outer)
 
 
-def _run_region(origins: Origins, region: Region, env: dict[int, Any], wanted: set[int]) -> None:
+def _run_region(
+    origins: Origins,
+    region: Region,
+    env: dict[int, Any],
+    wanted: set[int],
+    outer: Mapping[int, str],
+) -> None:
     reads = _reads(origins, region)
     writes = [i for i in _writes(origins, region) if i in wanted]
-    names = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
+    saved = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
+    names = {**outer, **saved}
 
     def body(inputs: Sequence[Any]) -> list[Any]:
         local = dict(zip(reads, inputs, strict=True))
         if region.inner:
-            _run_regions(origins, region.inner, local, wanted)
+            _run_regions(origins, region.inner, local, wanted, names)
         else:
             for stage in _stages(origins, region):
-                run(stage.equations, local, names)
+                active = active_in(stage.equations, stage.differentiated_inputs)
+                run_named(stage.equations, local, names, active)
         return [local[i] for i in writes]
 
     if not region.alone:
-        policy = jax.checkpoint_policies.save_only_these_names(*names.values())
+        policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
         body = jax.checkpoint(body, policy=policy)
     shared = _shared(origins)
     inputs = _tied([env[i] for i in reads], [i not in shared for i in reads])

@@ -2,10 +2,13 @@
 
 The only `Problem.solve` in the repository. CVXPY 1.9 reports `user_limit`, an objective of 0 and
 variables of zeros where HiGHS stops without an incumbent (cvxpy/cvxpy#3534), so HiGHS is asked.
+Every solve starts cold: CVXPY 1.9.3 hands HiGHS 1.15 the last solution of the problem, and with it
+HiGHS called an answer for another budget optimal that is not (the tests notice).
 """
 
 import dataclasses
 import warnings
+from typing import Any
 
 import cvxpy as cp
 
@@ -49,7 +52,7 @@ def solve(problem: cp.Problem, *, time_limit: float, absolute_gap: float) -> Out
         with warnings.catch_warnings():
             # "Solution may be inaccurate": the caller replays whatever comes back.
             warnings.simplefilter("ignore", UserWarning)
-            problem.solve(solver=cp.HIGHS, **options)
+            problem.solve(solver=cp.HIGHS, warm_start=False, **options)
     except cp.SolverError as error:
         raise SolverStopped(f"HiGHS failed: {error}") from error
     except ValueError as error:
@@ -59,9 +62,10 @@ def solve(problem: cp.Problem, *, time_limit: float, absolute_gap: float) -> Out
         return Outcome(found=False, infeasible=False, bound=float("-inf"))
     if problem.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
         return Outcome(found=False, infeasible=True, bound=float("inf"))
-    info = problem.solver_stats.extra_stats
+    info: Any = problem.solver_stats.extra_stats  # highspy.HighsInfo
+    objective: Any = problem.value
     return Outcome(
         found=info.primal_solution_status == 2,  # 0: none, 1: violates a constraint
         infeasible=False,
-        bound=info.mip_dual_bound if problem.is_mixed_integer() else problem.value,
+        bound=info.mip_dual_bound if problem.is_mixed_integer() else objective,
     )

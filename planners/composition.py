@@ -22,6 +22,7 @@ import bisect
 import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -79,7 +80,7 @@ class Composition:
             cp.Minimize(cost @ share), [*plan, in_memory <= self._budget, self._unused]
         )
 
-    def _constraints(self, choose: cp.Variable) -> tuple[list[cp.Constraint], cp.Expression]:
+    def _constraints(self, choose: cp.Variable) -> tuple[list[Any], Any]:
         """What makes a choice a plan, and the bytes in memory at each moment."""
         rows, n = self._rows, len(self._candidates)
         x = cp.hstack([choose, cp.Variable(rows.width - n, nonneg=True)])
@@ -113,7 +114,7 @@ class Composition:
             nothing = np.zeros(len(self._candidates))
             return Relaxation(outcome.infeasible, 0.0, nothing)
         bound = self._in_seconds(outcome.bound)
-        reduced_cost = self._unused.dual_value * self._seconds
+        reduced_cost = np.asarray(self._unused.dual_value, dtype=float) * self._seconds
         return Relaxation(False, bound, bound + reduced_cost)
 
     def smallest(self, *, time_limit: float) -> Outcome:
@@ -131,7 +132,7 @@ class Composition:
 
     def regions(self) -> tuple[Region, ...]:
         """The plan that the last solve found."""
-        chosen = np.flatnonzero(self._choose.value > 0.5)
+        chosen = np.flatnonzero(np.asarray(self._choose.value) > 0.5)
         found = [self._candidates[c].region for c in chosen]
         return tuple(sorted(found, key=lambda region: region.first))
 

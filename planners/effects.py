@@ -219,12 +219,13 @@ def _in_backward(
     A recomputation belongs to the backward op that it comes before.
     """
     stage, nbytes = np.zeros((2, len(runs)), dtype=np.int64)
-    following = runs[-1] if runs else None
-    for k in range(len(runs) - 1, -1, -1):
+    following = -1
+    for k in reversed(range(len(runs))):
         if runs[k].phase == "backward":
-            following = runs[k]
-        during, before = gradients[following.stage].varying[following.op]
-        stage[k], nbytes[k] = following.stage, during if following is runs[k] else before
+            following = k
+        at = runs[following]
+        during, before = gradients[at.stage].varying[at.op]
+        stage[k], nbytes[k] = at.stage, during if k == following else before
     return stage, nbytes
 
 

@@ -38,7 +38,8 @@ class Op:
         outputs: indices of the values it writes.
         seconds: run time, first run or recomputation.
         flops: floating-point operations of its products and convolutions.
-        workspace_bytes: bytes that it needs only while it runs.
+        workspace_bytes: bytes that it needs only while it runs, beside its inputs and outputs.
+            Negative where an output is written over an input that nothing reads later.
         recomputable: False for an op that must run exactly once (an effect, an impure generator).
     """
 
@@ -128,8 +129,10 @@ def _check_dataflow(graph: Graph) -> None:
     forward = [op for stage in graph.stages for op in stage.forward]
     backward = [op for stage in reversed(graph.stages) for op in stage.backward]
     for op in forward + backward:
-        if not (op.seconds >= 0 and op.flops >= 0 and op.workspace_bytes >= 0):
-            raise ValueError(f"Op `{op.name}` has a negative time, FLOP count or workspace.")
+        if not (op.seconds >= 0 and op.flops >= 0):
+            raise ValueError(f"Op `{op.name}` has a negative time or FLOP count.")
+        if op.workspace_bytes < -sum(graph.values[i].nbytes for i in op.outputs):
+            raise ValueError(f"Op `{op.name}` writes more over its inputs than it writes.")
         for i in op.inputs:
             if i not in written:
                 raise ValueError(f"Op `{op.name}` reads value {i}, which no earlier op writes.")

@@ -164,7 +164,7 @@ class _Program:
         outcome = solve(problem, time_limit=time_limit, absolute_gap=1e-7)
         if not outcome.found:
             return None
-        x = self._x.value > 0.5
+        x = np.asarray(self._x.value) > 0.5
         ops = np.array(self._stage.ops, dtype=int)[
             x[len(self._stage.values) :][: len(self._stage.ops)]
         ]

@@ -1,15 +1,16 @@
 """Plans in two levels: options of single stages, then the best choice among them.
 
-Rotor (Beaumont et al.), Rockmate and HiRemate solve a network as a chain of blocks: each block
-alone, for several budgets, and then the chain over the blocks' options; torchtitan's automatic
-planner does the same with two integer programs, one peak row at every backward position. Here
-`stage_program` finds a stage's options, `candidates` adds regions of several stages where single
-ones do not do, and `composition` chooses among all of them at once.
+Rockmate plans a network as a chain of blocks: each block alone, for several budgets, and then
+rotor's recursion over the blocks' options; HiRemate does so again for blocks of blocks. The
+automatic planner of torchtitan solves identical layers once, and bounds the peak at every backward
+position. Here `stage_program` finds a stage's options, `candidates` adds regions of several stages,
+`effects` says what each costs, `composition` chooses among all of them at once, and `search` puts
+it together.
 
 Known limits, which make the space that `bound_seconds` is about:
 
-- A stage's options lie on the front of bytes against seconds; the one of smallest transient peak
-  may be missing.
+- The options of a stage with more than a few savable values lie on the front of bytes against
+  seconds; the one of smallest transient peak may be missing.
 - A region of several stages saves nothing, or what one price per byte chooses for all its stages;
   its inner regions are single stages. Its length is bounded, so that planning takes seconds.
 """
@@ -30,7 +31,7 @@ class Stages:
     """The planner: the fastest plan of its space within a budget.
 
     Attributes:
-        time_limit: for the whole search, in seconds.
+        time_limit: for one search, in seconds; finding the least feasible budget is another.
         gap: stop within this share of the step's seconds of the proven bound.
         max_options: of a stage, beside leaving it alone.
     """
@@ -48,7 +49,7 @@ class Stages:
 
         Raises:
             InfeasibleBudget: no plan of the space fits; says how many bytes do.
-            SolverStopped: `time_limit` passed without a plan.
+            SolverStopped: `time_limit` passed without a plan, or HiGHS failed.
         """
         return self.prepare(graph).fastest(budget_bytes)
 

@@ -5,7 +5,6 @@ accepts must be emitted with the same value and gradient.
 """
 
 import dataclasses
-import functools as ft
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -136,9 +135,11 @@ def random_emissions(flat: Flat, seed: int, count: int, cuts: int = 4) -> Iterat
 
 
 def random_regions(graph: Graph, rng: random.Random) -> tuple[Region, ...]:
-    """Regions that replay accepts; where it does not, a stage is left alone."""
-    last = len(graph.stages) - 1
-    regions = _intervals(graph, rng, 0, last, depth=0)
+    """Regions that replay accepts; where it does not, a region is left alone.
+
+    Inner regions save what the outer one does: it is in memory anyway.
+    """
+    regions = _intervals(graph, rng, 0, len(graph.stages) - 1, 0, frozenset())
     for n, region in enumerate(regions):
         others = [
             Region(r.first, r.last, alone=True) if r is not region else r for r in regions
@@ -150,36 +151,40 @@ def random_regions(graph: Graph, rng: random.Random) -> tuple[Region, ...]:
     return tuple(regions)
 
 
-def _intervals(graph, rng, first, last, depth) -> list[Region]:
+def _intervals(graph, rng, first, last, depth, kept) -> list[Region]:
     regions = []
-    while first <= last:
-        end = min(last, first + rng.choice((0, 0, 1, 2, 3)))
-        if depth and (first, end) == (first, last) and end > first:
+    begin = first
+    while begin <= last:
+        end = min(last, begin + rng.choice((0, 0, 1, 2, 3)))
+        if depth and (begin, end) == (first, last) and end > begin:
             end -= 1  # an inner region is smaller than the outer one
-        regions.append(_region(graph, rng, first, end, depth))
-        first = end + 1
+        regions.append(_region(graph, rng, begin, end, depth, kept))
+        begin = end + 1
     return regions
 
 
-def _region(graph, rng, first, last, depth) -> Region:
+def _region(graph, rng, first, last, depth, kept) -> Region:
     if rng.random() < 0.15:
         return Region(first, last, alone=True)
-    inner = ()
-    if depth < 2 and last > first and rng.random() < 0.6:
-        inner = tuple(_intervals(graph, rng, first, last, depth + 1))
     share = rng.choice((0.0, 0.2, 0.5, 0.8))
     names = savable(graph, first, last)
-    return Region(first, last, tuple(n for n in names if rng.random() < share), inner=inner)
+    saved = tuple(n for n in names if n in kept or rng.random() < share)
+    inner = ()
+    if depth < 2 and last > first and rng.random() < 0.6:
+        inner = tuple(_intervals(graph, rng, first, last, depth + 1, kept | {*saved}))
+    return Region(first, last, saved, inner=inner)
 
 
 def savable(graph: Graph, first: int, last: int) -> list[str]:
-    """Names of what a region of these stages may save."""
+    """Names of what a region of these stages may save and its own backward reads."""
+    stages = graph.stages[first : last + 1]
+    read = {i for stage in stages for op in stage.backward for i in op.inputs}
     return [
         graph.values[i].name
-        for stage in graph.stages[first : last + 1]
+        for stage in stages
         for op in stage.forward
         for i in op.outputs
-        if graph.values[i].savable
+        if graph.values[i].savable and i in read
     ]
 
 
@@ -279,6 +284,3 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 def flops(jaxpr: Any) -> int:
     """FLOPs of all products of a jaxpr."""
     return sum(_costs._eqn_work(eqn).flops for eqn in jaxpr.eqns)
-
-
-cached_flat = ft.cache(lambda make: flat(make()))

@@ -131,7 +131,7 @@ def savable(graph: Graph) -> list[list[str]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_stage_program_finds_the_front_of_bytes_and_seconds(monkeypatch, seed):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", -1)
+    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
     graph = graphs.random_graph(seed, n_stages=3)
     for s, names in enumerate(savable(graph)):
         options = stage_program.options(
@@ -367,7 +367,7 @@ def test_an_infeasible_budget_survives_pickling():
 def test_a_backward_op_may_not_read_a_later_forward():
     make = graphs.Builder()
     forward = [[make.op("f0", "", "a:1")], [make.op("f1", "a", "b:1")]]
-    with pytest.raises(ValueError, match="`b0` of stage 0 reads `b`.*Move the op to stage 1"):
+    with pytest.raises(ValueError, match=r"`b0` of stage 0 reads `b`.*Move the op to stage 1"):
         make.graph(forward, [[make.op("b0", "b", "d:1!")], []])
 
 

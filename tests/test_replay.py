@@ -138,12 +138,12 @@ def test_a_plan_that_does_not_fit_its_graph_is_refused(regions, message):
 def test_a_value_that_is_not_savable_is_refused():
     graph = graphs.chain()
     values = tuple(dataclasses.replace(x, savable=False) for x in graph.values)
-    with pytest.raises(InvalidPlan, match="`a` of stage 0 .`s0`.: it is not savable"):
+    with pytest.raises(InvalidPlan, match=r"`a` of stage 0 .`s0`.: it is not savable"):
         replay(dataclasses.replace(graph, values=values), [Region(0, 1, saved=("a",))])
 
 
 def test_an_op_that_must_run_once_is_not_run_again():
-    with pytest.raises(InvalidPlan, match="op `f2` of stage 1 .`s1`.*Save its output `c`"):
+    with pytest.raises(InvalidPlan, match=r"op `f2` of stage 1 .`s1`.*Save its output `c`"):
         replay(graphs.chain(recomputable=False), LEAVES)
 
 
@@ -155,7 +155,7 @@ def test_replay_notices_a_schedule_that_forgets_to_recompute(monkeypatch, region
     for forgotten in again:
         wrong = right[:forgotten] + right[forgotten + 1 :]
         monkeypatch.setattr(REPLAY, "runs", lambda *_, wrong=wrong: wrong)
-        with pytest.raises(InvalidPlan, match="Stage .* op `.*: reads `.*neither saves nor"):
+        with pytest.raises(InvalidPlan, match=r"Stage .* op `.*: reads `.*neither saves nor"):
             replay(graph, regions)
 
 

@@ -1,0 +1,35 @@
+"""What any traced training step costs, planned or not: one counter for all of them.
+
+The bodies of `jax.checkpoint` regions are inlined and dead code is removed, so that a recomputation
+counts where it runs and a residual that nothing reads does not.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ._costs import Roofline, flops_of
+from ._ops import Fusions
+from ._program import flatten
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepCosts:
+    """The cost of one step.
+
+    Attributes:
+        flops: of products and convolutions, loops times their trips.
+        seconds: of all ops, by a roofline.
+    """
+
+    flops: int
+    seconds: float
+
+
+def step_costs(step: Callable[..., Any], args: Sequence[Any], roofline: Roofline) -> StepCosts:
+    """The costs of `step(*args)`, traced on abstract values."""
+    program = flatten(jax.make_jaxpr(step)(*args), inline_checkpoints=True)
+    seconds = sum(fusion.seconds(program, roofline) for fusion in Fusions(program).all())
+    return StepCosts(flops_of(program.equations), seconds)

@@ -1,0 +1,114 @@
+"""Naming a value so that the derivative of the equation that writes it reads the named one too.
+
+The derivative of `y = tanh(x)` is written with `y`. A `checkpoint_name` after the equation names a
+copy of `y`, which the derivative does not read: a policy that saves the name would keep the copy
+and still recompute `tanh(x)`, and all that `x` needs. So where a derivative reads a result of its
+own equation (tanh, exp, reduce_max, softmax, ...), the equation gets a rule that is JAX's own,
+equation by equation, with the result named the moment it is written.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from . import _compat
+from ._program import Equation, Program, flatten, run
+
+
+def run_named(
+    equations: Iterable[Equation],
+    env: dict[int, Any],
+    names: Mapping[int, str],
+    active: frozenset[int] | set[int],
+) -> None:
+    """Run equations in order, reading and writing `env`, and name some of the results.
+
+    Arguments:
+        equations: in execution order.
+        env: value number -> array; the results are added to it.
+        names: value number -> the name to give it with `checkpoint_name`.
+        active: values that will be differentiated.
+    """
+    for equation in equations:
+        if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
+            inputs = [env[i] if isinstance(i, int) else i.val for i in equation.inputs]
+            if _derivative_reads_results(equation, inputs):
+                results = _with_named_rule(equation, names)(*inputs)
+                env.update(zip(equation.outputs, results, strict=True))
+                continue
+        run([equation], env, names)
+
+
+def active_in(equations: Iterable[Equation], differentiated: Iterable[int]) -> set[int]:
+    """The values of these equations through which tangents of some inputs pass."""
+    found = set(differentiated)
+    for equation in equations:
+        if equation.primitive != "stop_gradient" and found.intersection(equation.reads):
+            results = zip(equation.outputs, equation.eqn.outvars, strict=True)
+            found.update(i for i, var in results if _is_float(var.aval))
+    return found
+
+
+def _bound(equation: Equation, inputs: Iterable[Any]) -> list[Any]:
+    stack = _compat.current_name_stack() + equation.name_stack
+    return _compat.bind(equation.eqn, list(inputs), stack)
+
+
+def _derivative_reads_results(equation: Equation, inputs: list[Any]) -> bool:
+    floats = [n for n, x in enumerate(inputs) if _is_float(jax.typeof(x))]
+    pushed = _pushed(equation, inputs, floats)
+    written = {i for i in pushed.outputs[: len(equation.outputs)] if isinstance(i, int)}
+    return any(written.intersection(e.reads) for e in pushed.equations)
+
+
+def _pushed(equation: Equation, primals: list[Any], live: list[int]) -> Program:
+    """`(*primals, *tangents) -> (*results, *float tangents)`, with tangents of the live inputs."""
+
+    def push(primals, tangents):
+        def function(*chosen):
+            filled = list(primals)
+            for n, x in zip(live, chosen, strict=True):
+                filled[n] = x
+            return _bound(equation, filled)
+
+        results, out = jax.jvp(function, [primals[n] for n in live], tangents)
+        return results, [t for t in out if t.dtype != jax.dtypes.float0]
+
+    return flatten(jax.make_jaxpr(push)(primals, [primals[n] for n in live]))
+
+
+def _with_named_rule(equation: Equation, names: Mapping[int, str]) -> Any:
+    """The equation as a function with its own derivative, its results named before that."""
+
+    @jax.custom_jvp
+    def function(*inputs):
+        env: dict[int, Any] = dict(zip(range(-len(inputs), 0), inputs, strict=True))
+        places = tuple(range(-len(inputs), 0))
+        run([Equation(equation.eqn, places, equation.outputs, equation.name_stack)], env, names)
+        return [env[i] for i in equation.outputs]
+
+    def rule(primals, tangents):
+        live = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+        pushed = _pushed(equation, list(primals), live)
+        env = dict(zip(pushed.inputs, [*primals, *(tangents[n] for n in live)], strict=True))
+        env |= pushed.constants
+        count = len(equation.outputs)
+        written = zip(pushed.outputs, equation.outputs, strict=False)
+        run(pushed.equations, env, {j: names[i] for j, i in written if i in names})
+        results = [env[i] if isinstance(i, int) else i.val for i in pushed.outputs]
+        floats = iter(results[count:])
+        return results[:count], [
+            next(floats) if _is_float(jax.typeof(x)) else np.zeros(x.shape, jax.dtypes.float0)
+            for x in results[:count]
+        ]
+
+    function.defjvp(rule, symbolic_zeros=True)
+    return function
+
+
+def _is_float(aval: Any) -> bool:
+    return not _compat.is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)

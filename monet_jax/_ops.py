@@ -1,0 +1,121 @@
+"""The ops that XLA will make of a flat program: what it keeps, and what it fuses into what.
+
+A value is kept in memory if its equation cannot be fused, if an equation that reads it cannot fuse
+it, or if the program returns it. Every kept value is one op: its equation, together with all the
+producers that are computed inside the same fusion.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from ._costs import Roofline, Work, work_of
+from ._fusion import Kind, is_random, kind_of
+from ._program import Equation, Program
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fusion:
+    """An op.
+
+    Attributes:
+        equation: the equation whose results are kept.
+        fused: the equations computed inside it.
+        inputs: kept values, and inputs of the program, that it reads.
+        outputs: kept values that it writes.
+        work: of all its equations.
+    """
+
+    equation: Equation
+    fused: tuple[Equation, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    work: Work
+
+    def seconds(self, program: Program, roofline: Roofline) -> float:
+        """Its time by a roofline, every input read and every output written once."""
+        moved = sum(program.nbytes(i) for i in {*self.inputs, *self.outputs})
+        return roofline.seconds(self.work, moved)
+
+
+class Fusions:
+    """A program's ops, in order."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self._kinds = {id(e): kind_of(e) for e in program.equations}
+        self._producer = {i: e for e in program.equations for i in e.outputs}
+        self._root = self._roots()
+        self._kept = self._materialised()
+
+    def root(self, value: int) -> int:
+        """The value whose bytes `value` shows: itself, unless it is a view."""
+        return self._root.get(value, value)
+
+    def all(self) -> Iterable[Fusion]:
+        """Every op, in the order of the program."""
+        for equation in self.program.equations:
+            outputs = tuple(i for i in equation.outputs if i in self._kept)
+            if outputs or equation.eqn.effects:
+                yield self._fusion(equation, outputs)
+
+    def _fusion(self, equation: Equation, outputs: tuple[int, ...]) -> Fusion:
+        fused = self._fused_into(equation)
+        members = (equation, *fused)
+        reads = {self.root(i) for e in members for i in e.reads}
+        inputs = tuple(sorted(i for i in reads if i in self._kept or i not in self._producer))
+        return Fusion(equation, fused, inputs, outputs, sum(map(work_of, members), Work()))
+
+    def _fused_into(self, equation: Equation) -> tuple[Equation, ...]:
+        found: dict[int, Equation] = {}
+        queue = list(equation.reads)
+        while queue:
+            i = self.root(queue.pop())
+            producer = self._producer.get(i)
+            if producer is None or i in self._kept or id(producer) in found:
+                continue
+            found[id(producer)] = producer
+            queue += producer.reads
+        return tuple(found.values())
+
+    def _roots(self) -> dict[int, int]:
+        root: dict[int, int] = {}
+        for equation in self.program.equations:
+            if self._kinds[id(equation)] is Kind.VIEW and equation.reads:
+                reads = equation.reads
+                one_each = len(reads) == len(equation.outputs)
+                for n, i in enumerate(equation.outputs):
+                    source = reads[n] if one_each else reads[0]
+                    root[i] = root.get(source, source)
+        return root
+
+    def _materialised(self) -> set[int]:
+        kept = {self.root(i) for i in self.program.outputs if isinstance(i, int)}
+        noise = self._noise()
+        for equation in self.program.equations:
+            kind = self._kinds[id(equation)]
+            reads = {self.root(i) for i in equation.reads}
+            if kind in (Kind.REDUCTION, Kind.SOLID):
+                kept.update(equation.outputs)
+            if kind is Kind.SOLID:
+                kept.update(reads)
+            if not noise.issuperset(equation.outputs):
+                kept.update(reads & noise)
+        kept &= self._producer.keys()
+        return {i for i in kept if self._kinds[id(self._producer[i])] is not Kind.VIEW}
+
+    def _noise(self) -> set[int]:
+        """Values drawn from a generator and not yet mixed with anything else.
+
+        Drawing costs many instructions, so what is drawn (a dropout mask, say, rather than the
+        random bits that it came from) is kept where it meets other data.
+        """
+        drawn: set[int] = set()
+        plain: set[int] = set()  # literals, spread out
+        for equation in self.program.equations:
+            reads = set(equation.reads) - plain
+            fused = self._kinds[id(equation)] in (Kind.VIEW, Kind.FUSED)
+            if is_random(equation) or (fused and reads and reads <= drawn):
+                drawn.update(equation.outputs)
+            elif fused and not reads:
+                plain.update(equation.outputs)
+        return drawn

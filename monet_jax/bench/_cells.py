@@ -1,0 +1,206 @@
+"""Which programs stand for a model on a target, and what is kept of each?"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import planners
+
+from .. import zoo
+from .._compile import CompiledBytes
+from .._gradient import FlatFunction
+from .._measure import StepCosts
+from .._pins import make_pins
+from .._plan import Plan
+from .._settle import InfeasibleBudget, Settling
+from .._targets import Target
+from .._trace import Traced
+from .._transform import transform
+from ._programs import baselines, costs_of, trace_loss, work_of_step
+from ._rows import Row
+
+#: Shares of plain's temporaries that are asked for.
+SHARES = (0.80, 0.60, 0.45, 0.35)
+#: A plan is free where its FLOPs are within this of plain's.
+FREE = 1.01
+#: Plans made to find the least memory that is free.
+FREE_STEPS = 5
+#: This share of the smallest budget must be infeasible.
+BELOW_MINIMUM = 0.97
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A row, and the program behind it.
+
+    Attributes:
+      row: what is kept of it.
+      key: equal for equal programs of a model; None where there is no program.
+      traced: the loss.
+      function: what runs it.
+    """
+
+    row: Row
+    key: Any = None
+    traced: Traced | None = None
+    function: FlatFunction | None = None
+
+
+class Cell:
+    """One model on one target. Programs come one by one, so that what is done is never lost."""
+
+    def __init__(self, model: str, scale: Any, target: Target):
+        self.model, self.scale, self.target = model, scale, target
+        problem = zoo.build(model, scale=scale)
+        self.args = problem.args
+        self.traced = trace_loss(problem.loss, problem.args)
+        self.settling = Settling(self.traced, target, planners.Stages(), make_pins(None))
+        self.rows: list[Row] = []
+        self.checked: set[int] = set()
+
+    def programs(self, budgets: frozenset[str]) -> Iterator[Program]:
+        """Plain, the baselines, and ours at each of the chosen budgets."""
+        for made in self._all(budgets):
+            self.rows.append(made.row)
+            yield made
+
+    def _all(self, budgets: frozenset[str]) -> Iterator[Program]:
+        yield self._plain()
+        for name, make in baselines(self.model, self.scale):
+            yield self._baseline(name, make)
+        if "minimum" in budgets:
+            yield from self._ours("minimum", "ours @ least", self._fixed_bytes + 1)
+        if "baselines" in budgets:
+            for rival in [r for r in self.rows if r.kind == "baseline" and r.status == "ok"]:
+                name = f"ours @ {rival.program}"
+                yield from self._ours("baseline", name, rival.total_bytes, rival.program)
+        if "temps" in budgets:
+            for share in SHARES:
+                yield from self._ours("temps", f"ours @ {share:.0%}", self._share_bytes(share))
+        if "free" in budgets:
+            yield from self._free()
+
+    @property
+    def _fixed_bytes(self) -> int:
+        return self.settling.fixed_bytes
+
+    def _share_bytes(self, share: float) -> int:
+        return self._fixed_bytes + int(share * self.settling.unplanned.temp_bytes)
+
+    def _plain(self) -> Program:
+        work = work_of_step(self.traced, self.traced.flat, self.target)
+        self.plain_work = work
+        row = self._row("plain", "plain", **self._costs(self.settling.unplanned, work))
+        return Program(row, "plain", self.traced, self.traced.flat)
+
+    def _baseline(self, name: str, make: Callable[[], Callable[..., Any]]) -> Program:
+        try:
+            traced = trace_loss(make(), self.args)
+            costs = costs_of(traced, self.target)
+        except Exception as error:  # one rival that fails must not end the comparison
+            return Program(self._failed(name, "baseline", error))
+        row = self._row(name, "baseline", **self._costs(costs.bytes, costs.work))
+        return Program(row, name, traced, traced.flat)
+
+    def _ours(
+        self, budget: str, name: str, nbytes: int, rival: str | None = None
+    ) -> Iterator[Program]:
+        """A plan at a budget; an infeasible one is followed by a check of its minimum."""
+        made = self._plan(budget, name, nbytes, rival)
+        yield made
+        minimum = made.row.minimum_budget
+        if made.row.status != "infeasible" or minimum in self.checked:
+            return
+        self.checked.add(minimum)
+        yield self._plan("minimum", f"ours @ minimum {minimum:,}", minimum)
+        below = int(BELOW_MINIMUM * minimum)
+        yield self._plan("below", f"ours @ 97% of minimum {minimum:,}", below)
+
+    def _plan(self, budget: str, name: str, nbytes: int, rival: str | None = None) -> Program:
+        asked = {"budget": budget, "rival": rival, "budget_bytes": nbytes}
+        started = time.perf_counter()
+        try:
+            plan = self.settling.plan(lambda unplanned: nbytes)
+            return self._planned(name, plan, asked)
+        except InfeasibleBudget as error:
+            row = self._row(
+                name,
+                "ours",
+                status="infeasible",
+                message=str(error),
+                minimum_budget=error.minimum_budget,
+                planning_seconds=time.perf_counter() - started,
+                **asked,
+            )
+            return Program(row)
+        except Exception as error:  # one budget that fails must not end the comparison
+            return Program(self._failed(name, "ours", error, **asked))
+
+    def _planned(self, name: str, plan: Plan, asked: dict[str, Any]) -> Program:
+        if plan.decisions is None:
+            function, key, work = self.traced.flat, "plain", self.plain_work
+        else:
+            function, key = transform(self.settling.origins, plan.decisions), plan.decisions.regions
+            work = work_of_step(self.traced, function, self.target)
+        row = self._row(name, "ours", **asked, **self._work(work), **self._outcome(plan))
+        return Program(row, key, self.traced, function)
+
+    def _outcome(self, plan: Plan) -> dict[str, Any]:
+        """What a row keeps of a plan."""
+        temp = plan.compiled_bytes - self._fixed_bytes
+        predicted = plan.predicted_bytes - self._fixed_bytes
+        return {
+            "total_bytes": plan.compiled_bytes,
+            "temp_bytes": temp,
+            "used": plan.compiled_bytes / plan.budget_bytes,
+            "planning_seconds": plan.planning_seconds,
+            "rounds": plan.rounds,
+            "overhead": plan.overhead,
+            "gap": plan.gap,
+            "cheaper_bytes": plan.cheaper and plan.cheaper[1],
+            "predicted_temp_bytes": predicted,
+            "prediction_error": abs(predicted - temp) / temp if self._is_predicted(plan) else None,
+        }
+
+    def _is_predicted(self, plan: Plan) -> bool:
+        """Whether the bytes were predicted: those of plain and of the base are known."""
+        if plan.decisions is None:
+            return False
+        return plan.decisions.regions != planners.save_nothing(self.settling.graph).regions
+
+    def _free(self) -> Iterator[Program]:
+        """Plans that close in on the least temporaries at plain's FLOPs."""
+        plain_bytes = self.settling.unplanned.temp_bytes
+        for _ in range(FREE_STEPS):
+            ours = [r for r in self.rows if r.kind == "ours" and r.budget_bytes]
+            free = [r.temp_bytes for r in ours if _is_free(r)]
+            high = min(free, default=plain_bytes)
+            costly = [r.budget_bytes - self._fixed_bytes for r in ours if not _is_free(r)]
+            low = max((nbytes for nbytes in costly if nbytes < high), default=0)
+            share = (low + high) / 2 / plain_bytes
+            name = f"ours @ {share:.1%}, for free?"
+            yield self._plan("free", name, self._share_bytes(share))
+
+    def _costs(self, figures: CompiledBytes, work: StepCosts) -> dict[str, Any]:
+        sizes = {"total_bytes": figures.total_bytes, "temp_bytes": figures.temp_bytes}
+        return sizes | self._work(work)
+
+    def _work(self, work: StepCosts) -> dict[str, Any]:
+        return {
+            "flops": work.flops,
+            "seconds": work.seconds,
+            "flops_ratio": work.flops / self.plain_work.flops,
+            "seconds_ratio": work.seconds / self.plain_work.seconds,
+        }
+
+    def _row(self, program: str, kind: str, **fields: Any) -> Row:
+        return Row(model=self.model, target=self.target.name, program=program, kind=kind, **fields)
+
+    def _failed(self, program: str, kind: str, error: Exception, **fields: Any) -> Row:
+        message = f"{type(error).__name__}: {error}"
+        return self._row(program, kind, status="error", message=message, **fields)
+
+
+def _is_free(row: Row) -> bool:
+    return row.status == "ok" and row.flops_ratio is not None and row.flops_ratio <= FREE

@@ -1,0 +1,113 @@
+"""What does a benchmark keep of each program?"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+#: Raised when the stored fields change their meaning.
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One program of one model on one target. What does not apply or is not known is None.
+
+    Attributes:
+      model: its name in the zoo.
+      target: what it was compiled for.
+      program: "plain", "loss: dots", "blocks: nothing", "ours @ 80 %", ...
+      kind: "plain", "baseline", "ours", or "error" where a whole model failed.
+      budget: why ours has its budget: "baseline", "temps", "minimum", "below", "free".
+      rival: the baseline whose bytes are the budget.
+      status: "ok", "infeasible" or "error".
+      message: of the error.
+      budget_bytes: the total that ours may take.
+      total_bytes: argument + output + temp - alias as compiled, XLA's rematerialization off.
+      temp_bytes: the temporaries of it.
+      flops: dots and convolutions of the traced value-and-gradient.
+      seconds: the step's by a roofline of the target.
+      flops_ratio, seconds_ratio: the same over plain's.
+      measured_seconds: the step's median on this device.
+      planning_seconds: compilations included; what an earlier row compiled is not compiled again.
+      rounds: plans compiled for this row.
+      overhead: the planner's seconds beyond saving everything, as a fraction.
+      gap: the planner's.
+      predicted_temp_bytes: by the model and the base alone.
+      prediction_error: of that, as a fraction of `temp_bytes`; None for a plan that is the base.
+      used: `total_bytes` over `budget_bytes`.
+      cheaper_bytes: the compiled total of the next faster plan that was compiled.
+      minimum_budget: what the infeasible budget should have been.
+    """
+
+    model: str
+    target: str
+    program: str
+    kind: str
+    budget: str | None = None
+    rival: str | None = None
+    status: str = "ok"
+    message: str = ""
+    budget_bytes: int | None = None
+    total_bytes: int | None = None
+    temp_bytes: int | None = None
+    flops: int | None = None
+    seconds: float | None = None
+    flops_ratio: float | None = None
+    seconds_ratio: float | None = None
+    measured_seconds: float | None = None
+    planning_seconds: float | None = None
+    rounds: int | None = None
+    overhead: float | None = None
+    gap: float | None = None
+    predicted_temp_bytes: int | None = None
+    prediction_error: float | None = None
+    used: float | None = None
+    cheaper_bytes: int | None = None
+    minimum_budget: int | None = None
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        """The model and the target."""
+        return self.model, self.target
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The rows of a benchmark, and under what they came about.
+
+    Attributes:
+      rows: in the order in which they were made.
+      context: versions, compilers, date, command.
+    """
+
+    rows: tuple[Row, ...]
+    context: Mapping[str, Any]
+
+
+def to_json(results: Results) -> str:
+    """The results as JSON text, with the verdict on each claim."""
+    from ._claims import check_claims  # it reads rows
+
+    data = {
+        "format": FORMAT,
+        "context": dict(results.context),
+        "claims": [dataclasses.asdict(claim) for claim in check_claims(results.rows)],
+        "rows": [dataclasses.asdict(row) for row in results.rows],
+    }
+    return json.dumps(data, indent=1)
+
+
+def from_json(text: str) -> Results:
+    """The results that `to_json` wrote; the claims are checked again from the rows.
+
+    Raises:
+      ValueError: the text is something else.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ValueError(f'need a JSON object with "format": {FORMAT}; run the bench again')
+    try:
+        return Results(tuple(Row(**row) for row in data["rows"]), data["context"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the rows have other fields ({error}); run the bench again") from error

@@ -1,0 +1,230 @@
+"""What did a plan decide, and what does it cost? `report` answers in text, `str(plan)` is it.
+
+The first line is the verdict. Then come the values by bytes, with rows that say the same of equal
+layers merged into one, the totals of each decision, and the stages.
+"""
+
+import collections
+import dataclasses
+import io
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .._budget import format_bytes
+from .._plan import Plan, StageRow, ValueRow
+
+#: Values below this share of all values' bytes are summed in one row.
+SMALL = 0.001
+#: A plan that uses less of its budget than this has to say what the next faster plan takes.
+POOR_USE = 0.75
+
+# No column of a table is ever cut; this only has to be wider than any row.
+_WIDTH = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedRow:
+    """Values that differ only in where they repeat.
+
+    Attributes:
+      count: how many they are.
+      nbytes: of all of them together.
+      example: one of them.
+      path: the module path; a number that differs between them is `*`.
+    """
+
+    count: int
+    nbytes: int
+    example: ValueRow
+    path: str
+
+
+def report(plan: Plan) -> str:
+    """The plan as text: verdict, values by bytes, totals, stages."""
+    parts = [verdict(plan), *_use_of_budget(plan)]
+    if plan.values:
+        parts += ["", _values_table(plan.values), *_totals(plan.values)]
+    if plan.decisions is not None and plan.stages:
+        parts += ["", _stages_table(plan.stages)]
+    return "\n".join(parts)
+
+
+def verdict(plan: Plan) -> str:
+    """The line that says whether the budget is kept, and at what price."""
+    return " ".join(
+        (
+            f"{_outcome(plan)}: {_compiled(plan)}, {format_bytes(plan.predicted_bytes)} predicted, "
+            f"{_or_unknown(plan.unplanned_bytes)} unplanned.",
+            _overhead(plan),
+            f"Planned in {plan.planning_seconds:.1f} s, {_counted(plan.rounds, 'round')}, for "
+            f"{plan.target} ({plan.compiler}).",
+        )
+    )
+
+
+def merge_rows(values: Iterable[ValueRow]) -> tuple[MergedRow, ...]:
+    """By bytes, rows that a reader can tell apart by the number of their layer only, as one."""
+    groups: dict[tuple, list[ValueRow]] = collections.defaultdict(list)
+    for row in values:
+        layer = re.sub(r"\d+", "*", row.path)
+        same = (row.decision, row.operator, row.shape, row.dtype, row.primitive, row.source)
+        groups[(*same, layer)].append(row)
+    merged = [
+        MergedRow(len(rows), sum(r.nbytes for r in rows), rows[0], _common_path(rows))
+        for rows in groups.values()
+    ]
+    return tuple(sorted(merged, key=lambda row: -row.nbytes))
+
+
+def render(table: Table) -> str:
+    """A rich table as plain text: no colours, no line cut."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=_WIDTH, color_system=None, markup=False, highlight=False, emoji=False
+    )
+    console.print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines()).rstrip()
+
+
+def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
+    """An empty table in the style of every report; the columns in `right` are aligned right."""
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left"
+    )
+    for column in columns:
+        justify = "right" if column in right else "left"
+        table.add_column(column, justify=justify, no_wrap=True, overflow="ignore")
+    return table
+
+
+def _outcome(plan: Plan) -> str:
+    budget = format_bytes(plan.budget_bytes)
+    if plan.reserved_bytes:
+        budget += f" (of which {format_bytes(plan.reserved_bytes)} reserved)"
+    if plan.decisions is None:
+        return f"Fits as it is in {budget}, nothing is recomputed"
+    if plan.compiled_bytes is None:
+        return f"Planned for {budget}, not verified"
+    kept = plan.compiled_bytes + plan.reserved_bytes <= plan.budget_bytes
+    return f"{'Keeps' if kept else 'BREAKS'} its budget of {budget}"
+
+
+def _compiled(plan: Plan) -> str:
+    if plan.compiled_bytes is None:
+        return "not compiled"
+    return f"{format_bytes(plan.compiled_bytes)} compiled ({_used(plan):.1%} of the budget)"
+
+
+def _used(plan: Plan) -> float:
+    return ((plan.compiled_bytes or 0) + plan.reserved_bytes) / plan.budget_bytes
+
+
+def _or_unknown(nbytes: int | None) -> str:
+    return "unknown" if nbytes is None else format_bytes(nbytes)
+
+
+def _overhead(plan: Plan) -> str:
+    bound = plan.bound_seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
+    return f"Overhead {plan.overhead:.2%} (proven bound {bound:.2%}, gap {plan.gap:.2%})."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _use_of_budget(plan: Plan) -> list[str]:
+    """Why memory is left over, where much of it is."""
+    if plan.decisions is None or plan.compiled_bytes is None or _used(plan) >= POOR_USE:
+        return []
+    if plan.cheaper is None:
+        return [f"It uses {_used(plan):.1%} of the budget; no faster plan was compiled."]
+    seconds, nbytes = plan.cheaper
+    overhead = seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
+    return [
+        f"It uses {_used(plan):.1%} of the budget: the next faster plan (overhead {overhead:.2%}) "
+        f"takes {format_bytes(nbytes)} as compiled, too much."
+    ]
+
+
+def _values_table(values: Sequence[ValueRow]) -> str:
+    columns = "Decision Operator Count Each Bytes Shape Dtype Primitive Module Source".split()
+    table = plain_table(*columns, right=("Count", "Each", "Bytes"))
+    rows = merge_rows(values)
+    total = sum(row.nbytes for row in rows)
+    large = [row for row in rows if row.nbytes >= SMALL * total]
+    for row in large:
+        table.add_row(*_cells(row))
+    small = rows[len(large) :]
+    if small:
+        count = sum(row.count for row in small)
+        table.add_row("", "", f"{count}x", "", _sum_of(small), "smaller values")
+    return render(table)
+
+
+def _cells(row: MergedRow) -> tuple[str, ...]:
+    value = row.example
+    return (
+        value.decision,
+        value.operator,
+        f"{row.count}x" if row.count > 1 else "",
+        format_bytes(value.nbytes) if row.count > 1 else "",
+        format_bytes(row.nbytes),
+        "x".join(map(str, value.shape)) or "scalar",
+        value.dtype,
+        value.primitive,
+        row.path,
+        shorten_source(value.source),
+    )
+
+
+def _sum_of(rows: Iterable[MergedRow]) -> str:
+    return format_bytes(sum(row.nbytes for row in rows))
+
+
+def _common_path(rows: Sequence[ValueRow]) -> str:
+    """The path of rows that differ in numbers only, with `*` for the numbers that differ."""
+    split = [re.split(r"(\d+)", row.path) for row in rows]
+    return "".join(p[0] if len(set(p)) == 1 else "*" for p in zip(*split, strict=True))
+
+
+def shorten_source(source: str) -> str:
+    """`file:line`, relative where the file lies below the current directory or in a package."""
+    _, installed, inside = source.rpartition(f"site-packages{os.sep}")
+    here = os.getcwd() + os.sep
+    return inside if installed else source.removeprefix(here)
+
+
+def _totals(values: Sequence[ValueRow]) -> list[str]:
+    """A line for each decision."""
+    totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    for row in values:
+        totals[row.decision][0] += 1
+        totals[row.decision][1] += row.nbytes
+    return [
+        f"{decision}: {format_bytes(nbytes)} in {_counted(count, 'value')}"
+        for decision, (count, nbytes) in sorted(totals.items(), key=lambda item: -item[1][1])
+    ]
+
+
+def _stages_table(stages: Sequence[StageRow]) -> str:
+    """The stages in order; neighbours that are equal and are treated alike share a row."""
+    table = plain_table("Stages", "Decision", "Saved", "First module", right=("Saved",))
+    start = 0
+    while start < len(stages):
+        end = start + 1
+        while end < len(stages) and _alike(stages[start], stages[end]):
+            end += 1
+        row, span = stages[start], f"{start}" if end == start + 1 else f"{start}-{end - 1}"
+        each = " each" if end > start + 1 else ""
+        table.add_row(span, row.decision, format_bytes(row.saved_bytes) + each, row.title)
+        start = end
+    return render(table)
+
+
+def _alike(a: StageRow, b: StageRow) -> bool:
+    return (a.key, a.decision, a.saved_bytes) == (b.key, b.decision, b.saved_bytes)

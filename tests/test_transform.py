@@ -1,0 +1,483 @@
+"""Does a planned program have the value and the derivatives of the program it was made from?
+
+Values and gradients are compared with plain JAX, by an allowance taken from a float64 run; what a
+plan promises (FLOPs, what runs once, what leaves together) is counted in the emitted program.
+"""
+
+import collections
+import functools as ft
+import os
+import random
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emission import (
+    analyzed,
+    assert_same,
+    emitted,
+    equations,
+    flat,
+    flops,
+    gradient_jaxpr,
+    in_double,
+    is_float,
+    pulled,
+    random_emissions,
+    savable,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from programs import NAMED, Case, Recipe, array, recipes
+
+from monet_jax import _gradient, _program, _transform
+from planners.plan import Region
+
+PLANS = 4  # random plans of each named program
+EAGER = settings(
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def _names(**wanted):
+    """Named programs whose cases have these attributes."""
+    return [n for n in NAMED if all(getattr(NAMED[n](), k) == v for k, v in wanted.items())]
+
+
+@ft.cache
+def _plain(name):
+    """A named program with its plain value and gradient, also in float64."""
+    f = flat(NAMED[name]())
+    run = pulled(f, f.function)
+    return f, run(*f.leaves), in_double(run, f.leaves)
+
+
+# ------------------------------------------------------------------------------ named programs
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_program_keeps_value_and_gradient(name):
+    f, plain, exact = _plain(name)
+    for made in random_emissions(f, 0, PLANS):
+        assert_same(pulled(f, made.function)(*f.leaves), plain, exact)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_program_keeps_value_and_gradient_under_jit(name):
+    f, _, exact = _plain(name)
+    (made,) = random_emissions(f, 1, 1)
+    plain = jax.jit(pulled(f, f.function))(*f.leaves)
+    assert_same(jax.jit(pulled(f, made.function))(*f.leaves), plain, exact)
+
+
+def _mapped(f, function):
+    """The gradient mapped over a new first axis of every float argument."""
+    axes = tuple(0 if is_float(leaf) else None for leaf in f.leaves)
+    mapped = jax.vmap(pulled(f, function), in_axes=axes)
+    return lambda *leaves: mapped(
+        *(jnp.stack([x, x * 1.25]) if is_float(x) else x for x in leaves)
+    )
+
+
+@pytest.mark.parametrize("name", _names(maps=True))
+def test_gradient_can_be_mapped(name):
+    f, _, _ = _plain(name)
+    plain = _mapped(f, f.function)
+    results = plain(*f.leaves), in_double(plain, f.leaves)
+    for made in random_emissions(f, 2, 2):
+        assert_same(_mapped(f, made.function)(*f.leaves), *results)
+
+
+def _pushed(f, function):
+    """Value and tangents in forward mode, along a fixed direction."""
+
+    def run(*leaves):
+        def of_floats(chosen):
+            filled = list(leaves)
+            for n, value in zip(f.places, chosen, strict=True):
+                filled[n] = value
+            return [r for r in function(*filled) if is_float(r)]
+
+        chosen = [leaves[n] for n in f.places]
+        return jax.jvp(of_floats, (chosen,), ([jnp.cos(7 * x) for x in chosen],))
+
+    return run
+
+
+@pytest.mark.parametrize("name", _names(forward_mode=True))
+def test_forward_mode_stays(name):
+    f, _, _ = _plain(name)
+    plain = _pushed(f, f.function)
+    results = plain(*f.leaves), in_double(plain, f.leaves)
+    for made in random_emissions(f, 3, 2):
+        assert_same(_pushed(f, made.function)(*f.leaves), *results)
+
+
+def _twice(f, function):
+    """The gradient of the squared norm of the gradient."""
+
+    def run(*leaves):
+        def norm(chosen):
+            filled = list(leaves)
+            for n, value in zip(f.places, chosen, strict=True):
+                filled[n] = value
+            gradients = pulled(f, function)(*filled)[1]
+            return sum((jnp.abs(g.astype(chosen[0].dtype)) ** 2).sum() for g in gradients)
+
+        return jax.grad(norm)([leaves[n] for n in f.places])
+
+    return run
+
+
+@pytest.mark.parametrize("name", _names(smooth=True))
+def test_gradient_can_be_differentiated(name):
+    f, _, _ = _plain(name)
+    plain = _twice(f, f.function)
+    results = plain(*f.leaves), in_double(plain, f.leaves)
+    for made in random_emissions(f, 4, 2):
+        assert_same(_twice(f, made.function)(*f.leaves), *results)
+
+
+def _over_scan(f, function):
+    """The gradient through a scan whose body is the program."""
+    keep = [n for n in f.places]
+
+    def run(*leaves):
+        def loss(chosen):
+            def body(carry, _):
+                filled = list(leaves)
+                for n, value in zip(keep, carry, strict=True):
+                    filled[n] = value
+                floats = [r for r in function(*filled) if is_float(r)]
+                total = sum(jnp.mean(jnp.abs(r)) for r in floats if r.size)
+                return [c * jnp.cos(total).astype(c.dtype) for c in carry], total
+
+            carry, totals = jax.lax.scan(body, chosen, length=3)
+            return totals.sum() + sum(jnp.abs(c).sum().astype(totals.dtype) for c in carry)
+
+        return jax.value_and_grad(loss)([leaves[n] for n in keep])
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["mlp", "attention_typed_key", "custom_vjp", "scan", "closed_over"])
+def test_program_may_be_the_body_of_a_scan(name):
+    f, _, _ = _plain(name)
+    plain = _over_scan(f, f.function)
+    results = plain(*f.leaves), in_double(plain, f.leaves)
+    for made in random_emissions(f, 5, 2):
+        assert_same(_over_scan(f, made.function)(*f.leaves), *results)
+
+
+def test_closed_over_tracers_are_differentiated():
+    def inner(weights, x):
+        return jnp.sum(jnp.sin(jnp.tanh(x @ weights) @ weights) ** 2)
+
+    def planned(weights, x):
+        f = flat(Case(lambda x: inner(weights, x), (x,)))
+        assert any(isinstance(c, jax.core.Tracer) for c in f.program.constants.values())
+        (made,) = random_emissions(f, 0, 1)
+        assert made.recomputes
+        return made.function(x)[0]
+
+    args = array(0, 4, 4), array(1, 3, 4)
+    for wrap in (jax.grad, lambda g: jax.jit(jax.grad(g)), lambda g: jax.hessian(g)):
+        assert_same(wrap(planned)(*args), wrap(inner)(*args), in_double(wrap(inner), args))
+
+
+# ------------------------------------------------------------------------------ random programs
+
+
+def _check(recipe: Recipe, seed: int) -> bool:
+    """Compares one plan of one random program; whether it recomputes."""
+    f = flat(recipe.case())
+    run = pulled(f, f.function)
+    (made,) = random_emissions(f, seed, 1)
+    assert_same(pulled(f, made.function)(*f.leaves), run(*f.leaves), in_double(run, f.leaves))
+    return made.recomputes
+
+
+def _check_many(examples: int, first: int = 0) -> None:
+    """At least nine in ten plans must recompute something: one that does not shows nothing."""
+    counted = collections.Counter()
+
+    @settings(EAGER, max_examples=examples)
+    @given(recipes(), st.integers(0, 2**30))
+    def check(recipe, seed):
+        counted[_check(recipe, seed + first)] += 1
+
+    check()
+    assert counted[True] >= 0.9 * counted.total(), counted
+
+
+def test_random_programs_keep_value_and_gradient():
+    _check_many(150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_random_programs_keep_value_and_gradient(part):
+    """Not derandomized alike: each part draws its own programs."""
+    rng = random.Random(part)
+    counted = collections.Counter()
+    for _ in range(220):
+        counted[_check(random_recipe(rng), rng.randrange(2**30))] += 1
+    assert counted[True] >= 0.9 * counted.total(), counted
+
+
+def random_recipe(rng: random.Random, kinds: tuple[str, ...] = ()) -> Recipe:
+    """A random program without hypothesis, for runs that are too long to shrink."""
+    from programs import STEPS
+
+    def small():
+        return rng.randrange(6)
+
+    kinds = kinds or tuple(STEPS)
+    steps = tuple((rng.choice(kinds), small(), small()) for _ in range(rng.randint(3, 12)))
+    return Recipe(steps, tuple(small() for _ in range(rng.randrange(3))), rng.random() < 0.5)
+
+
+# ------------------------------------------------------------------------------ what runs once
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_effects_run_exactly_as_often_as_before(ordered):
+    calls = []
+
+    def function(w, x):
+        x = jnp.tanh(x @ w)
+        jax.debug.callback(lambda v: calls.append("debug"), x.sum(), ordered=ordered)
+        x = jnp.sin(x @ w)
+        shape = jax.ShapeDtypeStruct((), np.float32)
+        heard = jax.experimental.io_callback(
+            lambda v: calls.append("io") or np.float32(2), shape, jax.lax.stop_gradient(x.sum()),
+            ordered=ordered,
+        )  # fmt: skip
+        return jnp.mean((x @ w) ** 2) * heard
+
+    f = flat(Case(function, (array(0, 4, 4), array(1, 3, 4))))
+    plain = jax.jit(pulled(f, f.function))(*f.leaves)
+    jax.effects_barrier()
+    assert sorted(calls) == ["debug", "io"]
+    for made in random_emissions(f, 0, 5):
+        calls.clear()
+        ours = jax.jit(pulled(f, made.function))(*f.leaves)
+        jax.effects_barrier()
+        assert sorted(calls) == ["debug", "io"], made.regions
+        assert_same(ours, plain, plain)
+
+
+def test_bits_of_an_impure_generator_are_drawn_once():
+    f, _, _ = _plain("attention_rbg_key")
+
+    def drawn(function):
+        jaxpr = gradient_jaxpr(f, function)
+        return sum(e.primitive.name == "random_bits" for e in equations(jaxpr))
+
+    plain = drawn(f.function)
+    assert plain > 0
+    recomputing = 0
+    for made in random_emissions(f, 0, 8):
+        assert drawn(made.function) == plain, made.regions
+        recomputing += made.recomputes
+    assert recomputing
+
+
+# ------------------------------------------------------------------------------ plan = program
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_program_has_the_flops_of_its_plan(seed):
+    """What a policy names it saves, and nothing else: dots in the gradient = dots by replay."""
+    rng = random.Random(seed)
+    kinds = ("matmul", "tanh", "gelu", "bump", "multiply", "outer", "softmax", "convolution")
+    for _ in range(8):
+        f = flat(random_recipe(rng, kinds).case())
+        (made,) = random_emissions(f, rng.randrange(2**30), 1)
+        assert flops(gradient_jaxpr(f, made.function)) == made.replayed.flops, made.regions
+
+
+def _chain(depth=6):
+    def loss(weights, x):
+        for w in weights:
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    return flat(Case(loss, ([array(i, 6, 6) for i in range(depth)], array(9, 5, 6))))
+
+
+def _chain_regions(graph, kind):
+    """One kind of region all over a chain of six stages."""
+    last = len(graph.stages) - 1
+    middle = last // 2
+    halves = (0, middle), (middle + 1, last)
+    inner = tuple(Region(s, s, tuple(savable(graph, s, s)[:1])) for s in range(last + 1))
+    return {
+        "alone": [Region(0, last, alone=True)],
+        "nothing saved": [Region(s, s) for s in range(last + 1)],
+        "all saved": [Region(s, s, tuple(savable(graph, s, s))) for s in range(last + 1)],
+        "merged": [Region(a, b, tuple(savable(graph, a, b)[::2])) for a, b in halves],
+        "one": [Region(0, last)],
+        "nested": [Region(0, last, (), inner=inner)],
+        "nested in halves": [Region(a, b, (), inner=inner[a : b + 1]) for a, b in halves],
+        "nested twice": [
+            Region(0, last, inner=tuple(Region(a, b, inner=inner[a : b + 1]) for a, b in halves))
+        ],
+        "outer saves": [_saves_for_inner(graph, inner, a, b) for a, b in halves],
+    }[kind]
+
+
+def _saves_for_inner(graph, inner, first, last):
+    saved = tuple(name for r in inner[first : last + 1] for name in r.saved)
+    return Region(first, last, saved, inner=inner[first : last + 1])
+
+
+KINDS = (
+    "alone", "nothing saved", "all saved", "merged", "one", "nested", "nested in halves",
+    "nested twice", "outer saves",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_region_has_the_flops_of_its_plan(kind):
+    f = _chain()
+    rng = random.Random(0)
+    graph, origins = analyzed(f, rng, 5)
+    made = emitted(f, graph, origins, _chain_regions(graph, kind))
+    assert flops(gradient_jaxpr(f, made.function)) == made.replayed.flops
+    once = sum(op.flops for stage in graph.stages for op in stage.forward + stage.backward)
+    assert (made.replayed.flops == once) == (kind in ("alone", "all saved", "outer saves"))
+
+
+@pytest.mark.parametrize("function", [jnp.tanh, jnp.exp, jax.nn.softmax, jax.nn.sigmoid, jnp.sqrt])
+def test_saved_result_serves_the_derivative_of_its_own_equation(function):
+    """tanh' is written with tanh: what is saved must be what the derivative reads."""
+
+    def loss(w, x):
+        return jnp.mean(function(jnp.square(x @ w) + 1) @ w)
+
+    f = flat(Case(loss, (array(0, 4, 4), array(1, 3, 4))))
+    graph, origins = analyzed(f, random.Random(0), 0)
+    name = function.__name__
+    made = emitted(f, graph, origins, [Region(0, 0, tuple(savable(graph, 0, 0)))])
+    assert flops(gradient_jaxpr(f, made.function)) == made.replayed.flops, name
+    assert_same(*([pulled(f, g)(*f.leaves) for g in (made.function, f.function)] * 2)[:3])
+
+
+# ------------------------------------------------------------------------------ ties
+
+
+def test_cotangents_of_a_stage_leave_together():
+    """Each stage's weights and input pass one barrier, whose transpose joins their cotangents."""
+    f = _chain()
+    graph, origins = analyzed(f, random.Random(0), 5)
+    stages = len(graph.stages)
+    made = emitted(f, graph, origins, [Region(s, s) for s in range(stages)])
+    found = [
+        e
+        for e in equations(gradient_jaxpr(f, made.function))
+        if e.primitive.name == "optimization_barrier"
+    ]
+    shapes = [collections.Counter(v.aval.shape for v in e.invars) for e in found]
+    both = [s for s in shapes if s[(6, 6)] and s[(5, 6)]]
+    assert len(both) >= 2 * (stages - 1)  # forward and transposed
+
+
+def _blocks(width=128, rows=1024, depth=4):
+    def block(w, x):
+        return x + jnp.tanh(jnp.tanh(jnp.sin(x @ w["a"]) @ w["b"]) @ w["c"]) @ w["d"]
+
+    def loss(blocks, x):
+        for w in blocks:
+            x = block(w, x)
+        return jnp.mean(x**2)
+
+    weights = [{n: array(i, width, width) for n in "abcd"} for i in range(depth)]
+    return flat(Case(loss, (weights, array(9, rows, width))))
+
+
+def _temporaries(f, made):
+    step = _gradient.value_and_gradient(
+        lambda inputs, constants: made.function(*inputs), f.program, f.derivative
+    )
+    compiled = jax.jit(lambda *leaves: step(leaves, [], [])).lower(*f.leaves).compile(
+        {"xla_cpu_enable_concurrency_optimized_scheduler": False}
+    )
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def test_missing_ties_cost_memory(monkeypatch):
+    f = _blocks()
+    graph, origins = analyzed(f, random.Random(3), 7)
+    made = emitted(f, graph, origins, [Region(s, s) for s in range(len(graph.stages))])
+    tied = _temporaries(f, made)
+    monkeypatch.setattr(_transform, "_tied", lambda values, *_: values)
+    assert _temporaries(f, made) > 1.2 * tied
+
+
+# ------------------------------------------------------------------------------ negative controls
+
+
+def _perturbed(equations, env, names, *_):
+    """`run_named`, but each named value is a little off."""
+    _program.run(equations, env, {})
+    for i in names:
+        if i in env and is_float(env[i]):
+            env[i] = env[i] * 1.001
+
+
+def _swapped(values, *_):
+    """`_tied`, but the first two inputs of a shape and dtype change places."""
+    for a in range(len(values)):
+        for b in range(a):
+            same = values[a].shape == values[b].shape and values[a].dtype == values[b].dtype
+            if same and is_float(values[a]):
+                values = list(values)
+                values[a], values[b] = values[b], values[a]
+                return values
+    return values
+
+
+def _untied_gradient(values, *_):
+    """`_tied`, but one input's cotangent is lost."""
+    return [jax.lax.stop_gradient(v) if n == 0 else v for n, v in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("where", "fault"),
+    [("run_named", _perturbed), ("_tied", _swapped), ("_tied", _untied_gradient)],
+)
+@pytest.mark.parametrize("name", ["mlp", "attention_typed_key", "u_net"])
+def test_comparison_sees_a_planted_fault(monkeypatch, name, where, fault):
+    f, plain, exact = _plain(name)
+    monkeypatch.setattr(_transform, where, fault)
+    caught = 0
+    for made in random_emissions(f, 0, PLANS):
+        try:
+            assert_same(pulled(f, made.function)(*f.leaves), plain, exact)
+        except AssertionError:
+            caught += 1
+    assert caught >= PLANS // 2
+
+
+# ------------------------------------------------------------------------------ JAX's new rules
+
+
+@pytest.mark.slow
+def test_all_of_it_under_the_coming_rules_of_jax():
+    """Callable policies are ignored under `jax_remat3`; names must not be."""
+    flags = {"JAX_REMAT3": "1", "JAX_CUSTOM_VJP3": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", __file__],
+        env=os.environ | flags,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
