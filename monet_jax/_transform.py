@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
 from planners.plan import Plan, Region
 
@@ -42,7 +43,7 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         env = dict(zip(program.inputs, inputs, strict=True))
         env |= dict(zip(program.constants, constants, strict=True))
-        _run_regions(origins, plan.regions, env, _returned(program), {})
+        _run_regions(origins, plan.regions, env, _returned(program), None)
         return [env[i] if isinstance(i, int) else i.val for i in program.outputs]
 
     return planned
@@ -57,12 +58,12 @@ def _run_regions(
     regions: Sequence[Region],
     env: dict[int, Any],
     wanted: set[int],
-    outer: Mapping[int, str],
+    outer: Mapping[int, str] | None,
 ) -> None:
     """Run consecutive regions in `env`.
 
     `wanted` are the values read after the last of them, `outer` the names by which the regions
-    round them save values.
+    round them save values; `None` where there are none.
     """
     needed = [set(wanted)]
     for region in reversed(regions[1:]):
@@ -76,12 +77,12 @@ def _run_region(
     region: Region,
     env: dict[int, Any],
     wanted: set[int],
-    outer: Mapping[int, str],
+    outer: Mapping[int, str] | None,
 ) -> None:
     reads = _reads(origins, region)
     writes = [i for i in _writes(origins, region) if i in wanted]
     saved = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
-    names = {**outer, **saved}
+    names = {**(outer or {}), **saved}
 
     def body(inputs: Sequence[Any]) -> list[Any]:
         local = dict(zip(reads, inputs, strict=True))
@@ -97,7 +98,8 @@ def _run_region(
         policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
         body = jax.checkpoint(body, policy=policy)
     shared = _shared(origins)
-    inputs = _tied([env[i] for i in reads], [i not in shared for i in reads])
+    tie = _tied if outer is None else _tied_cotangents
+    inputs = tie([env[i] for i in reads], [i not in shared for i in reads])
     env.update(zip(writes, body(inputs), strict=True))
 
 
@@ -117,6 +119,36 @@ def _tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     for n, value in zip(places, barred, strict=True):
         tied[n] = value
     return tied
+
+
+def _tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
+    """As `_tied`, but the values themselves pass no barrier.
+
+    Inside a region that runs again, a barrier would have every input computed again where the
+    backward reads only one of them.
+    """
+    places = [n for n, value in enumerate(values) if wanted[n] and _is_float(value)]
+    tied = list(values)
+    for n, value in zip(places, _identity(*(values[n] for n in places)), strict=True):
+        tied[n] = value
+    return tied
+
+
+@jax.custom_jvp
+def _identity(*values):
+    return values
+
+
+def _identity_jvp(primals, tangents):
+    places = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+    tied = list(tangents)
+    barred = jax.lax.optimization_barrier(tuple(tangents[n] for n in places)) if places else ()
+    for n, tangent in zip(places, barred, strict=True):
+        tied[n] = tangent
+    return primals, tuple(tied)
+
+
+_identity.defjvp(_identity_jvp, symbolic_zeros=True)
 
 
 def _is_float(value: Any) -> bool:

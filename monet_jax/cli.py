@@ -41,10 +41,10 @@ def main() -> None:
 @app.command()
 def demo(
     budget: Budget = "0.45",
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the digits.")] = 25,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the digits.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Plain runs; 5 give a spread.")] = 1,
 ) -> None:
-    """Train a transformer on handwritten digits, plain and planned, and compare."""
+    """Train a residual network on handwritten digits, plain and planned, and compare."""
     with _exit_codes():
         _demo = _needing_extra("monet_jax._demo", "examples")
         settings = _demo.Settings(budget=parse_budget_option(budget), epochs=epochs, seeds=seeds)

@@ -1,0 +1,231 @@
+"""Do the commands work from a shell: `plan`, `demo` and `bench`, their exit codes and JSON?"""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import monet_jax
+from monet_jax import cli
+
+TRAIN = """
+import jax
+import jax.numpy as jnp
+
+
+def loss(weights, x, *, scale=1.0):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return scale * jnp.sum(x**2)
+
+
+def args():
+    weights = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 6
+    return weights, jax.ShapeDtypeStruct((1024, 64), jnp.float32)
+
+
+def args_and_kwargs():
+    return args(), {"scale": 2.0}
+
+
+def a_list():
+    return list(args())
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command in a directory that holds `train_here.py`, with an empty plan cache."""
+    (tmp_path / "train_here.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "train_here", raising=False)
+    monkeypatch.setenv("MONET_JAX_NO_CACHE", "1")
+    return lambda *words: CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+PLAN = ("plan", "train_here:loss", "--args", "train_here:args", "--target", "cpu")
+
+
+def test_plan_prints_the_report_and_saves_the_plan(run, tmp_path):
+    result = run(*PLAN, "--budget", "0.8", "--out", tmp_path / "plan.json")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("Keeps its budget of ")
+    assert "train_here.py:" in result.stdout
+    plan = monet_jax.load_plan(tmp_path / "plan.json")
+    assert plan.compiled_bytes <= plan.budget_bytes
+
+
+def test_plan_as_json(run):
+    words = (*PLAN[:3], "train_here:args_and_kwargs", *PLAN[4:])
+    result = run(*words, "--budget", "0.8", "--json", "--reserved", "1KiB")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["compiled_bytes"] + 1024 <= data["budget_bytes"]
+    assert data["reserved_bytes"] == 1024
+
+
+def test_an_infeasible_budget_exits_with_2_and_names_the_minimum(run):
+    result = run(*PLAN, "--budget", "1000")
+    assert result.exit_code == 2
+    minimum = int(result.stderr.split("minimum budget: ")[1])
+    assert run(*PLAN, "--budget", minimum).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*PLAN[:5], "gpu:toaster", "--budget", "0.5"), "unknown target 'gpu:toaster'"),
+        ((*PLAN, "--budget", "many"), "many"),
+        ((*PLAN, "--budget", "7.5"), "int(7.5)"),
+        ((*PLAN, "--budget", "0.5", "--reserved", "0.5"), "reserved"),
+        ((*PLAN, "--budget", "0.5", "--argnums", "first"), "argnums"),
+        (("plan", "nowhere:loss", *PLAN[2:], "--budget", "0.5"), "nowhere"),
+        (("plan", "train_here.loss", *PLAN[2:], "--budget", "0.5"), "module:function"),
+        (("plan", "train_here:lost", *PLAN[2:], "--budget", "0.5"), "lost"),
+        ((*PLAN[:3], "train_here:a_list", *PLAN[4:], "--budget", "0.5"), "tuple"),
+        (("bench", "alexnet"), "unknown model 'alexnet'"),
+        (("bench", "mlp", "--scale", "huge"), "unknown scale 'huge'"),
+        (("bench", "mlp", "--budgets", "some"), "unknown budgets 'some'"),
+    ],
+)
+def test_errors_exit_with_1_and_say_what_to_do(run, words, message):
+    result = run(*words)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ") and message in result.stderr
+
+
+def test_help_needs_no_extra():
+    code = (
+        "import sys; from typer.testing import CliRunner; from monet_jax import cli\n"
+        "result = CliRunner().invoke(cli.app, ['--help'])\n"
+        "assert result.exit_code == 0 and 'bench' in result.output\n"
+        "heavy = {'flax', 'optax', 'sklearn', 'monet_jax.zoo'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_demo_keeps_its_budget_and_its_gradients():
+    _demo = pytest.importorskip("monet_jax._demo")
+    settings = _demo.Settings(
+        budget=0.75, epochs=1, batch=64, depth=1, width=16, seeds=2, timed_steps=2
+    )
+    found = _demo.run_demo(settings, Console(file=io.StringIO()))
+    assert found.plan.decisions is not None
+    assert found.planned_bytes <= found.plan.budget_bytes < found.plain_bytes
+    assert found.gradient_difference <= 1e-5
+    assert len(found.plain) == 2 and found.deviations is not None
+    assert found.planned.losses[0] == pytest.approx(found.plain[0].losses[0], rel=1e-5)
+    text = _demo.describe(found)
+    assert "Test accuracy" in text and str(found.plan) in text
+
+
+def test_bench_keeps_every_budget(run, tmp_path):
+    pytest.importorskip("flax")
+    out = tmp_path / "bench.json"
+    result = run("bench", "mlp", "--scale", "tiny", "--measure", "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(out.read_text())
+    assert data == json.loads(result.stdout)
+    rows = data["rows"]
+    assert not [row for row in rows if row["status"] == "error"]
+    ours = [row for row in rows if row["kind"] == "ours" and row["status"] == "ok"]
+    assert all(row["total_bytes"] <= row["budget_bytes"] for row in ours)
+    assert {row["budget"] for row in ours} == {"baseline", "temps", "minimum", "free"}
+    assert all(row["measured_seconds"] > 0 for row in rows if row["status"] == "ok")
+    holds = {claim["title"]: claim["holds"] for claim in data["claims"]}
+    assert holds["2. budgets are kept as compiled"]
+    assert holds["2. minimum budgets work, 97 % of them do not"]
+
+
+def test_bench_bytes_are_those_of_the_function_that_a_user_gets():
+    cells = pytest.importorskip("monet_jax.bench._cells")
+    import jax
+
+    from monet_jax import _compile, _targets, zoo
+
+    target = _targets.resolve_target("cpu")
+    cell = cells.Cell("mlp", "tiny", target)
+    (row,) = [p.row for p in cell.programs(frozenset({"temps"})) if p.row.program == "ours @ 60%"]
+    problem = zoo.build("mlp", scale="tiny")
+    plan = monet_jax.plan(problem.loss, *problem.args, budget=row.budget_bytes, cache=False)
+    step = jax.value_and_grad(plan.apply(problem.loss), has_aux=True)
+    figures = _compile.compile_bytes(step, problem.args, target=target)
+    assert plan.compiled_bytes == figures.total_bytes
+    assert figures.total_bytes <= row.budget_bytes
+    assert row.total_bytes <= row.budget_bytes
+
+
+def bench_rows():
+    from monet_jax.bench import Row
+
+    def make(program, kind, total, flops, **fields):
+        return Row(
+            model="m", target="cpu", program=program, kind=kind, total_bytes=total,
+            temp_bytes=total - 10, flops=flops, seconds=float(flops), flops_ratio=flops / 100,
+            seconds_ratio=flops / 100, **fields,
+        )  # fmt: skip
+
+    ours = {"kind": "ours", "budget": "baseline", "rival": "loss: dots", "overhead": 0.1}
+    return [
+        make("plain", "plain", 110, 100),
+        make("loss: dots", "baseline", 60, 130),
+        make("ours @ loss: dots", total=58, flops=120, budget_bytes=60, used=58 / 60,
+             prediction_error=0.02, **ours),
+    ]  # fmt: skip
+
+
+def verdicts(rows):
+    from monet_jax.bench import check_claims
+
+    return [claim.title for claim in check_claims(rows) if claim.holds is False]
+
+
+def test_claims_hold_where_they_should():
+    pytest.importorskip("flax")
+    assert verdicts(bench_rows()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "claim"),
+    [
+        ({"total_bytes": 61}, "2. budgets are kept"),
+        ({"total_bytes": 61}, "3. the smallest plan"),
+        ({"flops": 140}, "3. at a baseline's bytes, at most its FLOPs"),
+        ({"seconds": 140.0}, "3. at a baseline's bytes, at most its roofline"),
+        ({"status": "error"}, "no program failed"),
+        ({"status": "infeasible"}, "3. at a baseline's bytes"),
+        ({"used": 0.8}, "5. the median plan"),
+        ({"used": 0.7}, "5. below 75%"),
+        ({"prediction_error": 0.2}, "6. median error"),
+    ],
+)
+def test_claims_fail_where_a_row_speaks_against_them(change, claim):
+    pytest.importorskip("flax")
+    plain, rival, ours = bench_rows()
+    failed = verdicts([plain, rival, dataclasses.replace(ours, **change)])
+    assert any(title.startswith(claim) for title in failed), failed
+
+
+def test_a_model_that_fails_is_a_row(run, monkeypatch):
+    pytest.importorskip("flax")
+    from monet_jax.bench import _run
+
+    def fails(*_):
+        raise RuntimeError("no such weights")
+
+    monkeypatch.setattr(_run, "Cell", fails)
+    result = run("bench", "mlp", "vit_s16", "--scale", "tiny", "--json")
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout)["rows"]
+    assert [(row["model"], row["status"]) for row in rows] == [
+        ("mlp", "error"),
+        ("vit_s16", "error"),
+    ]
+    assert "no such weights" in rows[0]["message"]
