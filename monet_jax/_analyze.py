@@ -203,7 +203,13 @@ class _Builder:
             outputs += (self._effect(),)
         may_rerun = op.recomputable and all(self._pin(primal, j) != "save" for j in op.outputs)
         return Op(
-            op.equation.primitive, inputs, outputs, op.seconds, op.flops, -reused_bytes, may_rerun
+            op.equation.primitive,
+            inputs,
+            outputs,
+            op.seconds,
+            op.flops,
+            op.workspace_bytes - reused_bytes,
+            may_rerun,
         )
 
     def _total(self, values: Iterable[int]) -> int:

@@ -8,6 +8,7 @@ emit      the program again, stage by stage            -> a function
 import dataclasses
 import functools
 import logging
+import os
 import sys
 import threading
 import warnings
@@ -18,15 +19,21 @@ import jax
 
 import planners
 
-from . import _cache, _compat, _multihost, _trace
+from . import _cache, _compat, _multihost, _pins, _trace
 from ._analyze import analyze
 from ._budget import format_bytes, parse_budget, validate_budget
-from ._compile import CompilerDied, compile_bytes
+from ._compile import compile_bytes
 from ._pins import Pins, make_pins
 from ._plan import Plan, PlanMismatch
 from ._settle import InfeasibleBudget, Settling, roofline_of, step_to_compile
 from ._signature import Call, Options, make_options, take_apart
-from ._targets import Target, TargetUnavailable, resolve_target, usable_bytes
+from ._targets import (
+    Target,
+    TargetUnavailable,
+    compiler_version,
+    resolve_target,
+    usable_bytes,
+)
 from ._trace import Traced
 from ._transform import transform
 
@@ -34,6 +41,8 @@ log = logging.getLogger("monet_jax")
 
 #: Which residual operators a plan may use; there are only exact ones yet.
 OPERATORS = ("exact", "none")
+#: Errors that say what to change. Where planning fails otherwise, the function runs as it is.
+FATAL = (InfeasibleBudget, TargetUnavailable, ValueError, TypeError)
 
 
 class PlanningWarning(UserWarning):
@@ -73,8 +82,8 @@ def remat(
     """`fun`, such that the compiled value-and-gradient of it takes at most `budget` bytes.
 
     The result takes the same arguments and returns the same values. It is planned once for each
-    signature of its inputs, when it is traced; called where no gradient can be taken, it runs `fun`.
-    Derivatives are exact: they differ from those of `fun` by rounding.
+    signature of its inputs, when it is traced; called where no gradient can be taken, it runs
+    `fun`. Derivatives are exact: they differ from those of `fun` by rounding.
 
     Arguments:
         fun: the function, or None to use `remat(...)` as a decorator. It must be traceable by JAX.
@@ -203,7 +212,7 @@ class Rematerialized:
         self._fun, self._options, self._source = fun, options, source
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _compat.nothing_is_traced():
+        if _compat.no_gradient_is_taken():
             return self._fun(*args, **kwargs)
         call = take_apart(self._options, args, kwargs)
         traced = _trace.trace(self._fun, call)
@@ -218,7 +227,8 @@ class Rematerialized:
         """As a method: the instance is closed over, so that `argnums` counts the arguments."""
         if instance is None:
             return self
-        return _wrap(self._fun.__get__(instance, owner), self._options, self._source)
+        bound = self._fun.__get__(instance, owner)
+        return _wrap(bound, self._options.of(bound), self._source)
 
     def __reduce__(self):
         # A decorated function stands where its module's name leads; then the name is enough.
@@ -249,10 +259,11 @@ class _Planned:
         key = call.signature, _trace.fingerprint(traced.program, traced.derivative)
         with self._lock:
             if key not in self._plans:
-                if _trace.is_batched(call):
+                if _trace.is_batched(traced, call):
                     _warn(
-                        "The function is traced under `vmap`, which hides the size of its axis: the "
-                        "plan is for one example. Put `remat` round the vmapped function instead."
+                        "The function is traced under `vmap`, which hides the size of its axis: "
+                        "the plan is for one example. Put `remat` round the vmapped function "
+                        "instead."
                     )
                 self._plans[key] = self._plan_or_warn(traced)
             return self._plans[key]
@@ -260,15 +271,9 @@ class _Planned:
     def _plan_or_warn(self, traced: Traced) -> Plan | None:
         try:
             return _plan_traced(traced, self.settings)
-        except (InfeasibleBudget, TargetUnavailable, ValueError, TypeError):
+        except FATAL:
             raise
-        except (
-            planners.PlanningError,
-            CompilerDied,
-            NotImplementedError,
-            RuntimeError,
-            NameError,
-        ) as e:
+        except (planners.PlanningError, RuntimeError, NameError) as e:
             _warn(f"No plan was made ({type(e).__name__}: {e}); the function runs as it is.")
             return None
 
@@ -332,18 +337,28 @@ def _analyzed(traced: Traced, target: str, pins: Pins):
 
 def _plan_traced(traced: Traced, settings: Settings) -> Plan:
     """The settled plan of a traced function: from the disk, from process 0, or made now."""
+    fingerprint = _trace.fingerprint(traced.program, traced.derivative)
+    make = functools.partial(_found_or_made, traced, settings, fingerprint)
+    made = _multihost.from_first_process(make, FATAL)
+    if made.fingerprint != fingerprint:
+        raise PlanMismatch(
+            "Process 0 has planned another function than this process: every process of a job "
+            "must trace the same functions in the same order."
+        )
+    return made
+
+
+def _found_or_made(traced: Traced, settings: Settings, fingerprint: str) -> Plan:
     target = resolve_target(settings.target)
-    key = _cache.key_of(_dependencies(traced, settings, target))
     use_disk = settings.cache and settings.planner is None and _cache.is_enabled()
-    found = _cache.read(key) if use_disk else None
-    if found is not None and found.fingerprint == _trace.fingerprint(
-        traced.program, traced.derivative
-    ):
+    if not use_disk:
+        return _settle(traced, settings, target)
+    key = _cache.key_of(_dependencies(traced, settings, target, fingerprint))
+    found = _cache.read(key)
+    if found is not None and found.fingerprint == fingerprint:
         return found
-    made = _multihost.from_first_process(lambda: _settle(traced, settings, target))
-    log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
-    if use_disk:
-        _cache.write(key, made)
+    made = _settle(traced, settings, target)
+    _cache.write(key, made)
     return made
 
 
@@ -356,22 +371,39 @@ def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
         )
 
     planner = settings.planner or planners.Stages(time_limit=settings.time_limit)
+    if not hasattr(planner, "prepare"):
+        planner = functools.partial(_replayed, planner)
     settling = Settling(traced, target, planner, settings.pins, settings.verify)
-    return settling.plan(budget, settings.reserved)
+    made = settling.plan(budget, settings.reserved)
+    log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
+    return made
 
 
-def _dependencies(traced: Traced, settings: Settings, target: Target) -> tuple[Any, ...]:
+def _replayed(planner: Callable[[planners.Graph, int], Any], graph: planners.Graph, budget: int):
+    """The answer of somebody's planner, which is not believed before it is replayed."""
+    decisions = planner(graph, budget)
+    if not isinstance(decisions, planners.Plan):
+        raise TypeError(f"`planner` must return a `planners.Plan`; got {decisions!r}.")
+    planners.replay(graph, decisions)
+    return decisions
+
+
+def _dependencies(
+    traced: Traced, settings: Settings, target: Target, fingerprint: str
+) -> tuple[Any, ...]:
     """All that a settled plan depends on."""
     from . import __version__
 
     return (
         __version__,
         jax.__version__,
-        _trace.fingerprint(traced.program, traced.derivative),
+        compiler_version(target),
+        os.environ.get("XLA_FLAGS", ""),
+        fingerprint,
         [str(getattr(aval, "sharding", None)) for aval in traced.avals],
-        dataclasses.astuple(settings)[:4],
-        settings.time_limit,
-        settings.verify,
+        (settings.budget, settings.reserved, settings.time_limit, settings.verify),
+        # What the pins mean here: names are no part of the fingerprint.
+        sorted(_pins.find(traced.program, settings.pins).items()),
         target.name,
         usable_bytes(target) if settings.budget == "auto" else None,
     )

@@ -34,7 +34,7 @@ def read(key: str) -> Plan | None:
     """The plan kept under `key`; None where there is none that can be trusted."""
     try:
         return plan_from_json(_path(key).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

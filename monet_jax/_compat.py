@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src.core import trace_state_clean
+from jax._src.core import trace_ctx
 from jax.extend import core, source_info_util
 
 Jaxpr = core.Jaxpr
@@ -75,9 +75,16 @@ def key_implementation(aval: Any) -> str:
 
 def is_batch_tracer(x: Any) -> bool:
     """Whether `x` is traced by `vmap`, whose axis size the traced function cannot see."""
-    return isinstance(x, jax.core.Tracer) and type(x).__name__ == "BatchTracer"
+    while isinstance(x, jax.core.Tracer):
+        if type(x).__name__ == "BatchTracer":
+            return True
+        x = getattr(x, "primal", None)  # below a derivative, as in `vmap(grad(f))`
+    return False
 
 
-def nothing_is_traced() -> bool:
-    """Whether no transformation is under way, so that no gradient can be taken."""
-    return trace_state_clean()
+def no_gradient_is_taken() -> bool:
+    """Whether no transformation is under way but `vmap`, so that no gradient can be taken."""
+    trace = trace_ctx.trace
+    while type(trace).__name__ == "BatchTrace":
+        trace = trace.parent_trace
+    return type(trace).__name__ == "EvalTrace"

@@ -1,7 +1,10 @@
 """What an equation costs: FLOPs of products, instructions, and seconds by a roofline.
 
-The roofline model: an op takes the longer of its arithmetic at the device's peak and its memory
-traffic at the device's bandwidth (Williams et al., CACM 2009). It ranks ops; it is not a clock.
+The roofline model (Williams et al., CACM 2009) bounds an op's time from below by its arithmetic at
+the device's peak and by its memory traffic at the device's bandwidth. Here the two are added rather
+than overlapped, and products run at the share of their peak that networks' shapes usually reach:
+of two recomputations that spare the same bytes, the one without products is the cheaper. It ranks
+ops; it is not a clock.
 """
 
 import dataclasses
@@ -15,6 +18,8 @@ from ._program import Equation, aval_nbytes
 
 #: Trips charged to a loop whose length is not known before it runs.
 UNKNOWN_TRIPS = 1
+#: The share of the matrix units' peak that products are charged at.
+MATMUL_EFFICIENCY = 0.2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,18 +30,21 @@ class Roofline:
         matmul_flops_per_second: dtype name -> peak of products; "float32" must be there.
         vector_flops_per_second: peak of elementwise work.
         bandwidth_bytes_per_second: of the device's main memory.
+        copies_convolution_operands: whether the compiler brings operands of convolutions into one
+            layout by copying them, as XLA:CPU does.
     """
 
     matmul_flops_per_second: dict[str, float]
     vector_flops_per_second: float
     bandwidth_bytes_per_second: float
+    copies_convolution_operands: bool = False
 
     def seconds(self, work: "Work", moved_bytes: int) -> float:
         """Seconds of an op with this work that reads and writes `moved_bytes`."""
         peak = self.matmul_flops_per_second
-        matmul = work.flops / peak.get(work.dtype, peak["float32"])
+        matmul = work.flops / (MATMUL_EFFICIENCY * peak.get(work.dtype, peak["float32"]))
         vector = work.instructions / self.vector_flops_per_second
-        return max(matmul + vector, moved_bytes / self.bandwidth_bytes_per_second)
+        return matmul + vector + moved_bytes / self.bandwidth_bytes_per_second
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,6 +132,16 @@ def _conv_flops(eqn: Any) -> int:
     return 2 * math.prod(result) * features_in * window // dilation
 
 
-def traffic_bytes(avals: Iterable[Any]) -> int:
-    """Bytes that an op moves when it reads or writes each of these arrays once."""
-    return sum(aval_nbytes(aval) for aval in avals)
+def workspace_bytes(equation: Equation, roofline: Roofline) -> int:
+    """Bytes that an equation needs only while it runs: operands of convolutions in another layout.
+
+    XLA:CPU convolves batch-first, feature-last; a gradient with respect to a kernel sums over the
+    batch, so its operands stand the other way round.
+    """
+    if equation.primitive != "conv_general_dilated" or not roofline.copies_convolution_operands:
+        return 0
+    lhs, _, _ = equation.eqn.params["dimension_numbers"]
+    if lhs[0] == 0 and lhs[1] == len(lhs) - 1:
+        return 0
+    return sum(aval_nbytes(v.aval) for v in (*equation.eqn.invars, *equation.eqn.outvars))
+

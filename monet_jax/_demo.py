@@ -155,10 +155,12 @@ def run_demo(settings: Settings, console: Console) -> Comparison:
         fit = functools.partial(_fit, model, train, held_back, settings, progress)
         plain = tuple(fit(f"plain, seed {s}", loss, s) for s in range(settings.seeds))
         planned = fit("planned, seed 0", planned_loss, 0)
-    seconds = _step_seconds((loss, planned_loss), params, batch, settings.timed_steps)
-    measured = [_gradient_bytes(f, params, batch) for f in (loss, planned_loss)]
+    timed = _step_seconds((loss, planned_loss), params, batch, settings.timed_steps)
+    plain_bytes, planned_bytes = (_gradient_bytes(f, params, batch) for f in (loss, planned_loss))
     difference = _gradient_difference(loss, planned_loss, params, batch)
-    return Comparison(plan, *measured, plain, planned, difference, *seconds)
+    return Comparison(
+        plan, plain_bytes, planned_bytes, plain, planned, difference, timed[0], timed[1]
+    )
 
 
 def describe(comparison: Comparison) -> str:
@@ -200,7 +202,7 @@ def _digits() -> tuple[Data, Data]:
 
 
 def _loss(model: nn.Module, params: Any, batch: Data) -> jax.Array:
-    logits = model.apply({"params": params}, batch[0])
+    logits: Any = model.apply({"params": params}, batch[0])
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch[1]).mean()
 
 
@@ -244,7 +246,7 @@ def _fit(
         params, state, value = step(params, state, batch)
         losses.append(float(value))
         progress.update(task, advance=1)
-    logits = model.apply({"params": params}, held_back[0])
+    logits: Any = model.apply({"params": params}, held_back[0])
     accuracy = float(jnp.mean(jnp.argmax(logits, axis=-1) == held_back[1]))
     return Run(accuracy, tuple(losses))
 

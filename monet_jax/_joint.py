@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from . import _compat
-from ._costs import Roofline
+from ._costs import Roofline, workspace_bytes
 from ._fusion import Kind, kind_of, must_run_once
 from ._ops import Fusion, Fusions
 from ._program import Equation, Program, flatten, run
@@ -39,6 +39,7 @@ class LocalOp:
         seconds, flops: of the equation and everything fused into it.
         forward: whether it belongs to the forward pass.
         recomputable: whether it may run again.
+        workspace_bytes: bytes that it needs only while it runs.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
     """
 
@@ -49,6 +50,7 @@ class LocalOp:
     flops: int
     forward: bool
     recomputable: bool
+    workspace_bytes: int = 0
     reused_bytes: int = 0
 
 
@@ -169,6 +171,7 @@ class _Reader:
             fusion.work.flops,
             bool(is_primal) and not self.backward.intersection(outputs),
             not any(must_run_once(e) for e in (equation, *fusion.fused)),
+            workspace_bytes(equation, self.roofline),
         )
 
 

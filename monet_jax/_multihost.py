@@ -14,13 +14,22 @@ from ._plan import Plan, plan_from_json
 
 #: Processes exchange arrays of one size, so the text is preceded by its length.
 _HEADER = 8 + 32
+#: The first character of a message: a plan, or an error of process 0.
+_MADE, _FATAL, _FAILED = "P", "V", "R"
 
 
-def from_first_process(make: Callable[[], Plan]) -> Plan:
+class FirstProcessFailed(ValueError):
+    """Process 0 could not plan, for a reason that its own error names."""
+
+
+def from_first_process(
+    make: Callable[[], Plan], fatal: tuple[type[BaseException], ...] = ()
+) -> Plan:
     """The plan that process 0 makes.
 
     Raises:
-        RuntimeError: process 0 could not plan, or its plan arrived damaged.
+        FirstProcessFailed: process 0 raised one of the `fatal` errors.
+        RuntimeError: it raised another, or its plan arrived damaged.
     """
     if jax.process_count() == 1:
         return make()
@@ -28,15 +37,15 @@ def from_first_process(make: Callable[[], Plan]) -> Plan:
         return _receive()
     try:
         plan = make()
-    except BaseException:
-        _broadcast(np.zeros(_HEADER, np.uint8))
+    except BaseException as error:
+        _send((_FATAL if isinstance(error, fatal) else _FAILED) + str(error))
         raise
-    _send(plan)
+    _send(_MADE + plan.to_json())
     return plan
 
 
-def _send(plan: Plan) -> None:
-    text = plan.to_json().encode()
+def _send(message: str) -> None:
+    text = message.encode()
     header = len(text).to_bytes(8, "big") + hashlib.sha256(text).digest()
     _broadcast(np.frombuffer(header, np.uint8))
     _broadcast(np.frombuffer(text, np.uint8))
@@ -44,15 +53,16 @@ def _send(plan: Plan) -> None:
 
 def _receive() -> Plan:
     header = _broadcast(np.zeros(_HEADER, np.uint8)).tobytes()
-    size = int.from_bytes(header[:8], "big")
-    if not size:
-        raise RuntimeError("Process 0 could not make a plan; its own error says why.")
-    text = _broadcast(np.zeros(size, np.uint8)).tobytes()
+    text = _broadcast(np.zeros(int.from_bytes(header[:8], "big"), np.uint8)).tobytes()
     if hashlib.sha256(text).digest() != header[8:]:
         raise RuntimeError(
             "The plan of process 0 arrived damaged. Check the network and try again."
         )
-    return plan_from_json(text.decode())
+    kind, content = text.decode()[0], text.decode()[1:]
+    if kind == _MADE:
+        return plan_from_json(content)
+    failure = FirstProcessFailed if kind == _FATAL else RuntimeError
+    raise failure(f"Process 0 could not make a plan: {content}")
 
 
 def _broadcast(data: np.ndarray) -> np.ndarray:

@@ -195,7 +195,7 @@ def plan_from_json(text: str) -> Plan:
         raise ValueError(f'need a JSON object with "format": {FORMAT}; make the plan again')
     decisions = data.pop("decisions", None)
     fields = _checked(data, Plan, skip=("decisions",))
-    return Plan(
+    made = Plan(
         decisions=None if decisions is None else planners.plan.plan_from_json(decisions),
         **fields
         | {
@@ -205,6 +205,19 @@ def plan_from_json(text: str) -> Plan:
             "cheaper": fields["cheaper"] and tuple(fields["cheaper"]),
         },
     )
+    _check_regions(made)
+    return made
+
+
+def _check_regions(plan: Plan) -> None:
+    """That the regions cover the stages in order, and save values that the plan lists."""
+    regions = plan.decisions.regions if plan.decisions else ()
+    covered = [s for region in regions for s in range(region.first, region.last + 1)]
+    if plan.decisions and covered != list(range(len(plan.stages))):
+        raise ValueError(f"its regions cover the stages {covered} of {len(plan.stages)}")
+    saved = {name for region in regions for inner in region.walk() for name in inner.saved}
+    if unknown := saved - {row.name for row in plan.values}:
+        raise ValueError(f"its regions save {sorted(unknown)}, which are no values of the plan")
 
 
 def _row(data: Any, cls: type) -> dict[str, Any]:
@@ -227,13 +240,17 @@ def _checked(data: Any, cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]
 def _is_of(value: Any, kind: str) -> bool:
     if value is None:
         return "None" in kind
-    if kind.startswith("tuple"):  # JSON has lists only
-        return isinstance(value, list)
+    if kind.startswith("tuple["):  # JSON has lists only
+        kinds = kind[len("tuple[") : kind.index("]")].split(", ")
+        if not isinstance(value, list):
+            return False
+        kinds = kinds[:1] * len(value) if kinds[-1] == "..." else kinds
+        return len(kinds) == len(value) and all(map(_is_of, value, kinds))
     if kind.startswith("int"):
         return isinstance(value, int) and not isinstance(value, bool)
     if kind == "float":
         return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(value, str)
+    return isinstance(value, Mapping if kind.endswith("Row") else str)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -71,9 +71,8 @@ def describe_values(origins: Origins, names: Iterable[str]) -> str:
         equation = writer[number]
         where = _compat.source_of(equation.eqn) or "unknown source"
         size = format_bytes(origins.program.nbytes(number))
-        parts.append(
-            f"`{equation.primitive}` {origins.program.avals[number].str_short()} ({size}) at {where}"
-        )
+        shape = origins.program.avals[number].str_short()
+        parts.append(f"`{equation.primitive}` {shape} ({size}) at {where}")
     return "; ".join(parts) or "gradients only"
 
 

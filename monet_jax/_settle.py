@@ -39,10 +39,12 @@ GOOD_USE = 0.97
 MAX_ROUNDS = 6
 #: Steps of the search, at most; a step that meets a plan again compiles nothing.
 MAX_STEPS = 14
+#: Full compilations on a target whose trials are compiled in part.
+FULL_ROUNDS = 3
 #: The search ends when this fraction of the budget is all that is undecided.
 ENOUGH = 0.01
 #: Times that the planner's budget is corrected by the model of the assignment, for one step.
-MODEL_ROUNDS = 4
+MODEL_ROUNDS = 8
 
 
 class InfeasibleBudget(ValueError):
@@ -143,10 +145,31 @@ class Settling:
         room = total - reserved_bytes
         best = None
         if self.unplanned.total_bytes > room or self.pins:
-            best = self._search(room - self.fixed_bytes, reserved_bytes)
+            best = self._verified(room - self.fixed_bytes, reserved_bytes)
         seconds = time.perf_counter() - started
         rounds = len(self.trials) - known
         return self._plan(total, reserved_bytes, best, seconds, rounds)
+
+    def _verified(self, room: int, reserved_bytes: int) -> _Trial:
+        """The fastest trial that fits, by a full compilation.
+
+        Trials on a TPU are compiled up to code generation only, which is quick and a few percent
+        off; what is settled on is compiled in full, and the search repeated with what that shows.
+        """
+        within = room
+        for _ in range(FULL_ROUNDS):
+            best = self._search(within, reserved_bytes)
+            if best.figures is None or self.target.platform != "tpu":
+                return best
+            full = self._compile(transform(self.origins, best.decisions), fast=False)
+            best = dataclasses.replace(best, figures=full)
+            self.trials[best.decisions.regions] = best
+            if self._temp_bytes(best) <= room:
+                return best
+            within -= self._temp_bytes(best) - within
+        minimum = self.fixed_bytes + self._temp_bytes(best) + reserved_bytes
+        wanted = self.fixed_bytes + room + reserved_bytes
+        raise InfeasibleBudget(self._infeasible_message(best, wanted, minimum), minimum)
 
     def _search(self, room: int, reserved_bytes: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes."""
@@ -185,20 +208,30 @@ class Settling:
         """The fastest plan whose modelled temporaries are within `wanted`, as far as is known.
 
         The planner bounds the peak of live values; what of them shares the memory of results is
-        known only for a finished plan, so its budget is raised by as much.
+        known only for a finished plan, so its budget is searched for.
         """
-        best, budget = None, wanted
+        best, low, high, budget = None, 0, None, max(wanted, 0)
         for _ in range(MODEL_ROUNDS):
             try:
-                decisions = self._search_space.fastest(max(budget, 0))
-            except planners.InfeasibleBudget:
-                break
+                decisions = self._search_space.fastest(budget)
+            except planners.InfeasibleBudget as error:
+                low, budget = max(low, budget), max(error.minimum_bytes, budget + 1)
+                if high is not None and budget >= high:
+                    break
+                continue
             modelled = self._modelled(decisions.regions)
-            if modelled <= wanted and (best is None or decisions.seconds < best.seconds):
-                best = decisions
-            if 0.98 * wanted <= modelled <= wanted or decisions.seconds <= self.graph.seconds:
+            if modelled <= wanted:
+                low = max(low, budget)
+                if best is None or decisions.seconds < best.seconds:
+                    best = decisions
+                if modelled >= 0.98 * wanted or decisions.seconds <= self.graph.seconds:
+                    break
+            else:
+                high = min(budget, high or budget)
+            guess = budget + wanted - modelled
+            budget = guess if high is None or low < guess < high else (low + high) // 2
+            if high is not None and high - low < ENOUGH * wanted:
                 break
-            budget += wanted - modelled
         return best
 
     def _fastest_within(self, room: int) -> _Trial | None:
@@ -270,8 +303,9 @@ class Settling:
     def _modelled(self, regions: tuple[Region, ...]) -> int:
         return predicted_temp_bytes(self.graph, regions, self.origins.output_bytes)
 
-    def _compile(self, function: FlatFunction) -> CompiledBytes:
-        return compile_bytes(*step_to_compile(self.traced, function), target=self.target)
+    def _compile(self, function: FlatFunction, fast: bool = True) -> CompiledBytes:
+        step = step_to_compile(self.traced, function)
+        return compile_bytes(*step, target=self.target, fast=fast)
 
     def _plan(
         self, budget: int, reserved: int, best: _Trial | None, seconds: float, rounds: int
@@ -332,14 +366,12 @@ def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..
 
 def roofline_of(target: Target) -> Roofline:
     """The peaks of a target."""
+    half = target.matmul_flops_per_second(2)
     return Roofline(
-        {
-            "float32": target.matmul_flops_per_second(4),
-            "bfloat16": target.matmul_flops_per_second(2),
-            "float16": target.matmul_flops_per_second(2),
-        },
+        {"float32": target.matmul_flops_per_second(4), "bfloat16": half, "float16": half},
         target.flops_per_second,
         target.bandwidth_bytes_per_second,
+        copies_convolution_operands=target.platform == "cpu",
     )
 
 

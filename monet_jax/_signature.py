@@ -6,8 +6,9 @@ arguments named by `static_argnums` and `static_argnames`.
 """
 
 import dataclasses
+import enum
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,13 +21,21 @@ class Options:
 
     Attributes:
         argnums: positions of the arguments to differentiate.
+        argnames: their names, where the function has them.
         static_argnums: positions of arguments that are not arrays.
         static_argnames: names of such arguments.
+        given: `argnums`, `static_argnums` and `static_argnames` as the user gave them.
     """
 
     argnums: tuple[int, ...]
+    argnames: tuple[str, ...]
     static_argnums: tuple[int, ...]
     static_argnames: tuple[str, ...]
+    given: tuple[Any, Any, Any]
+
+    def of(self, fun: Callable[..., Any]) -> "Options":
+        """The same options for another function: a bound method, say, which lacks `self`."""
+        return make_options(fun, *self.given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,20 +60,38 @@ def make_options(fun: Callable[..., Any], argnums, static_argnums, static_argnam
 
     Raises:
         TypeError: an option is not an int, a str, or a sequence of them.
-        ValueError: an argument is both static and differentiated.
+        ValueError: an argument is both static and differentiated, or does not exist.
     """
     nums = _as_tuple("argnums", argnums, int)
     static = set(_as_tuple("static_argnums", static_argnums, int))
     names = set(_as_tuple("static_argnames", static_argnames, str))
-    positional = _positional_names(fun)
-    static |= {n for n, name in enumerate(positional) if name in names}
-    names |= {positional[n] for n in static if -len(positional) <= n < len(positional)}
     if overlap := set(nums) & static:
+        raise _both(sorted(overlap))
+    positional, is_open = _positional_names(fun)
+    if not is_open and len(_named(positional, nums)) < len(nums):
         raise ValueError(
-            f"Arguments {sorted(overlap)} are in both `argnums` and `static_argnums`; "
-            "a static argument has no gradient. Remove them from one of the two."
+            f"`argnums` is {argnums!r}, but the positional arguments are only {positional}."
         )
-    return Options(nums, tuple(sorted(static)), tuple(sorted(names)))
+    static |= {n for n, name in enumerate(positional) if name in names}
+    names |= set(_named(positional, static))
+    return Options(
+        nums,
+        tuple(_named(positional, nums)),
+        tuple(sorted(static)),
+        tuple(sorted(names)),
+        (argnums, static_argnums, static_argnames),
+    )
+
+
+def _both(places: Sequence[Any]) -> ValueError:
+    return ValueError(
+        f"Arguments {places} are in both `argnums` and `static_argnums` (or `static_argnames`); "
+        "a static argument has no gradient. Remove them from one of the two."
+    )
+
+
+def _named(positional: Sequence[str], places: Iterable[int]) -> list[str]:
+    return [positional[n] for n in places if -len(positional) <= n < len(positional)]
 
 
 def _as_tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
@@ -76,13 +103,15 @@ def _as_tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _positional_names(fun: Callable[..., Any]) -> list[str]:
+def _positional_names(fun: Callable[..., Any]) -> tuple[list[str], bool]:
+    """The names of the positional arguments, and whether there may be more of them."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):  # builtins have no signature
-        return []
+        return [], True
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters if p.kind in kinds]
+    is_open = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    return [p.name for p in parameters if p.kind in kinds], is_open
 
 
 def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
@@ -90,26 +119,35 @@ def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any])
 
     Raises:
         TypeError: a static argument is not hashable.
+        ValueError: an argument is both static and differentiated.
     """
-    static_args = {n % len(args) for n in options.static_argnums if -len(args) <= n < len(args)}
-    differentiated_args = {n % len(args) for n in options.argnums if -len(args) <= n < len(args)}
-    static_kwargs = set(kwargs) & set(options.static_argnames)
-    parts = [(n, arg, n in static_args) for n, arg in enumerate(args)]
-    parts += [(k, kwargs[k], k in static_kwargs) for k in sorted(kwargs)]
+    static = _places(args, kwargs, options.static_argnums, options.static_argnames)
+    differentiated = _places(args, kwargs, options.argnums, options.argnames)
+    if overlap := static & differentiated:
+        raise _both(sorted(overlap, key=str))
+    parts = [(n, arg, n in static) for n, arg in enumerate(args)]
+    parts += [(k, kwargs[k], k in static) for k in sorted(kwargs)]
     leaves, flags, described, templates = [], [], [], []
     for place, value, is_static in parts:
         flat, tree = ([value], None) if is_static else jax.tree.flatten(value)
         slots = [_STATIC if is_static or not is_traced(leaf) else _TRACED for leaf in flat]
-        templates.append((place, tree, [_Hole if s is _TRACED else x for s, x in zip(slots, flat)]))
+        filled = [_Hole if s is _TRACED else x for s, x in zip(slots, flat, strict=True)]
+        templates.append((place, tree, filled))
         for slot, leaf in zip(slots, flat, strict=True):
             if slot is _TRACED:
                 leaves.append(leaf)
-                flags.append(place in differentiated_args)
+                flags.append(place in differentiated)
                 described.append(describe(leaf))
             else:
                 described.append(_hashable(place, leaf))
         described.append((place, tree))
     return Call(tuple(leaves), tuple(flags), tuple(described), _rebuilder(templates))
+
+
+def _places(args, kwargs, positions: Iterable[int], names: Iterable[str]) -> set[int | str]:
+    """Where arguments stand in a call: by position or by keyword."""
+    count = len(args)
+    return {n % count for n in positions if -count <= n < count} | (set(kwargs) & set(names))
 
 
 class _Hole:
@@ -121,9 +159,11 @@ _STATIC, _TRACED = object(), object()
 
 def is_traced(leaf: Any) -> bool:
     """Whether a leaf is an array, a key, a tracer, its description, or a number."""
-    if isinstance(leaf, bool):
+    if isinstance(leaf, bool | str | bytes | enum.Enum):
         return False
-    if isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind not in "OSUMm"  # objects, text and dates; bfloat16 is a "V"
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return True
     return isinstance(leaf, int | float | complex)
 

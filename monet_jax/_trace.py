@@ -43,7 +43,8 @@ def trace(fun: Callable[..., Any], call: Call) -> Traced:
     def flat(inputs: Sequence[Any]) -> list[Any]:
         args, kwargs = call.rebuild(inputs)
         outputs, tree = jax.tree.flatten(fun(*args, **kwargs))
-        arrays = [is_traced(x) for x in outputs]
+        # Python's own numbers are returned as they are, like all that is no array.
+        arrays = [is_traced(x) and hasattr(x, "dtype") for x in outputs]
         shape["tree"] = tree
         shape["fixed"] = [None if a else x for a, x in zip(arrays, outputs, strict=True)]
         shape["arrays"] = arrays
@@ -70,7 +71,8 @@ def trace(fun: Callable[..., Any], call: Call) -> Traced:
 def fingerprint(program: Program, derivative: Differentiation) -> str:
     """A hash of what a plan depends on: primitives, dataflow, shapes and dtypes.
 
-    It holds across JAX versions that trace the function to the same equations.
+    The bodies of loops, branches and calls count; other parameters of equations do not, since JAX
+    renames them. So it holds across JAX versions that trace the function to the same equations.
     """
     digest = hashlib.sha256()
     for i in (*program.inputs, *program.constants):
@@ -78,10 +80,30 @@ def fingerprint(program: Program, derivative: Differentiation) -> str:
     for e in program.equations:
         operands = [i if isinstance(i, int) else i.aval.str_short() for i in e.inputs]
         results = [(i, program.avals[i].str_short()) for i in e.outputs]
-        digest.update(f"{e.primitive}{operands}{results};".encode())
+        bodies = [_describe_body(body) for body in _compat.subjaxprs(e.eqn)]
+        digest.update(f"{e.primitive}{operands}{results}{bodies};".encode())
     digest.update(repr([i if isinstance(i, int) else "" for i in program.outputs]).encode())
     digest.update(repr(derivative.outputs).encode())
     return digest.hexdigest()
+
+
+def _describe_body(jaxpr: Any) -> str:
+    """The equations of an inner jaxpr as text: primitives, dataflow, shapes and dtypes."""
+    constvars, _, invars = _compat.jaxpr_inputs(jaxpr)
+    numbers: dict[Any, int] = {}
+
+    def text(atom: Any) -> str:
+        is_literal = isinstance(atom, _compat.Literal)
+        number = "" if is_literal else numbers.setdefault(atom, len(numbers))
+        return f"{number}:{atom.aval.str_short()}"
+
+    parts = [f"{[text(var) for var in (*constvars, *invars)]}"]
+    for eqn in jaxpr.jaxpr.eqns:
+        operands, results = [text(a) for a in eqn.invars], [text(a) for a in eqn.outvars]
+        bodies = [_describe_body(body) for body in _compat.subjaxprs(eqn)]
+        parts.append(f"{eqn.primitive.name}{operands}{results}{bodies}")
+    parts.append(f"{[text(a) for a in jaxpr.jaxpr.outvars]}")
+    return ";".join(parts)
 
 
 def difference(program: Program, equations: int, inputs: Sequence[str]) -> str:
@@ -94,7 +116,10 @@ def difference(program: Program, equations: int, inputs: Sequence[str]) -> str:
         return f"it takes `{pairs[0][0]}` where the plan's took `{pairs[0][1]}`"
     if len(program.equations) != equations:
         return f"it has {len(program.equations)} equations, the plan's had {equations}"
-    return "its equations differ in primitive, shape or order"
+    return (
+        "its equations differ in primitive, shape or order, or its gradient is taken with respect "
+        "to other arguments (`argnums`)"
+    )
 
 
 def describe_inputs(program: Program) -> tuple[str, ...]:
@@ -102,16 +127,6 @@ def describe_inputs(program: Program) -> tuple[str, ...]:
     return tuple(program.avals[i].str_short() for i in program.inputs)
 
 
-def has_effects(program: Program) -> bool:
-    """Whether running the program would be noticed outside: prints, callbacks, references."""
-    return any(e.eqn.effects for e in program.equations)
-
-
-def uses_named_axis(error: Exception) -> bool:
-    """Whether an error says that a program needs a mapped axis of an outer transformation."""
-    return isinstance(error, NameError) and "axis name" in str(error)
-
-
-def is_batched(call: Call) -> bool:
-    """Whether some leaf is seen through `vmap`, which hides the size of its axis."""
-    return any(_compat.is_batch_tracer(leaf) for leaf in call.leaves)
+def is_batched(traced: Traced, call: Call) -> bool:
+    """Whether something is seen through `vmap`, which hides the size of its axis."""
+    return any(_compat.is_batch_tracer(x) for x in (*call.leaves, *traced.constants))

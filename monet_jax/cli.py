@@ -80,8 +80,8 @@ def plan(
             kwargs=keywords,
             budget=parse_budget_option(budget),
             target=target,
-            argnums=tuple(int(n) for n in argnums.split(",")),
-            reserved=_bytes_of(reserved),
+            argnums=_positions(argnums),
+            reserved=_reserved_bytes(reserved),
         )
         if out is not None:
             made.save(out)
@@ -141,20 +141,24 @@ def parse_budget_option(text: str) -> int | float | str:
         return text
 
 
-def _bytes_of(text: str) -> int:
-    from ._budget import parse_budget
+def _positions(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(n) for n in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f'`--argnums` must be positions, as in "0" or "0,2"; got {text!r}'
+        ) from None
+
+
+def _reserved_bytes(text: str) -> int:
+    from ._budget import parse_budget  # the package imports JAX
 
     if text == "0":
         return 0
-    return parse_budget(
-        parse_budget_option(text) if text.isdigit() else text,
-        unplanned_bytes=_no_share,
-        target_memory=_no_share,
-    )
-
-
-def _no_share() -> int:
-    raise ValueError('`--reserved` must be bytes or an amount such as "2GiB"')
+    given = parse_budget_option(text)
+    if isinstance(given, float) or given == "auto":
+        raise ValueError(f'`--reserved` must be bytes or an amount such as "2GiB"; got {text!r}')
+    return parse_budget(given, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
 
 
 def _arguments(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import jax
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -89,7 +90,7 @@ def test_an_infeasible_budget_exits_with_2_and_names_the_minimum(run):
         (("plan", "train_here.loss", *PLAN[2:], "--budget", "0.5"), "module:function"),
         (("plan", "train_here:lost", *PLAN[2:], "--budget", "0.5"), "lost"),
         ((*PLAN[:3], "train_here:a_list", *PLAN[4:], "--budget", "0.5"), "tuple"),
-        (("bench", "alexnet"), "unknown model 'alexnet'"),
+        (("bench", "alexnet"), "unknown models 'alexnet'"),
         (("bench", "mlp", "--scale", "huge"), "unknown scale 'huge'"),
         (("bench", "mlp", "--budgets", "some"), "unknown budgets 'some'"),
     ],
@@ -126,8 +127,10 @@ def test_demo_keeps_its_budget_and_its_gradients():
     assert "Test accuracy" in text and str(found.plan) in text
 
 
-def test_bench_keeps_every_budget(run, tmp_path):
-    pytest.importorskip("flax")
+def test_bench_keeps_every_budget(run, tmp_path, monkeypatch):
+    cells = pytest.importorskip("monet_jax.bench._cells")
+    monkeypatch.setattr(cells, "SHARES", (0.6,))
+    monkeypatch.setattr(cells, "FREE_STEPS", 1)
     out = tmp_path / "bench.json"
     result = run("bench", "mlp", "--scale", "tiny", "--measure", "--out", out, "--json")
     assert result.exit_code == 0, result.output
@@ -137,29 +140,24 @@ def test_bench_keeps_every_budget(run, tmp_path):
     assert not [row for row in rows if row["status"] == "error"]
     ours = [row for row in rows if row["kind"] == "ours" and row["status"] == "ok"]
     assert all(row["total_bytes"] <= row["budget_bytes"] for row in ours)
-    assert {row["budget"] for row in ours} == {"baseline", "temps", "minimum", "free"}
+    assert {"baseline", "temps", "minimum"} <= {row["budget"] for row in ours}
     assert all(row["measured_seconds"] > 0 for row in rows if row["status"] == "ok")
     holds = {claim["title"]: claim["holds"] for claim in data["claims"]}
     assert holds["2. budgets are kept as compiled"]
     assert holds["2. minimum budgets work, 97 % of them do not"]
+    assert_users_get_it(next(row for row in ours if row["budget"] == "temps"))
 
 
-def test_bench_bytes_are_those_of_the_function_that_a_user_gets():
-    cells = pytest.importorskip("monet_jax.bench._cells")
-    import jax
-
+def assert_users_get_it(row):
+    """A bench's plan has the bytes of the function that a user gets for that budget."""
     from monet_jax import _compile, _targets, zoo
 
-    target = _targets.resolve_target("cpu")
-    cell = cells.Cell("mlp", "tiny", target)
-    (row,) = [p.row for p in cell.programs(frozenset({"temps"})) if p.row.program == "ours @ 60%"]
-    problem = zoo.build("mlp", scale="tiny")
-    plan = monet_jax.plan(problem.loss, *problem.args, budget=row.budget_bytes, cache=False)
+    problem = zoo.build(row["model"], scale="tiny")
+    plan = monet_jax.plan(problem.loss, *problem.args, budget=row["budget_bytes"], cache=False)
     step = jax.value_and_grad(plan.apply(problem.loss), has_aux=True)
+    target = _targets.resolve_target(row["target"])
     figures = _compile.compile_bytes(step, problem.args, target=target)
-    assert plan.compiled_bytes == figures.total_bytes
-    assert figures.total_bytes <= row.budget_bytes
-    assert row.total_bytes <= row.budget_bytes
+    assert figures.total_bytes == plan.compiled_bytes <= row["budget_bytes"]
 
 
 def bench_rows():

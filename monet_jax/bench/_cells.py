@@ -9,13 +9,11 @@ import planners
 
 from .. import zoo
 from .._compile import CompiledBytes
-from .._gradient import FlatFunction
 from .._measure import StepCosts
 from .._pins import make_pins
 from .._plan import Plan
 from .._settle import InfeasibleBudget, Settling
 from .._targets import Target
-from .._trace import Traced
 from .._transform import transform
 from ._programs import baselines, costs_of, trace_loss, work_of_step
 from ._rows import Row
@@ -37,14 +35,14 @@ class Program:
     Attributes:
       row: what is kept of it.
       key: equal for equal programs of a model; None where there is no program.
-      traced: the loss.
-      function: what runs it.
+      traced: the loss, as `Traced`.
+      function: the `FlatFunction` that runs it.
     """
 
     row: Row
     key: Any = None
-    traced: Traced | None = None
-    function: FlatFunction | None = None
+    traced: Any = None
+    function: Any = None
 
 
 class Cell:
@@ -148,6 +146,7 @@ class Cell:
 
     def _outcome(self, plan: Plan) -> dict[str, Any]:
         """What a row keeps of a plan."""
+        assert plan.compiled_bytes is not None  # the search verifies every plan
         temp = plan.compiled_bytes - self._fixed_bytes
         predicted = plan.predicted_bytes - self._fixed_bytes
         return {

@@ -122,7 +122,7 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row, Row]]:
     """Ours at a baseline's bytes, that baseline, and plain."""
     found = []
     for cell in _cells(rows).values():
-        by_name = {r.program: r for r in cell}
+        by_name: dict[str | None, Row] = {r.program: r for r in cell}
         ours = [r for r in cell if r.budget == "baseline"]
         found += [(r, by_name[r.rival], by_name["plain"]) for r in ours]
     return found

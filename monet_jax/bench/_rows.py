@@ -8,6 +8,9 @@ from typing import Any
 #: Raised when the stored fields change their meaning.
 FORMAT = 1
 
+#: An int of bytes or FLOPs or a float, or None; `kind` and `status` of a row say which have it.
+Amount = Any
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
@@ -48,23 +51,23 @@ class Row:
     rival: str | None = None
     status: str = "ok"
     message: str = ""
-    budget_bytes: int | None = None
-    total_bytes: int | None = None
-    temp_bytes: int | None = None
-    flops: int | None = None
-    seconds: float | None = None
-    flops_ratio: float | None = None
-    seconds_ratio: float | None = None
-    measured_seconds: float | None = None
-    planning_seconds: float | None = None
-    rounds: int | None = None
-    overhead: float | None = None
-    gap: float | None = None
-    predicted_temp_bytes: int | None = None
-    prediction_error: float | None = None
-    used: float | None = None
-    cheaper_bytes: int | None = None
-    minimum_budget: int | None = None
+    budget_bytes: Amount = None
+    total_bytes: Amount = None
+    temp_bytes: Amount = None
+    flops: Amount = None
+    seconds: Amount = None
+    flops_ratio: Amount = None
+    seconds_ratio: Amount = None
+    measured_seconds: Amount = None
+    planning_seconds: Amount = None
+    rounds: Amount = None
+    overhead: Amount = None
+    gap: Amount = None
+    predicted_temp_bytes: Amount = None
+    prediction_error: Amount = None
+    used: Amount = None
+    cheaper_bytes: Amount = None
+    minimum_budget: Amount = None
 
     @property
     def cell(self) -> tuple[str, str]:

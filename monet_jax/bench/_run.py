@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import importlib.metadata
 import os
 import platform
 import sys
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 from rich.console import Console
 
 from .. import __version__, zoo
@@ -129,7 +129,7 @@ def _context(request: Request) -> dict[str, Any]:
     return {
         "monet_jax": __version__,
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
         "python": platform.python_version(),
         "compilers": {target.name: compiler_version(target) for target in request.targets},
         "device": str(jax.devices()[0]),

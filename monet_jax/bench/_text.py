@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Sequence
+from typing import Any
 
 from .._budget import format_bytes
 from ..report.text import plain_table, render
@@ -82,5 +83,5 @@ def _cells(row: Row, plain_temp_bytes: int | None) -> tuple[str, ...]:
     )
 
 
-def _milliseconds(seconds: float | None) -> str:
+def _milliseconds(seconds: Any) -> str:
     return "" if seconds is None else f"{1000 * seconds:,.1f} ms"
