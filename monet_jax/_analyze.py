@@ -7,6 +7,7 @@ what the program returns takes no memory of its own, since the compiler counts i
 
 import collections
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ def _key(program: Program, cloned: set[int], stage: Stage) -> str:
         parts.append((e.primitive, [number(i) for i in e.inputs], outputs, _parameters(e.eqn)))
     parts.append([(number(i), i in returned) for i in stage.outputs])
     parts.append([number(i) for i in stage.differentiated_outputs])
-    return repr(parts)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _parameters(eqn: Any) -> str:

@@ -147,7 +147,7 @@ def plan(
     settings = _settings(
         budget, target, operators, reserved, pins, planner, time_limit, verify, cache
     )
-    options = make_options(fun, argnums, static_argnums, static_argnames)
+    options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
     traced = _trace.trace(fun, take_apart(options, args, kwargs or {}))
     return _plan_traced(traced, settings)
 
@@ -169,7 +169,7 @@ def apply(
     Raises:
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
-    options = make_options(fun, argnums, static_argnums, static_argnames)
+    options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
     return _wrap(fun, options, _Fixed(plan, make_pins(pins)))
 
 
@@ -181,6 +181,8 @@ def _settings(
         raise ValueError(f"`operators` must be one of {OPERATORS}; got {operators!r}.")
     if isinstance(reserved, bool) or not isinstance(reserved, int) or reserved < 0:
         raise ValueError(f"`reserved` must be a number of bytes, 0 or more; got {reserved!r}.")
+    if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):
+        raise TypeError(f"`time_limit` must be a number of seconds; got {time_limit!r}.")
     if not time_limit > 0:
         raise ValueError(f"`time_limit` must be a positive number of seconds; got {time_limit!r}.")
     if planner is not None and not callable(planner):
@@ -191,10 +193,14 @@ def _settings(
 
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
-    if not callable(fun):
-        raise TypeError(f"`remat` needs a function; got {fun!r}.")
-    options = make_options(fun, argnums, static_argnums, static_argnames)
+    options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
     return _wrap(fun, options, _Planned(settings))
+
+
+def _checked(fun: Any) -> Callable[..., Any]:
+    if not callable(fun):
+        raise TypeError(f"Only a function can be planned; got {fun!r}.")
+    return fun
 
 
 def _wrap(
@@ -269,6 +275,12 @@ class _Planned:
             return self._plans[key]
 
     def _plan_or_warn(self, traced: Traced) -> Plan | None:
+        if axes := _trace.outer_axes(traced.program):
+            _warn(
+                f"No plan was made: the function uses the mapped axes {axes} of what it is called "
+                "in, so it cannot be compiled alone; it runs as it is."
+            )
+            return None
         try:
             return _plan_traced(traced, self.settings)
         except FATAL:
@@ -410,4 +422,4 @@ def _dependencies(
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, PlanningWarning, stacklevel=4)
+    warnings.warn(message, PlanningWarning, skip_file_prefixes=_compat.INTERNAL)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
+from . import _compat
 from ._plan import Plan, plan_from_json, write_whole
 
 #: Set to anything but "" or "0", this environment variable turns the cache off.
@@ -48,7 +49,7 @@ def write(key: str, plan: Plan) -> None:
         warnings.warn(
             f"The plan could not be kept in `{path.parent}` ({error}); it will be made again in "
             f"the next process. Set {DIRECTORY} to a writable directory, or {DISABLE}=1.",
-            stacklevel=2,
+            skip_file_prefixes=_compat.INTERNAL,
         )
 
 

@@ -4,12 +4,17 @@
 uses `jax`, `jax.lax` and `jax.numpy` only. Seen to work on JAX 0.11.2 and 0.12.0.
 """
 
+import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax._src.core import trace_ctx
 from jax.extend import core, source_info_util
+
+#: A warning is about the line that called, not about the frames of these files between.
+INTERNAL = (os.path.dirname(__file__), os.path.dirname(jax.__file__), contextlib.__file__)
 
 Jaxpr = core.Jaxpr
 JaxprEqn = core.JaxprEqn
@@ -28,13 +33,28 @@ def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any
 
 
 def subjaxprs(eqn: Any) -> list[Any]:
-    """The jaxprs among the parameters of an equation; empty where they are hidden (hijax)."""
+    """The jaxprs among the parameters of an equation, those of a hijax primitive included."""
     found = []
-    for value in eqn.params.values():
+    hidden = getattr(eqn.params.get("_prim"), "params", None) or {}
+    for value in (*eqn.params.values(), *hidden.values()):
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, Jaxpr | core.ClosedJaxpr):
                 found.append(item)
     return found
+
+
+def primitive_name(eqn: Any) -> str:
+    """The name of an equation's primitive."""
+    # With `jax_remat3`, a `checkpoint_name` is a hijax primitive.
+    hidden = eqn.params.get("_prim")
+    return "name" if type(hidden).__name__ == "CheckpointName" else eqn.primitive.name
+
+
+def checkpoint_name_of(eqn: Any) -> str:
+    """The name that a `checkpoint_name` equation gives; "" where it is another equation."""
+    if primitive_name(eqn) != "name":
+        return ""
+    return str(eqn.params["name"] if "name" in eqn.params else eqn.params["_prim"].name)
 
 
 def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
@@ -80,6 +100,11 @@ def is_batch_tracer(x: Any) -> bool:
             return True
         x = getattr(x, "primal", None)  # below a derivative, as in `vmap(grad(f))`
     return False
+
+
+def outer_axes(eqn: Any) -> list[str]:
+    """The mapped axes of outer transformations that an equation uses, as in `psum(x, "i")`."""
+    return [str(e.name) for e in eqn.effects if type(e).__name__ == "NamedAxisEffect"]
 
 
 def no_gradient_is_taken() -> bool:

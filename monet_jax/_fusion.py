@@ -100,8 +100,12 @@ def must_run_once(equation: Equation) -> bool:
     Effects (prints, callbacks, references), and generators whose bits depend on how the program
     is compiled: everything but threefry keys.
     """
-    if equation.eqn.effects:
+    return _runs_once(equation.eqn)
+
+
+def _runs_once(eqn: Any) -> bool:
+    if eqn.effects or eqn.primitive.name in ("rng_bit_generator", "rng_uniform", "pure_callback"):
         return True
-    if equation.primitive == "random_bits":
-        return _compat.key_implementation(equation.eqn.invars[0].aval) != "fry"
-    return equation.primitive in ("rng_bit_generator", "rng_uniform")
+    if eqn.primitive.name == "random_bits":
+        return _compat.key_implementation(eqn.invars[0].aval) != "fry"
+    return any(_runs_once(e) for body in _compat.subjaxprs(eqn) for e in body.jaxpr.eqns)

@@ -145,8 +145,8 @@ class _Reader:
         """Joint value -> primal value, by the names given while tracing."""
         primal: dict[int, int] = {}
         for equation in self.joint.equations:
-            name = str(equation.eqn.params.get("name", ""))
-            if equation.primitive == "name" and name.startswith(_PREFIX):
+            name = _compat.checkpoint_name_of(equation.eqn)
+            if name.startswith(_PREFIX):
                 value = self.fusions.root(equation.outputs[0])
                 if value not in self.backward:
                     primal.setdefault(value, int(name[len(_PREFIX) :]))

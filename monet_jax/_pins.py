@@ -8,6 +8,7 @@ import dataclasses
 import fnmatch
 from collections.abc import Mapping
 
+from . import _compat
 from ._fusion import Kind, kind_of
 from ._program import Program
 
@@ -66,7 +67,7 @@ def _named(program: Program, name: str) -> list[int]:
         if kind_of(equation) is Kind.VIEW and equation.reads:
             roots |= {i: roots.get(equation.reads[0], equation.reads[0]) for i in equation.outputs}
         path = str(equation.name_stack)
-        if equation.primitive == "name" and equation.eqn.params.get("name") == name:
+        if _compat.checkpoint_name_of(equation.eqn) == name != "":
             found += [roots[i] for i in equation.outputs if i in roots]
         elif path and (fnmatch.fnmatch(path, name) or path.startswith(name + "/")):
             found += equation.outputs

@@ -227,7 +227,7 @@ def _row(data: Any, cls: type) -> dict[str, Any]:
 
 def _checked(data: Any, cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
     """`data`, if its keys are the fields of `cls` and its values are of the fields' types."""
-    types = {f.name: str(f.type) for f in dataclasses.fields(cls) if f.name not in skip}
+    types = {f.name: _type_name(f.type) for f in dataclasses.fields(cls) if f.name not in skip}
     if not isinstance(data, Mapping) or set(data) != set(types):
         got = sorted(data) if isinstance(data, Mapping) else type(data).__name__
         raise ValueError(f"a {cls.__name__} has the fields {sorted(types)}; got {got}")
@@ -235,6 +235,10 @@ def _checked(data: Any, cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]
         if not _is_of(data[name], kind):
             raise ValueError(f"`{name}` of a {cls.__name__} must be {kind}; got {data[name]!r}")
     return dict(data)
+
+
+def _type_name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def _is_of(value: Any, kind: str) -> bool:

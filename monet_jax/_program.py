@@ -35,7 +35,7 @@ class Equation:
     @property
     def primitive(self) -> str:
         """The name of the primitive."""
-        return self.eqn.primitive.name
+        return _compat.primitive_name(self.eqn)
 
     @property
     def reads(self) -> tuple[int, ...]:

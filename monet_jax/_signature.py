@@ -170,10 +170,8 @@ def is_traced(leaf: Any) -> bool:
 
 def describe(leaf: Any) -> Hashable:
     """What a trace depends on of a leaf: shape, dtype, weak type, sharding where it is known."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf.shape, str(leaf.dtype), leaf.weak_type, leaf.sharding
-    aval = jax.typeof(leaf)
-    return aval.shape, str(aval.dtype), aval.weak_type, getattr(leaf, "sharding", None)
+    spec = abstract_leaf(leaf)
+    return spec.shape, str(spec.dtype), spec.weak_type, spec.sharding
 
 
 def abstract_leaf(leaf: Any) -> Any:

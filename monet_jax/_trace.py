@@ -127,6 +127,11 @@ def describe_inputs(program: Program) -> tuple[str, ...]:
     return tuple(program.avals[i].str_short() for i in program.inputs)
 
 
+def outer_axes(program: Program) -> list[str]:
+    """The mapped axes of outer transformations without which a program does not compile."""
+    return sorted({axis for e in program.equations for axis in _compat.outer_axes(e.eqn)})
+
+
 def is_batched(traced: Traced, call: Call) -> bool:
     """Whether something is seen through `vmap`, which hides the size of its axis."""
     return any(_compat.is_batch_tracer(x) for x in (*call.leaves, *traced.constants))

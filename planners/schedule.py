@@ -4,8 +4,9 @@ First every forward op runs once, in order. Then the regions' backwards run, las
 
 - *alone*: the backward ops of its stages, last stage first.
 - *checkpointed leaf*: the same, but what a backward op reads of the region's own forward, and
-  which is not saved, is recomputed just before it, from saved values and values of other regions.
-  What was recomputed stays until the region's backward ends.
+  which is not saved, is recomputed from saved values and values of other regions: just before it
+  in a region of one stage, before the region's backward in a larger one, since a compiler is free
+  to run all of it then. What was recomputed stays until the region's backward ends.
 - *nested*: one run of the forward ops that its inner regions' saved values and inputs need, from
   the outer region's saved values; then the inner regions' backwards, last one first.
 """
@@ -66,8 +67,13 @@ def backward_runs(graph: Graph, region: Region, depth: int = 1) -> list[Run]:
     if region.inner:
         return _nested_runs(graph, region, depth)
     held = {graph.index[name] for name in region.saved}
+    stages = range(region.last, region.first - 1, -1)
     found = []
-    for s in range(region.last, region.first - 1, -1):
+    if len(stages) > 1 and not region.alone:
+        # Nothing holds the recomputation of one stage back until another's backward has run.
+        wanted = (i for s in stages for op in graph.stages[s].backward for i in op.inputs)
+        found += _reruns(graph, region, wanted, held, depth)
+    for s in stages:
         for o, op in enumerate(graph.stages[s].backward):
             if not region.alone:
                 found += _reruns(graph, region, op.inputs, held, depth)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from programs import Case
 
-from monet_jax import _costs, _cut, _gradient, _program, _stages, _transform
+from monet_jax import _compat, _costs, _cut, _gradient, _program, _stages, _transform
 from monet_jax._analyze import Origins, analyze
 from planners.errors import InvalidPlan
 from planners.graph import Graph
@@ -272,11 +272,8 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     """Every equation, those of nested jaxprs included."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for value in eqn.params.values():
-            for item in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(item, "jaxpr", item)
-                if hasattr(inner, "eqns"):
-                    yield from equations(inner)
+        for inner in _compat.subjaxprs(eqn):
+            yield from equations(inner.jaxpr)
 
 
 def flops(jaxpr: Any) -> int:

@@ -267,10 +267,9 @@ def _loops():
     """`while_loop` has no reverse derivative: it runs on what needs none."""
 
     def function(w, x, trips):
+        first = lax.stop_gradient(w[0, 0])
         count, _ = lax.while_loop(
-            lambda c: c[1] < 2.0,
-            lambda c: (c[0] + 1, c[1] * 1.5),
-            (0, lax.stop_gradient(w[0, 0]) ** 2 + 1),
+            lambda c: c[1] < 2.0, lambda c: (c[0] + 1, c[1] * 1.5), (0, first**2 + 1)
         )
         power = lax.fori_loop(0, trips, lambda i, a: a + i, jnp.int32(0))
         x = lax.fori_loop(0, 3, lambda i, a: jnp.tanh(a @ w) + i, x)

@@ -1,0 +1,96 @@
+"""Which small network do the tests of the API plan, and what must a planned function equal?"""
+
+import functools as ft
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import planners
+from monet_jax import Plan, _api, _trace
+
+WIDTH, BATCH, DEPTH = 32, 1024, 4
+
+
+def net(params, x):
+    """The loss of a residual network whose activations take most of its memory."""
+    for w in params:
+        x = x + jnp.sin(jnp.sin(x @ w) @ w)
+    return jnp.mean(x**2)
+
+
+@ft.cache
+def args(batch: int = BATCH) -> tuple:
+    """Arguments of `net`."""
+    rng = np.random.default_rng(0)
+    params = [jnp.asarray(rng.normal(size=(WIDTH, WIDTH)), jnp.float32) / 8 for _ in range(DEPTH)]
+    return params, jnp.asarray(rng.normal(size=(batch, WIDTH)), jnp.float32)
+
+
+def specs(batch: int = BATCH, depth: int = DEPTH) -> tuple:
+    """The same as shapes alone."""
+    square = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)
+    return [square] * depth, jax.ShapeDtypeStruct((batch, WIDTH), jnp.float32)
+
+
+def assert_same(got, expected):
+    """Equal structure, shapes and dtypes; floats up to rounding, all else exactly."""
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        if not hasattr(b, "dtype"):
+            assert type(a) is type(b) and a == b
+            continue
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if jax.dtypes.issubdtype(b.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        tolerance = 2e-2 if b.dtype == jnp.bfloat16 else 1e-5
+        a, b = np.asarray(a), np.asarray(b)
+        if jnp.issubdtype(b.dtype, jnp.inexact):
+            a, b = a.astype(np.float64), b.astype(np.float64)
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * np.abs(b).max())
+        else:
+            np.testing.assert_array_equal(a, b)
+
+
+def recomputes(fun, *arguments) -> bool:
+    """Whether the traced gradient of `fun` holds a region that is run again."""
+    return "remat2[" in str(jax.make_jaxpr(fun)(*arguments))
+
+
+def _made(traced, settings, target) -> Plan:
+    """A plan that recomputes all it can; nothing is compiled for it."""
+    time.sleep(0.01)  # other threads may come in
+    graph, _ = _api._analyzed(traced, target.name, settings.pins)
+    return Plan(
+        decisions=planners.save_nothing(graph),
+        fingerprint=_trace.fingerprint(traced.program, traced.derivative),
+        inputs=_trace.describe_inputs(traced.program),
+        equations=len(traced.program.equations),
+        target=target.name,
+        compiler="none",
+        jax_version=jax.__version__,
+        budget_bytes=1,
+        reserved_bytes=0,
+        predicted_bytes=1,
+        compiled_bytes=None,
+        unplanned_bytes=None,
+        base_seconds=graph.seconds,
+        base_flops=0,
+        planning_seconds=0.0,
+        rounds=0,
+    )
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """The functions planned so far; every plan recomputes all it can, and none is compiled."""
+    calls = []
+
+    def settle(traced, settings, target):
+        calls.append(traced)
+        return _made(traced, settings, target)
+
+    monkeypatch.setattr(_api, "_settle", settle)
+    return calls

@@ -1,0 +1,56 @@
+"""The documents: their Python runs as printed, and what they refer to is there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import monet_jax.cli
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_the_python_of_the_readme_runs_in_one_go(tmp_path, monkeypatch):
+    pytest.importorskip("flax")
+    monkeypatch.chdir(tmp_path)
+    source = "\n".join(blocks(ROOT / "README.md", "python"))
+    exec(compile(source, str(ROOT / "README.md"), "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_files_that_a_document_names_exist(path):
+    text = path.read_text()
+    found = re.findall(r"\b(?:tests|docs|monet_jax|planners|notebooks)/[\w./-]*\w", text)
+    found += [link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
+    missing = [x for x in found if not any((base / x).exists() for base in (ROOT, path.parent))]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_commands_that_a_document_prints_exist(path):
+    commands = get_command(monet_jax.cli.app).commands
+    for line in "".join(blocks(path, "sh")).splitlines():
+        for words in re.split(r"&&|\|\|?|;", line.split(" #")[0]):
+            words = shlex.split(words)
+            if words and words[0].endswith("monet-jax"):
+                command = commands[words[1]]
+                options = {option for param in command.params for option in param.opts}
+                assert {w.split("=")[0] for w in words if w.startswith("--")} <= options, line
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    (line,) = [x for x in blocks(ROOT / "README.md", "sh") if "pytest" in x]
+    command = line.split("&&")[-1].strip()
+    assert command.splitlines()[0] in (ROOT / ".ci/run").read_text()
