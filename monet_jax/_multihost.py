@@ -4,6 +4,7 @@ Every process must run the same program, and a solver stopped by its clock need 
 twice. The plan travels as its JSON text, and each process checks its hash.
 """
 
+import concurrent.futures
 import hashlib
 from collections.abc import Callable
 
@@ -68,5 +69,7 @@ def _receive() -> Plan:
 def _broadcast(data: np.ndarray) -> np.ndarray:
     from jax.experimental import multihost_utils  # starts a backend; only jobs that need it pay
 
-    with jax.ensure_compile_time_eval():
-        return np.asarray(multihost_utils.broadcast_one_to_all(data), np.uint8)
+    # A function is being traced, and there no mesh may be set; but traces are a thread's own.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(multihost_utils.broadcast_one_to_all, data).result()
+    return np.asarray(sent, np.uint8)

@@ -177,10 +177,10 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         ValueError: the file is not a stored plan, or is damaged.
         OSError: the file cannot be read.
     """
-    text = Path(path).read_text(encoding="utf-8")
+    data = Path(path).read_bytes()
     try:
-        return plan_from_json(text)
-    except ValueError as error:
+        return plan_from_json(data.decode())
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` does not hold a stored plan: {error}") from error
 
 

@@ -39,6 +39,9 @@ from planners.plan import Region
 #: Left out of some tests for time: they compile slowly, and others have the same features.
 SLOW = {"attention_raw_key", "keys", "conv_norm_relu", "updates", "bfloat16", "ordering"}
 PLANS = 2  # random plans of each named program
+#: Under `jax_remat3` equations inside a checkpoint are hidden from the jaxpr (hijax), and a saved
+#: result does not serve the derivative of its own equation: the plan's FLOPs are a lower bound.
+hidden = pytest.mark.skipif(jax.config.jax_remat3, reason="hijax hides what would be counted")
 EAGER = settings(
     deadline=None,
     database=None,
@@ -273,6 +276,7 @@ def test_effects_run_exactly_as_often_as_before(ordered):
         assert_same(ours, plain, plain)
 
 
+@hidden
 def test_bits_of_an_impure_generator_are_drawn_once():
     f, _, _ = _plain("attention_rbg_key")
 
@@ -292,6 +296,7 @@ def test_bits_of_an_impure_generator_are_drawn_once():
 # ------------------------------------------------------------------------------ plan = program
 
 
+@hidden
 @pytest.mark.parametrize("seed", range(8))
 def test_random_program_has_the_flops_of_its_plan(seed):
     """What a policy names it saves, and nothing else: dots in the gradient = dots by replay."""
@@ -350,7 +355,11 @@ def test_each_kind_of_region_has_the_flops_of_its_plan(kind):
     rng = random.Random(0)
     graph, origins = analyzed(f, rng, 5)
     made = emitted(f, graph, origins, _chain_regions(graph, kind))
-    assert flops(gradient_jaxpr(f, made.function)) == made.replayed.flops
+    found = flops(gradient_jaxpr(f, made.function))
+    if jax.config.jax_remat3:
+        assert found >= made.replayed.flops
+    else:
+        assert found == made.replayed.flops
     once = sum(op.flops for stage in graph.stages for op in stage.forward + stage.backward)
     if kind in ("alone", "all saved"):
         assert made.replayed.flops == once
@@ -386,6 +395,7 @@ def _joint_barriers(f, made):
     return sum({(6, 6), (5, 6)} <= shapes for shapes in found)
 
 
+@hidden
 def test_cotangents_of_a_stage_leave_together(monkeypatch):
     """Each stage's weights and input pass one barrier, whose transpose joins their cotangents."""
     f = _chain()
@@ -402,6 +412,7 @@ def test_cotangents_of_a_stage_leave_together(monkeypatch):
     assert _joint_barriers(f, made) == 0
 
 
+@hidden
 def test_inner_regions_tie_cotangents_alone():
     """A barrier of values would have one input computed again for the sake of another."""
     f = _chain()

@@ -1,0 +1,265 @@
+"""Is a settled plan made once and taken from the disk, or from process 0, after that?"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+from networks import args, assert_same, net, recomputes, specs
+
+import monet_jax
+from monet_jax import _api, _cache, _plan
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "cache"))
+    monkeypatch.delenv(_cache.DISABLE, raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def settlings(monkeypatch):
+    """The plans made, not found."""
+    calls, settle = [], _api._settle
+
+    def counted(*arguments):
+        calls.append(settle(*arguments))
+        return calls[-1]
+
+    monkeypatch.setattr(_api, "_settle", counted)
+    return calls
+
+
+def planned(budget="1GiB", fun=net, given=None, **options):
+    """A plan that takes one compilation."""
+    return monet_jax.plan(fun, *(given or specs()), budget=budget, **options)
+
+
+def files(directory):
+    return [p for p in directory.rglob("*") if p.is_file()]
+
+
+# ------------------------------------------------------------------------------ one process
+
+
+def test_a_plan_is_made_once(directory, settlings):
+    assert planned(0.6) == planned(0.6)
+    assert len(settlings) == 1
+    f = monet_jax.remat(net, budget=0.6)
+    assert_same(jax.grad(f)(*args()), jax.grad(net)(*args()))
+    assert recomputes(jax.grad(f), *args())
+    assert len(settlings) == 1 and len(files(directory)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"budget": "2GiB"},
+        {"given": specs(batch=512)},
+        {"argnums": 1},
+        {"reserved": 1},
+        {"time_limit": 9.0},
+        {"verify": False},
+    ],
+)
+def test_a_plan_for_something_else_is_made_again(change, directory, settlings):
+    planned()
+    planned(**change)
+    assert len(settlings) == len(files(directory)) == 2
+
+
+def test_other_compiler_flags_make_another_plan(directory, settlings, monkeypatch):
+    planned()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")  # read by XLA at its start
+    planned()
+    assert len(settlings) == 2
+
+
+def test_pins_count_by_what_they_mean(directory, settlings):
+    def fun(first, second):
+        def f(w, x):
+            x = checkpoint_name(jnp.sin(x @ w), first)
+            return jnp.mean(checkpoint_name(jnp.sin(x @ w), second) ** 2)
+
+        return f
+
+    given = jnp.ones((8, 8)), jnp.ones((64, 8))
+    for f in (fun("a", "b"), fun("b", "a"), fun("a", "b")):
+        planned(fun=f, given=given, pins={"a": "recompute"}, verify=False)
+    assert len(settlings) == 2
+
+
+@pytest.mark.parametrize("off", ["argument", "environment", "planner"])
+def test_the_cache_can_be_off(off, directory, settlings, monkeypatch):
+    options = {"argument": {"cache": False}, "planner": {"planner": lambda graph, budget: None}}
+    if off == "environment":
+        monkeypatch.setenv(_cache.DISABLE, "1")
+    for _ in range(2):
+        planned(**options.get(off, {}))
+    assert len(settlings) == 2 and not files(directory)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "null", "[" * 100_000, '{"format": 1}', "\x00", "foreign"]
+)
+def test_damaged_and_foreign_files_are_made_again(content, directory, settlings):
+    first = planned()
+    (path,) = files(directory)
+    if content == "foreign":
+        content = planned(given=specs(batch=512)).to_json()
+        settlings.pop()
+    path.write_text(content)
+    assert planned().decisions == first.decisions
+    assert len(settlings) == 2
+    assert _plan.plan_from_json(path.read_text()).fingerprint == first.fingerprint
+
+
+def test_a_truncated_file_is_made_again(directory, settlings):
+    planned()
+    (path,) = files(directory)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    planned()
+    assert len(settlings) == 2 and len(path.read_bytes()) > len(whole) // 2
+
+
+def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path, settlings, monkeypatch):
+    (tmp_path / "file").write_text("not a directory")
+    monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "file"))
+    f = monet_jax.remat(net, budget=0.6)
+    with pytest.warns(UserWarning, match=_cache.DIRECTORY) as caught:
+        got = [jax.jit(jax.grad(f))(*args()) for _ in range(2)]
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert_same(got, [jax.grad(net)(*args())] * 2)
+    assert (tmp_path / "file").read_text() == "not a directory"
+
+
+@pytest.mark.parametrize("step", ["replace", "fdopen"])
+def test_a_full_disk_leaves_nothing_half_written(step, directory, monkeypatch):
+    planned()
+    (path,) = files(directory)
+    before = path.read_text()
+    path.write_text("damaged")
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_plan.os, step, full)
+    with pytest.warns(UserWarning, match="No space left"):
+        plan = planned()
+    with pytest.raises(OSError, match="No space left"):
+        plan.save(directory / "plan.json")
+    monkeypatch.undo()
+    assert files(directory) == [path] and path.read_text() == "damaged"
+    assert _plan.plan_from_json(before).fingerprint == plan.fingerprint
+
+
+# ------------------------------------------------------------------------------ several processes
+
+PLAN = """
+import sys
+sys.path.insert(0, {here!r})
+import monet_jax
+from networks import net, specs
+{before}
+print(monet_jax.plan(net, *specs(), budget=0.6).to_json())
+"""
+
+
+def start(code, directory, *argv):
+    """A new Python process."""
+    environment = {
+        **os.environ,
+        _cache.DIRECTORY: str(directory),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-W", "error::UserWarning:monet_jax", "-c", code, *map(str, argv)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(*processes):
+    """What the processes print, once all of them have ended."""
+    try:
+        outputs = [process.communicate(timeout=120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for process, (_, err) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, err
+    return [out.strip() for out, _ in outputs]
+
+
+def test_a_new_process_takes_the_plan_without_a_solver(directory):
+    plan = planned(0.6)
+    without = "\n".join(
+        [
+            "from monet_jax import _api",
+            "_api._settle = None",
+            "assert not {'cvxpy', 'highspy'} & set(sys.modules), 'imported for nothing'",
+        ]
+    )
+    (out,) = finished(start(PLAN.format(here=str(HERE), before=without), directory))
+    assert out == plan.to_json()
+
+
+def test_two_processes_at_once(directory):
+    code = PLAN.format(here=str(HERE), before="")
+    texts = finished(*[start(code, directory) for _ in range(2)])
+    plans = set(map(_plan.plan_from_json, texts))
+    assert len({p.decisions.regions for p in plans}) == 1
+    (path,) = files(directory)
+    assert _plan.plan_from_json(path.read_text()) in plans
+
+
+JOB = """
+import sys
+sys.path.insert(0, {here!r})
+import jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+rank = int(sys.argv[2])
+jax.distributed.initialize(f"localhost:{{sys.argv[1]}}", num_processes=2, process_id=rank)
+import monet_jax
+from monet_jax import _api
+from networks import args, net
+if rank == 1:
+    _api._settle = None  # only process 0 plans
+f = monet_jax.remat(net, budget=0.6)
+jax.jit(jax.grad(f))(*args())
+(plan,) = f._source._plans.values()
+try:
+    jax.grad(monet_jax.remat(net, budget=1000))(*args())
+except ValueError as error:
+    print("No plan fits" in str(error))
+print(plan.to_json())
+"""
+
+
+def test_the_processes_of_a_job_take_the_plan_of_the_first(tmp_path, monkeypatch):
+    # Each has a disk of its own, and the first has planned before.
+    monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "0"))
+    plan = planned(0.6)
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    code = JOB.format(here=str(HERE))
+    outputs = finished(*[start(code, tmp_path / str(n), port, n) for n in range(2)])
+    # Gloo says there that it is connected.
+    assert [out.partition("peer ranks is : 1\n")[2] for out in outputs] == [
+        "True\n" + plan.to_json()
+    ] * 2
