@@ -6,7 +6,6 @@ what the program returns takes no memory of its own, since the compiler counts i
 """
 
 import collections
-import dataclasses
 import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,29 +17,12 @@ from planners.graph import Stage as PlannerStage
 
 from ._costs import Roofline
 from ._joint import Joint, LocalOp, joint_of
+from ._origins import Origins
 from ._pins import Pins, find
 from ._program import Program
 from ._stages import Differentiation, Stage, split
 
 NO_PINS = Pins()
-
-
-@dataclasses.dataclass(frozen=True)
-class Origins:
-    """Where the parts of a planning graph came from.
-
-    Attributes:
-        program: the flat program.
-        stages: its stages, as the graph's.
-        values: name of a graph value -> the program's value, for values of the forward pass.
-        output_bytes: name of a graph value that the step returns -> its bytes. In the graph such
-            values are free: they are output, not temporaries.
-    """
-
-    program: Program
-    stages: tuple[Stage, ...]
-    values: dict[str, int]
-    output_bytes: dict[str, int]
 
 
 def analyze(

@@ -5,7 +5,9 @@ uses `jax`, `jax.lax` and `jax.numpy` only. Seen to work on JAX 0.11.2 and 0.12.
 """
 
 import contextlib
+import functools
 import os
+import sysconfig
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,10 @@ from jax.extend import core, source_info_util
 
 #: A warning is about the line that called, not about the frames of these files between.
 INTERNAL = (os.path.dirname(__file__), os.path.dirname(jax.__file__), contextlib.__file__)
+
+#: Packages between a user's line and the equation that it makes.
+_SITE = "site-packages"
+_LIBRARIES = ("jax", "jaxlib", "flax", "equinox", "haiku", "optax")
 
 Jaxpr = core.Jaxpr
 JaxprEqn = core.JaxprEqn
@@ -61,16 +67,27 @@ def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
     """Run one equation on new inputs, with its own rules, context and source position."""
     # `get_bind_params` restores the callables of custom_jvp and custom_vjp calls.
     params = eqn.primitive.get_bind_params(eqn.params)
-    with source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack):
-        with eqn.ctx.manager:
-            outputs = eqn.primitive.bind(*inputs, **params)
+    where = source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack)
+    with where, eqn.ctx.manager:
+        outputs = eqn.primitive.bind(*inputs, **params)
     return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
 
 def source_of(eqn: Any) -> str:
     """`file:line` of the user's code that made an equation; "" where JAX does not know it."""
-    text = source_info_util.summarize(eqn.source_info)
-    return text.split(" (")[0].rsplit(":", 1)[0] if ":" in text else ""
+    traceback = eqn.source_info.traceback
+    for frame in traceback.frames if traceback is not None else ():
+        if not _is_library(frame.file_name):
+            return f"{frame.file_name}:{frame.line_num}"
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_library(file: str) -> bool:
+    """Whether a source file belongs to a library whose lines tell a user nothing."""
+    is_ours = os.path.dirname(file) == os.path.dirname(os.path.abspath(__file__))
+    is_python = file.startswith(("<", sysconfig.get_path("stdlib"))) and _SITE not in file
+    return is_ours or is_python or any(f"{_SITE}/{name}/" in file for name in _LIBRARIES)
 
 
 def name_stack_of(eqn: Any) -> Any:

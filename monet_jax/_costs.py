@@ -144,4 +144,3 @@ def workspace_bytes(equation: Equation, roofline: Roofline) -> int:
     if lhs[0] == 0 and lhs[1] == len(lhs) - 1:
         return 0
     return sum(aval_nbytes(v.aval) for v in (*equation.eqn.invars, *equation.eqn.outvars))
-

@@ -92,10 +92,10 @@ def _written_over(buffers: list[_Buffer], reused_bytes: Mapping[int, int]) -> li
     free = dict(reused_bytes)
     found = []
     for buffer in buffers:
-        if not buffer.is_output and buffer.start < buffer.stop:
-            if 0 < free[buffer.stop] <= buffer.nbytes:
-                free[buffer.stop] = 0
-                buffer = dataclasses.replace(buffer, stop=buffer.stop - 1)
+        is_input = not buffer.is_output and buffer.start < buffer.stop
+        if is_input and 0 < free[buffer.stop] <= buffer.nbytes:
+            free[buffer.stop] = 0
+            buffer = dataclasses.replace(buffer, stop=buffer.stop - 1)
         found.append(buffer)
     return found
 

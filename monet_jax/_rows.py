@@ -7,8 +7,8 @@ from planners.graph import Graph
 from planners.plan import Region
 
 from . import _compat
-from ._analyze import Origins
 from ._budget import format_bytes
+from ._origins import Origins
 from ._plan import StageRow, ValueRow
 
 

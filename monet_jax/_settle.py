@@ -5,7 +5,7 @@ to be trusted is compiled, and what the compiler says about it corrects the mode
 where the program is too large, up where memory is left unused and time could be won.
 
     unplanned   the function as it is; if it fits, nothing is planned
-    base        the plan that saves nothing; its compiled bytes place the model on the compiler's scale
+    base        the plan that saves nothing: it places the model on the compiler's scale
     rounds      plan, compile, correct
 """
 
@@ -21,10 +21,11 @@ import planners
 from planners.graph import Graph
 from planners.plan import Region
 
-from ._analyze import Origins, analyze
+from ._analyze import analyze
 from ._compile import CompiledBytes, compile_bytes
 from ._costs import Roofline
 from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
+from ._origins import Origins
 from ._pins import Pins
 from ._plan import Plan
 from ._predict import predicted_temp_bytes

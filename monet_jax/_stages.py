@@ -1,6 +1,7 @@
 """The stages of a program: which equations each runs, what it reads, and what it hands on."""
 
 import dataclasses
+import itertools as it
 from collections.abc import Iterable
 
 import jax
@@ -50,7 +51,7 @@ def split(program: Program, derivative: Differentiation) -> tuple[Stage, ...]:
     positions = (*cut(program, free), len(program.equations))
     slices = [
         [i for i in range(lo, hi) if not _is_free(program.equations[i], free)]
-        for lo, hi in zip(positions, positions[1:], strict=False)
+        for lo, hi in it.pairwise(positions)
     ]
     return _make_stages(program, derivative, [s for s in slices if s] or [[]], free)
 
@@ -84,9 +85,9 @@ def _free_values(program: Program) -> frozenset[int]:
     for equation in program.equations:
         cheap = kind_of(equation) in (Kind.VIEW, Kind.FUSED) and not equation.eqn.effects
         keys = any(_compat.is_key(program.avals[i]) for i in equation.outputs)
-        if cheap and not keys and not is_random(equation):
-            if all(i in given or i in free for i in equation.reads):
-                free.update(equation.outputs)
+        fresh = not keys and not is_random(equation)
+        if cheap and fresh and all(i in given or i in free for i in equation.reads):
+            free.update(equation.outputs)
     return frozenset(free)
 
 

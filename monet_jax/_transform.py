@@ -18,8 +18,8 @@ from jax.custom_derivatives import SymbolicZero
 from planners.plan import Plan, Region
 
 from . import _compat
-from ._analyze import Origins
 from ._naming import active_in, run_named
+from ._origins import Origins
 from ._program import Program
 from ._stages import Stage
 
