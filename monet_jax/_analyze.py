@@ -17,7 +17,7 @@ from planners.graph import Stage as PlannerStage
 
 from ._costs import Roofline
 from ._joint import Joint, LocalOp, joint_of
-from ._origins import Origins
+from ._origins import Origins, value_name
 from ._pins import Pins, find
 from ._program import Program
 from ._stages import Differentiation, Stage, split
@@ -52,11 +52,6 @@ def analyze(
         tuple(PlannerStage(_title(stage), tuple(f), tuple(b), key) for f, b, key, stage in made),
     )
     return graph, Origins(program, stages, builder.origins, builder.output_bytes)
-
-
-def value_name(value: int) -> str:
-    """The name that plans give to a value of a program."""
-    return f"v{value}"
 
 
 def _title(stage: Stage) -> str:

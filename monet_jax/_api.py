@@ -20,12 +20,12 @@ import jax
 import planners
 
 from . import _cache, _compat, _multihost, _pins, _trace
-from ._analyze import analyze
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
+from ._origins import origins_of
 from ._pins import Pins, make_pins
 from ._plan import Plan, PlanMismatch
-from ._settle import InfeasibleBudget, Settling, roofline_of, step_to_compile
+from ._settle import InfeasibleBudget, Settling, step_to_compile
 from ._signature import Call, Options, make_options, take_apart
 from ._targets import (
     Target,
@@ -225,7 +225,7 @@ class Rematerialized:
         decided = self._source.plan_for(traced, call)
         if decided is None or decided.decisions is None:
             return self._fun(*args, **kwargs)
-        _, origins = _analyzed(traced, decided.target, self._source.pins)
+        origins = origins_of(traced.program, traced.derivative)
         outputs = transform(origins, decided.decisions)(call.leaves, traced.constants)
         return traced.rebuild(outputs)
 
@@ -319,13 +319,15 @@ class _Fixed:
 
     def _verify_again(self, traced: Traced) -> None:
         here = resolve_target(None).name
-        if self.plan.jax_version == jax.__version__ and self.plan.target == here:
+        decisions = self.plan.decisions
+        is_known = self.plan.jax_version == jax.__version__ and self.plan.target == here
+        if decisions is None or is_known:
             return
         made = f"under JAX {self.plan.jax_version} for {self.plan.target}"
         target = resolve_target(here if here != "cpu" else self.plan.target)
         try:
-            _, origins = _analyzed(traced, target.name, self.pins)
-            step = step_to_compile(traced, transform(origins, self.plan.decisions))
+            origins = origins_of(traced.program, traced.derivative)
+            step = step_to_compile(traced, transform(origins, decisions))
             taken = compile_bytes(*step, target=target).total_bytes
         except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
             _warn(f"A plan made {made} could not be verified here: {error}")
@@ -336,15 +338,6 @@ class _Fixed:
                 f"A plan made {made} takes {format_bytes(taken)} as compiled here for "
                 f"{target.name}, more than the {format_bytes(room)} it was made for. Plan again."
             )
-
-
-@functools.lru_cache(maxsize=64)
-def _roofline(target: str):
-    return roofline_of(resolve_target(target))
-
-
-def _analyzed(traced: Traced, target: str, pins: Pins):
-    return analyze(traced.program, traced.derivative, _roofline(target), pins)
 
 
 def _plan_traced(traced: Traced, settings: Settings) -> Plan:

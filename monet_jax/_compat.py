@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.core
+import jax.numpy as jnp
 from jax._src.core import trace_ctx
 from jax.extend import core, source_info_util
 
@@ -44,7 +46,7 @@ def subjaxprs(eqn: Any) -> list[Any]:
     hidden = getattr(eqn.params.get("_prim"), "params", None) or {}
     for value in (*eqn.params.values(), *hidden.values()):
         for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, Jaxpr | core.ClosedJaxpr):
+            if isinstance(item, Jaxpr):
                 found.append(item)
     return found
 
@@ -102,7 +104,7 @@ def current_name_stack() -> Any:
 
 def is_key(aval: Any) -> bool:
     """Whether an abstract value is an array of typed PRNG keys."""
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def key_implementation(aval: Any) -> str:

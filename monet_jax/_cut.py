@@ -47,7 +47,7 @@ class _Profile:
         run = candidates[self.solids[candidates] == self.solids[central]]
         return int(run[self.reductions[run] == self.reductions[run].min()].max())
 
-    def shares(self, lo: int, hi: int) -> np.ndarray | float:
+    def shares(self, lo: int | np.ndarray, hi: int | np.ndarray) -> np.ndarray | float:
         """The greater of the two shares of the equations from `lo` up to `hi`."""
         flops = self.flops_share[hi] - self.flops_share[lo]
         return np.maximum(flops, self.bytes_share[hi] - self.bytes_share[lo])

@@ -94,7 +94,7 @@ def _trace(program: Program, stage: Stage) -> Any:
     places = {i: n for n, i in enumerate(stage.inputs)}
 
     def forward(differentiated, inputs):
-        env = {i: inputs[places[i]] for i in stage.inputs} | program.constants
+        env = {i: inputs[places[i]] for i in stage.inputs} | dict(program.constants)
         env |= dict(zip(stage.differentiated_inputs, differentiated, strict=True))
         run(stage.equations, env, names)
         outputs = {i: env[i] for i in stage.outputs}

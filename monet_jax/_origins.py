@@ -3,7 +3,7 @@
 import dataclasses
 
 from ._program import Program
-from ._stages import Stage
+from ._stages import Differentiation, Stage, split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,3 +22,18 @@ class Origins:
     stages: tuple[Stage, ...]
     values: dict[str, int]
     output_bytes: dict[str, int]
+
+
+def value_name(value: int) -> str:
+    """The name that plans give to a value of a program."""
+    return f"v{value}"
+
+
+def origins_of(program: Program, derivative: Differentiation) -> Origins:
+    """What emission needs to know of a program for which there is a plan already.
+
+    Stages depend on nothing but the program and its derivative, so that no analysis is repeated.
+    """
+    stages = split(program, derivative)
+    written = (i for stage in stages for e in stage.equations for i in e.outputs)
+    return Origins(program, stages, {value_name(i): i for i in written}, {})

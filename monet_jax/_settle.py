@@ -344,9 +344,12 @@ class Settling:
         if best is None:
             return None
         limit = best.decisions.seconds
-        faster = [t for t in self.trials.values() if t.figures and t.decisions.seconds < limit]
-        nearest = max(faster, key=lambda t: t.decisions.seconds, default=None)
-        return nearest and (nearest.decisions.seconds, nearest.figures.total_bytes)
+        faster = [
+            (t.decisions.seconds, t.figures.total_bytes)
+            for t in self.trials.values()
+            if t.figures is not None and t.decisions.seconds < limit
+        ]
+        return max(faster, default=None)
 
 
 def _next_wanted(guess: int, low: int, high: int | None, is_new: bool) -> int:

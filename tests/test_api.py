@@ -229,6 +229,20 @@ def test_gradient_flows_to_tracers_that_are_closed_over(transform, settled):
     assert len(traced.derivative.inputs) == 2  # the argument and the tracer
 
 
+def test_stands_in_shard_map(settled):
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("i")
+
+    def step(f):
+        def local(w, x):
+            return jax.lax.psum(jax.grad(f)(w, x), "i")
+
+        return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=specs[0]))(W, X)
+
+    assert_same(step(planned(loss)), step(loss))
+    assert settled
+
+
 # ------------------------------------------------------------------------------ as what
 
 
@@ -580,12 +594,15 @@ def test_planner_of_the_users_own_is_used():
     class Planner:
         def __init__(self):
             self.lock = threading.Lock()  # cannot be copied
+            self.budgets = []
 
         def __call__(self, graph, budget):
-            return dataclasses.replace(planners.save_nothing(graph), planner="the user's own")
+            self.budgets.append(budget)
+            return planners.save_nothing(graph)
 
-    made = monet_jax.plan(net, *specs(), budget=0.7, planner=Planner(), verify=False)
-    assert made.decisions.planner == "the user's own"
+    planner = Planner()
+    made = monet_jax.plan(net, *specs(), budget=0.7, planner=planner, verify=False)
+    assert planner.budgets and made.decisions is not None
 
 
 def test_axis_names_of_an_outer_map_run_plain():

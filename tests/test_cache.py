@@ -250,6 +250,7 @@ print(plan.to_json())
 """
 
 
+@pytest.mark.slow
 def test_the_processes_of_a_job_take_the_plan_of_the_first(tmp_path, monkeypatch):
     # Each has a disk of its own, and the first has planned before.
     monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "0"))

@@ -107,12 +107,9 @@ def test_replay_imports_no_planner():
     assert {x.split(".")[1] for x in own} <= allowed
 
 
-MEETING = pytest.mark.xfail(strict=True, reason="`Origins` still stands in `_analyze`")
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("_analyze", "_transform"), pytest.param("_transform", "_analyze", marks=MEETING)],
+    [("_analyze", "_transform"), ("_transform", "_analyze")],
 )
 def test_analysis_and_transformation_do_not_know_each_other(one, other):
     assert not imports_any(ROOT / f"monet_jax/{one}.py", f"monet_jax.{other}")

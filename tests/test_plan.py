@@ -46,9 +46,7 @@ def test_making_a_plan_allocates_and_runs_nothing():
 
 
 def test_arrays_and_their_shapes_give_the_same_plan():
-    again = monet_jax.plan(net, *args(), budget=0.6, cache=False)
-    assert (again.fingerprint, again.budget_bytes) == (made().fingerprint, made().budget_bytes)
-    assert again.decisions.regions == made().decisions.regions
+    assert monet_jax.plan(net, *args(), budget=0.6) == made()  # from the cache, by an equal key
 
 
 def test_keyword_arguments():
@@ -336,7 +334,7 @@ def test_pins_by_the_name_in_the_report():
 def test_names_like_ours_do_no_harm():
     params = [jnp.full((40, 48), 0.1 * n) for n in (1, 2)]
     given = params, jnp.linspace(-1, 1, 512 * 40).reshape(512, 40)
-    f = monet_jax.remat(named, budget=0.7, cache=False)
+    f = monet_jax.remat(named, budget=0.8, verify=False)
     assert_same(jax.jit(jax.grad(f))(*given), jax.grad(named)(*given))
     assert recomputes(jax.grad(f), *given)
     outside = jax.checkpoint(
