@@ -262,7 +262,8 @@ class _Planned:
 
     def plan_for(self, traced: Traced, call: Call) -> Plan | None:
         """The plan; None where the function must run as it is."""
-        key = call.signature, _trace.fingerprint(traced.program, traced.derivative)
+        axes = _trace.outer_axes(traced, call)
+        key = call.signature, axes, _trace.fingerprint(traced.program, traced.derivative)
         with self._lock:
             if key not in self._plans:
                 if _trace.is_batched(traced, call):
@@ -271,14 +272,14 @@ class _Planned:
                         "the plan is for one example. Put `remat` round the vmapped function "
                         "instead."
                     )
-                self._plans[key] = self._plan_or_warn(traced)
+                self._plans[key] = self._plan_or_warn(traced, axes)
             return self._plans[key]
 
-    def _plan_or_warn(self, traced: Traced) -> Plan | None:
-        if axes := _trace.outer_axes(traced.program):
+    def _plan_or_warn(self, traced: Traced, axes: tuple[str, ...]) -> Plan | None:
+        if axes:
             _warn(
-                f"No plan was made: the function uses the mapped axes {axes} of what it is called "
-                "in, so it cannot be compiled alone; it runs as it is."
+                f"No plan was made: the function depends on the mapped axes {axes} of what it is "
+                "called in, so it cannot be compiled alone; it runs as it is."
             )
             return None
         try:

@@ -126,6 +126,12 @@ def outer_axes(eqn: Any) -> list[str]:
     return [str(e.name) for e in eqn.effects if type(e).__name__ == "NamedAxisEffect"]
 
 
+def varying_axes(x: Any) -> list[str]:
+    """The axes of an outer `shard_map` along which `x` differs; none where that is not checked."""
+    # JAX 0.11.2 to 0.12 call it so; it was `vma` before.
+    return [str(axis) for axis in jax.typeof(x).manual_axis_type.varying]
+
+
 def no_gradient_is_taken() -> bool:
     """Whether no transformation is under way but `vmap`, so that no gradient can be taken."""
     trace = trace_ctx.trace

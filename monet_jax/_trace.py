@@ -127,9 +127,11 @@ def describe_inputs(program: Program) -> tuple[str, ...]:
     return tuple(program.avals[i].str_short() for i in program.inputs)
 
 
-def outer_axes(program: Program) -> list[str]:
-    """The mapped axes of outer transformations without which a program does not compile."""
-    return sorted({axis for e in program.equations for axis in _compat.outer_axes(e.eqn)})
+def outer_axes(traced: Traced, call: Call) -> tuple[str, ...]:
+    """The mapped axes of outer transformations without which a function does not compile."""
+    used = {axis for e in traced.program.equations for axis in _compat.outer_axes(e.eqn)}
+    given = (*call.leaves, *traced.constants)
+    return tuple(sorted(used.union(*map(_compat.varying_axes, given))))
 
 
 def is_batched(traced: Traced, call: Call) -> bool:

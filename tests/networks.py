@@ -10,6 +10,8 @@ import pytest
 
 import planners
 from monet_jax import Plan, _api, _trace
+from monet_jax._analyze import analyze
+from monet_jax._settle import roofline_of
 
 WIDTH, BATCH, DEPTH = 32, 1024, 4
 
@@ -62,7 +64,8 @@ def recomputes(fun, *arguments) -> bool:
 def _made(traced, settings, target) -> Plan:
     """A plan that recomputes all it can; nothing is compiled for it."""
     time.sleep(0.01)  # other threads may come in
-    graph, _ = _api._analyzed(traced, target.name, settings.pins)
+    roofline = roofline_of(target)
+    graph, _ = analyze(traced.program, traced.derivative, roofline, settings.pins)
     return Plan(
         decisions=planners.save_nothing(graph),
         fingerprint=_trace.fingerprint(traced.program, traced.derivative),

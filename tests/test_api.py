@@ -229,18 +229,27 @@ def test_gradient_flows_to_tracers_that_are_closed_over(transform, settled):
     assert len(traced.derivative.inputs) == 2  # the argument and the tracer
 
 
-def test_stands_in_shard_map(settled):
+@pytest.mark.parametrize("checked", [False, True])
+def test_stands_in_shard_map(checked, settled):
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-    specs = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("i")
+    whole, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("i")
 
     def step(f):
         def local(w, x):
-            return jax.lax.psum(jax.grad(f)(w, x), "i")
+            return jax.lax.psum(jax.grad(f, argnums=1)(w, x), "i")
 
-        return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=specs[0]))(W, X)
+        mapped = jax.shard_map(
+            local, mesh=mesh, in_specs=(whole, split), out_specs=whole, check_vma=checked
+        )
+        return jax.jit(mapped)(W, X)
 
-    assert_same(step(planned(loss)), step(loss))
-    assert settled
+    if checked:  # types that say what varies along a mesh have no meaning alone
+        with pytest.warns(monet_jax.PlanningWarning, match="'i'"):
+            got = step(planned(loss))
+    else:
+        got = step(planned(loss))
+    assert_same(got, step(loss))
+    assert bool(settled) is not checked
 
 
 # ------------------------------------------------------------------------------ as what
