@@ -39,7 +39,7 @@ def test_making_a_plan_allocates_and_runs_nothing():
 
     before = len(jax.live_arrays())
     plan = monet_jax.plan(fun, *specs(batch=1 << 26), budget=0.8, cache=False)
-    assert len(jax.live_arrays()) == before
+    assert len(jax.live_arrays()) <= before
     assert seen and all(isinstance(x, jax.core.Tracer) for x in seen)
     assert plan.decisions is not None
     assert plan.unplanned_bytes > 100 << 30 and plan.compiled_bytes <= plan.budget_bytes
