@@ -220,8 +220,6 @@ class Settling:
                 if high is not None and budget >= high:
                     break
                 continue
-            except planners.SolverStopped:
-                break  # what was found so far is compiled and judged; nothing found is no plan
             modelled = self._modelled(decisions.regions)
             if modelled <= wanted:
                 low = max(low, budget)
