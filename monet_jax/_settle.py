@@ -46,6 +46,8 @@ FULL_ROUNDS = 3
 ENOUGH = 0.01
 #: Times that the planner's budget is corrected by the model of the assignment, for one step.
 MODEL_ROUNDS = 8
+#: Time limits of the solver that the search for one budget may use up in all.
+SOLVES = 4
 
 
 class InfeasibleBudget(ValueError):
@@ -91,6 +93,9 @@ class Settling:
         self.traced, self.target, self.planner, self.pins = traced, target, planner, pins
         self.verify = verify
         self.trials: dict[tuple[Region, ...], _Trial] = {}
+        self._answers: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
+        self._floor = 0  # model budgets below it are known to be infeasible
+        self._solving_seconds = 0.0  # spent in the planner for the budget at hand
 
     @functools.cached_property
     def unplanned(self) -> CompiledBytes:
@@ -141,6 +146,7 @@ class Settling:
             InfeasibleBudget: no plan keeps it.
         """
         started = time.perf_counter()
+        self._solving_seconds = 0.0
         known = len(self.trials)
         total = budget(lambda: self.unplanned.total_bytes)
         room = total - reserved_bytes
@@ -211,12 +217,13 @@ class Settling:
         The planner bounds the peak of live values; what of them shares the memory of results is
         known only for a finished plan, so its budget is searched for.
         """
-        best, low, high, budget = None, 0, None, max(wanted, 0)
+        best, low, high, budget = None, 0, None, max(wanted, self._floor)
         for _ in range(MODEL_ROUNDS):
-            try:
-                decisions = self._search_space.fastest(budget)
-            except planners.InfeasibleBudget as error:
-                low, budget = max(low, budget), max(error.minimum_bytes, budget + 1)
+            if self._solving_seconds > SOLVES * getattr(self.planner, "time_limit", 10.0):
+                break
+            decisions = self._solved(budget)
+            if decisions is None:
+                low, budget = max(low, budget), max(self._floor, budget + 1)
                 if high is not None and budget >= high:
                     break
                 continue
@@ -231,9 +238,22 @@ class Settling:
                 high = min(budget, high or budget)
             guess = budget + wanted - modelled
             budget = guess if high is None or low < guess < high else (low + high) // 2
+            budget = max(budget, self._floor)
             if high is not None and high - low < ENOUGH * wanted:
                 break
         return best
+
+    def _solved(self, budget: int) -> planners.Plan | None:
+        """The planner's plan for a model budget; None where it has none, which raises the floor."""
+        if budget not in self._answers:
+            started = time.perf_counter()
+            try:
+                self._answers[budget] = self._search_space.fastest(budget)
+            except planners.InfeasibleBudget as error:
+                self._answers[budget] = None
+                self._floor = max(self._floor, error.minimum_bytes)
+            self._solving_seconds += time.perf_counter() - started
+        return self._answers[budget]
 
     def _fastest_within(self, room: int) -> _Trial | None:
         fits = [t for t in self.trials.values() if self._temp_bytes(t) <= room]
