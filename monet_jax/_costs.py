@@ -19,7 +19,7 @@ from ._program import Equation, aval_nbytes
 #: Trips charged to a loop whose length is not known before it runs.
 UNKNOWN_TRIPS = 1
 #: The share of the matrix units' peak that products are charged at.
-MATMUL_EFFICIENCY = 0.2
+MATMUL_EFFICIENCY = 0.12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
