@@ -107,6 +107,11 @@ def is_key(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
+def is_float(aval: Any) -> bool:
+    """Whether arrays of an abstract value have gradients: floats and complex numbers."""
+    return not is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
 def key_implementation(aval: Any) -> str:
     """The name of the PRNG implementation of a typed key: "fry", "rbg", ..."""
     return getattr(getattr(aval.dtype, "_impl", None), "tag", "")

@@ -29,15 +29,15 @@ def derivative_of(program: Program, differentiated: Sequence[bool]) -> Different
     """
     inputs = [i for i, d in zip(program.inputs, differentiated, strict=True) if d]
     inputs += [i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer)]
-    wanted = frozenset(i for i in inputs if _is_float(program.avals[i]))
+    wanted = frozenset(i for i in inputs if _compat.is_float(program.avals[i]))
     return Differentiation(wanted, _outputs_with_cotangents(program))
 
 
 def _outputs_with_cotangents(program: Program) -> tuple[int, ...]:
     avals = [_aval(program, atom) for atom in program.outputs]
-    if avals and avals[0].shape == () and _is_float(avals[0]):
+    if avals and avals[0].shape == () and _compat.is_float(avals[0]):
         return (0,)
-    return tuple(n for n, aval in enumerate(avals) if _is_float(aval))
+    return tuple(n for n, aval in enumerate(avals) if _compat.is_float(aval))
 
 
 def has_loss(program: Program) -> bool:
@@ -84,7 +84,3 @@ def cotangent_avals(program: Program, derivative: Differentiation) -> list[Any]:
 
 def _aval(program: Program, atom: Any) -> Any:
     return program.avals[atom] if isinstance(atom, int) else atom.aval
-
-
-def _is_float(aval: Any) -> bool:
-    return not _compat.is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
@@ -49,7 +48,7 @@ def active_in(equations: Iterable[Equation], differentiated: Iterable[int]) -> s
     for equation in equations:
         if equation.primitive != "stop_gradient" and found.intersection(equation.reads):
             results = zip(equation.outputs, equation.eqn.outvars, strict=True)
-            found.update(i for i, var in results if _is_float(var.aval))
+            found.update(i for i, var in results if _compat.is_float(var.aval))
     return found
 
 
@@ -59,7 +58,7 @@ def _bound(equation: Equation, inputs: Iterable[Any]) -> list[Any]:
 
 
 def _derivative_reads_results(equation: Equation, inputs: list[Any]) -> bool:
-    floats = [n for n, x in enumerate(inputs) if _is_float(jax.typeof(x))]
+    floats = [n for n, x in enumerate(inputs) if _compat.is_float(jax.typeof(x))]
     pushed = _pushed(equation, inputs, floats)
     written = {i for i in pushed.outputs[: len(equation.outputs)] if isinstance(i, int)}
     return any(written.intersection(e.reads) for e in pushed.equations)
@@ -102,13 +101,11 @@ def _with_named_rule(equation: Equation, names: Mapping[int, str]) -> Any:
         results = [env[i] if isinstance(i, int) else i.val for i in pushed.outputs]
         floats = iter(results[count:])
         return results[:count], [
-            next(floats) if _is_float(jax.typeof(x)) else np.zeros(x.shape, jax.dtypes.float0)
+            next(floats)
+            if _compat.is_float(jax.typeof(x))
+            else np.zeros(x.shape, jax.dtypes.float0)
             for x in results[:count]
         ]
 
     function.defjvp(rule, symbolic_zeros=True)
     return function
-
-
-def _is_float(aval: Any) -> bool:
-    return not _compat.is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)

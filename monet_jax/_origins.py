@@ -1,8 +1,10 @@
 """What analysis and emission share: where each part of a planning graph came from."""
 
+import collections
 import dataclasses
+import functools
 
-from ._program import Program
+from ._program import Equation, Program
 from ._stages import Differentiation, Stage, split
 
 
@@ -22,6 +24,17 @@ class Origins:
     stages: tuple[Stage, ...]
     values: dict[str, int]
     output_bytes: dict[str, int]
+
+    @functools.cached_property
+    def writer(self) -> dict[int, Equation]:
+        """Value of the program -> the equation that writes it."""
+        return {i: e for stage in self.stages for e in stage.equations for i in e.outputs}
+
+    @functools.cached_property
+    def shared(self) -> frozenset[int]:
+        """Values that several stages read."""
+        counts = collections.Counter(i for stage in self.stages for i in stage.inputs)
+        return frozenset(i for i, count in counts.items() if count > 1)
 
 
 def value_name(value: int) -> str:

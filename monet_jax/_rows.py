@@ -17,7 +17,6 @@ def value_rows(
 ) -> tuple[ValueRow, ...]:
     """A row for each value of the forward pass, largest first."""
     decided = _decisions(graph, decisions)
-    writer = {i: e for stage in origins.stages for e in stage.equations for i in e.outputs}
     rows = []
     for s, stage in enumerate(graph.stages):
         for i in (i for op in stage.forward for i in op.outputs):
@@ -25,7 +24,7 @@ def value_rows(
             if value.name not in origins.values:
                 continue
             number = origins.values[value.name]
-            equation, aval = writer[number], origins.program.avals[number]
+            equation, aval = origins.writer[number], origins.program.avals[number]
             rows.append(
                 ValueRow(
                     value.name,
@@ -64,11 +63,10 @@ def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[Stag
 
 def describe_values(origins: Origins, names: Iterable[str]) -> str:
     """Values with sizes and source lines, for a message."""
-    writer = {i: e for stage in origins.stages for e in stage.equations for i in e.outputs}
     parts = []
     for name in names:
         number = origins.values[name]
-        equation = writer[number]
+        equation = origins.writer[number]
         where = _compat.source_of(equation.eqn) or "unknown source"
         size = format_bytes(origins.program.nbytes(number))
         shape = origins.program.avals[number].str_short()

@@ -127,9 +127,14 @@ class Settling:
         return _prepared(self.planner, self.graph)
 
     @functools.cached_property
+    def _base(self) -> planners.Plan:
+        """The plan that saves nothing."""
+        return planners.save_nothing(self.graph)
+
+    @functools.cached_property
     def _base_shift(self) -> int:
-        """Compiled minus modelled temporaries of the plan that saves nothing."""
-        base = planners.save_nothing(self.graph)
+        """Compiled minus modelled temporaries of the base."""
+        base = self._base
         figures = self._compile(transform(self.origins, base))
         modelled = self._modelled(base.regions)
         self.trials[base.regions] = _Trial(base, figures.temp_bytes, figures)
@@ -174,9 +179,7 @@ class Settling:
             if self._temp_bytes(best) <= room:
                 return best
             within -= self._temp_bytes(best) - within
-        minimum = self.fixed_bytes + self._temp_bytes(best) + reserved_bytes
-        wanted = self.fixed_bytes + room + reserved_bytes
-        raise InfeasibleBudget(self._infeasible_message(best, wanted, minimum), minimum)
+        raise self._infeasible(best, room, reserved_bytes)
 
     def _search(self, room: int, reserved_bytes: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes."""
@@ -203,7 +206,7 @@ class Settling:
             if high is not None and high - low < ENOUGH * room:
                 break
         best = self._fastest_within(room)
-        if best is None or best.decisions.regions == planners.save_nothing(self.graph).regions:
+        if best is None or best.decisions.regions == self._base.regions:
             best = self._smallest(room, reserved_bytes)
         return best
 
@@ -267,9 +270,7 @@ class Settling:
         if trial is not None:
             return trial
         least = min(self.trials.values(), key=self._temp_bytes)
-        minimum = self.fixed_bytes + self._temp_bytes(least) + reserved_bytes
-        wanted = self.fixed_bytes + room + reserved_bytes
-        raise InfeasibleBudget(self._infeasible_message(least, wanted, minimum), minimum)
+        raise self._infeasible(least, room, reserved_bytes)
 
     def _small_plans(self) -> Iterator[planners.Plan]:
         """Plans with few bytes by the model, and the same with their ends left alone.
@@ -296,15 +297,19 @@ class Settling:
             bound_seconds=min(like.bound_seconds, cost.seconds),
         )
 
-    def _infeasible_message(self, least: _Trial, wanted: int, minimum: int) -> str:
+    def _infeasible(self, least: _Trial, room: int, reserved_bytes: int) -> InfeasibleBudget:
+        """The error for a budget that leaves `room` for temporaries, too little for `least`."""
+        outside = self.fixed_bytes + reserved_bytes
+        wanted, minimum = outside + room, outside + self._temp_bytes(least)
         peak = planners.replay(self.graph, least.decisions).peak_values
         named = [name for name in peak if name in self.origins.values][:4]
-        return (
+        message = (
             f"No plan fits in {wanted:,} bytes; the smallest one found takes {minimum:,} bytes as "
             f"compiled for {self.target.name}, of which {self.fixed_bytes:,} are arguments and "
             f"results. At its peak these values are live: {describe_values(self.origins, named)}. "
             f"Raise `budget` to {minimum:,}, or reduce the batch."
         )
+        return InfeasibleBudget(message, minimum)
 
     def _try(self, decisions: planners.Plan) -> _Trial:
         """Compile a plan, once."""

@@ -5,7 +5,6 @@ import itertools as it
 from collections.abc import Iterable
 
 import jax
-import jax.numpy as jnp
 
 from . import _compat
 from ._cut import cut
@@ -61,18 +60,13 @@ def active_values(program: Program, derivative: Differentiation) -> frozenset[in
     influenced = set(derivative.inputs)
     for equation in program.equations:
         if equation.primitive != "stop_gradient" and influenced.intersection(equation.reads):
-            influenced.update(i for i in equation.outputs if _is_float(program, i))
+            influenced.update(i for i in equation.outputs if _compat.is_float(program.avals[i]))
     wanted = [program.outputs[i] for i in derivative.outputs]
     wanted = {i for i in wanted if isinstance(i, int) and i in influenced}
     for equation in reversed(program.equations):
         if equation.primitive != "stop_gradient" and wanted.intersection(equation.outputs):
             wanted.update(influenced.intersection(equation.reads))
     return frozenset(wanted)
-
-
-def _is_float(program: Program, value: int) -> bool:
-    dtype = program.avals[value].dtype
-    return not _compat.is_key(program.avals[value]) and jnp.issubdtype(dtype, jnp.inexact)
 
 
 def _free_values(program: Program) -> frozenset[int]:

@@ -7,12 +7,10 @@ leave together with what it passes on, and the compiled order is the planned ord
 the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
 """
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from planners.plan import Plan, Region
@@ -97,21 +95,16 @@ def _run_region(
     if not region.alone:
         policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
         body = jax.checkpoint(body, policy=policy)
-    shared = _shared(origins)
     tie = _tied if outer is None else _tied_cotangents
-    inputs = tie([env[i] for i in reads], [i not in shared for i in reads])
+    inputs = tie([env[i] for i in reads], [i not in origins.shared for i in reads])
     env.update(zip(writes, body(inputs), strict=True))
-
-
-def _shared(origins: Origins) -> set[int]:
-    """Values that several stages read."""
-    counts = collections.Counter(i for stage in origins.stages for i in stage.inputs)
-    return {i for i, count in counts.items() if count > 1}
 
 
 def _tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     """The values, the wanted floats behind one barrier: their cotangents leave together."""
-    places = [n for n, value in enumerate(values) if wanted[n] and _is_float(value)]
+    places = [
+        n for n, value in enumerate(values) if wanted[n] and _compat.is_float(jax.typeof(value))
+    ]
     if not places:
         return values
     tied = list(values)
@@ -127,7 +120,9 @@ def _tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     Inside a region that runs again, a barrier would have every input computed again where the
     backward reads only one of them.
     """
-    places = [n for n, value in enumerate(values) if wanted[n] and _is_float(value)]
+    places = [
+        n for n, value in enumerate(values) if wanted[n] and _compat.is_float(jax.typeof(value))
+    ]
     tied = list(values)
     for n, value in zip(places, _identity(*(values[n] for n in places)), strict=True):
         tied[n] = value
@@ -149,11 +144,6 @@ def _identity_jvp(primals, tangents):
 
 
 _identity.defjvp(_identity_jvp, symbolic_zeros=True)
-
-
-def _is_float(value: Any) -> bool:
-    aval = jax.typeof(value)
-    return not _compat.is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
 def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:
