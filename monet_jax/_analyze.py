@@ -177,16 +177,17 @@ class _Builder:
         inputs = tuple(sorted({local[j] for j in op.inputs if j in local}))
         outputs = tuple(local[j] for j in op.outputs)
         reused_bytes = min(op.reused_bytes, self._total(inputs), self._total(outputs))
-        if op.equation.eqn.effects:
+        if op.has_effects:
             outputs += (self._effect(),)
         may_rerun = op.recomputable and all(self._pin(primal, j) != "save" for j in op.outputs)
         return Op(
-            op.equation.primitive,
+            op.primitive,
             inputs,
             outputs,
             op.seconds,
             op.flops,
             op.workspace_bytes - reused_bytes,
+            0 if op.forward else op.standing_bytes,
             may_rerun,
         )
 

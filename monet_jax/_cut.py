@@ -15,7 +15,7 @@ from ._fusion import Kind, kind_of
 from ._program import Program
 
 #: How many times the bytes live at a cut must be exceeded on both sides of it.
-PROMINENCE = 1.5
+PROMINENCE = 1.4
 #: The same for a stage that holds more than `LARGE_SHARE` of the program, where any cut helps.
 LARGE_PROMINENCE, LARGE_SHARE = 1.15, 0.15
 #: Programs are not cut finer than this; more stages cost planning and compile time.

@@ -17,10 +17,11 @@ from typing import Any
 import jax
 
 from . import _compat
-from ._costs import Roofline, workspace_bytes
+from ._costs import Roofline
 from ._fusion import Kind, kind_of, must_run_once
 from ._ops import Fusion, Fusions
-from ._program import Equation, Program, flatten, run
+from ._program import Program, flatten, run
+from ._scratch import copied_operand, standing_bytes, workspace_bytes
 from ._stages import Stage, abstract
 
 #: Primitives that XLA runs in place on their first operand.
@@ -33,24 +34,32 @@ class LocalOp:
     """An op of a joint program; values are numbers of the joint program.
 
     Attributes:
-        equation: the equation that it is built round.
+        primitive: the name of the equation that it is built round.
         inputs: materialised values and inputs of the joint program that its fusion reads.
         outputs: materialised values that it writes.
         seconds, flops: of the equation and everything fused into it.
         forward: whether it belongs to the forward pass.
         recomputable: whether it may run again.
+        has_effects: whether it must run even if nothing reads its outputs.
+        in_place: whether its output may be written over an input.
+        copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
+        standing_bytes: bytes that it needs from the start of the step until it has run.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
     """
 
-    equation: Equation
+    primitive: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     seconds: float
     flops: int
     forward: bool
     recomputable: bool
+    has_effects: bool = False
+    in_place: bool = False
+    copied: int | None = None
     workspace_bytes: int = 0
+    standing_bytes: int = 0
     reused_bytes: int = 0
 
 
@@ -121,12 +130,13 @@ class _Reader:
         self.primal = self._primal()
 
     def read(self) -> Joint:
+        ops = self._ops()
         outputs = [self.fusions.root(i) if isinstance(i, int) else None for i in self.joint.outputs]
         split = len(self.stage.outputs)
         given = self.joint.inputs[: len(self.stage.inputs)]
         return Joint(
             self.joint,
-            _with_reuse(self._ops(), self.joint, {*outputs, *given}),
+            _with_reuse(ops, self.joint, {*outputs, *given}),
             self.primal,
             given,
             tuple(outputs[:split]),
@@ -155,24 +165,69 @@ class _Reader:
     def _ops(self) -> tuple[LocalOp, ...]:
         made = [self._op(fusion) for fusion in self.fusions.all()]
         made = _with_what_forward_ops_need(made)
+        made = self._with_copies(made)
         forward = [op for op in made if op.forward]
         later = [op for op in made if not op.forward]
         pulled = [op for op in later if self.backward.intersection(op.outputs)]
         return tuple(forward + _each_after_its_inputs(pulled, later))
 
+    def _with_copies(self, ops: Sequence[LocalOp]) -> list[LocalOp]:
+        """The ops; an op of its own copies what gradients of kernels read of the forward pass.
+
+        XLA:CPU runs the copy as soon as it can, so that it is the copy which waits for the
+        backward, beside its original where that is needed too. In a region that runs again, the
+        copy runs again as well; it costs nothing more, since the forward then makes none.
+        """
+        sources = {id(op): self._copied(op) for op in ops}
+        copies = {i: self._new(i) for i in dict.fromkeys(sources.values()) if i is not None}
+        ready = {i for op in ops for i in op.outputs}
+        found = [_copy(i, j) for i, j in copies.items() if i not in ready]
+        for op in ops:
+            source = sources[id(op)]
+            if source is not None:
+                inputs = tuple(copies[i] if i == source else i for i in op.inputs)
+                workspace = op.workspace_bytes - self.joint.nbytes(source)
+                op = dataclasses.replace(op, inputs=inputs, workspace_bytes=workspace)
+            found.append(op)
+            found += [_copy(i, copies[i]) for i in op.outputs if i in copies]
+        return found
+
+    def _copied(self, op: LocalOp) -> int | None:
+        """The value of the forward pass that a backward op reads through a copy."""
+        if op.forward or op.copied is None:
+            return None
+        source = self.fusions.root(op.copied)
+        return source if source in op.inputs and source not in self.backward else None
+
+    def _new(self, like: int) -> int:
+        """A new value, as large as another one."""
+        avals = (*self.joint.avals, self.joint.avals[like])
+        self.joint = dataclasses.replace(self.joint, avals=avals)
+        return len(avals) - 1
+
     def _op(self, fusion: Fusion) -> LocalOp:
         equation, outputs = fusion.equation, fusion.outputs
-        is_primal = equation.eqn.effects or any(i in self.primal for i in outputs)
+        has_effects = bool(equation.eqn.effects)
+        is_primal = has_effects or any(i in self.primal for i in outputs)
+        scratch = self.roofline.needs_scratch
         return LocalOp(
-            equation,
+            equation.primitive,
             fusion.inputs,
             outputs,
             fusion.seconds(self.joint, self.roofline),
             fusion.work.flops,
-            bool(is_primal) and not self.backward.intersection(outputs),
+            is_primal and not self.backward.intersection(outputs),
             not any(must_run_once(e) for e in (equation, *fusion.fused)),
-            workspace_bytes(equation, self.roofline),
+            has_effects,
+            kind_of(equation) is Kind.FUSED or equation.primitive.startswith(_UPDATES),
+            copied_operand(equation) if scratch else None,
+            workspace_bytes(equation) if scratch else 0,
+            standing_bytes(equation) if scratch else 0,
         )
+
+
+def _copy(source: int, copy: int) -> LocalOp:
+    return LocalOp("copy", (source,), (copy,), 0.0, 0, forward=True, recomputable=True)
 
 
 def _with_reuse(
@@ -186,9 +241,8 @@ def _with_reuse(
     found = []
     for n, op in enumerate(ops):
         wanted = sum(joint.nbytes(i) for i in op.outputs)
-        may = kind_of(op.equation) is Kind.FUSED or op.equation.primitive.startswith(_UPDATES)
         dying = (i for i in op.inputs if last[i] == n and i not in kept)
-        reuse = may and not op.forward and any(joint.nbytes(i) >= wanted for i in dying)
+        reuse = op.in_place and not op.forward and any(joint.nbytes(i) >= wanted for i in dying)
         found.append(dataclasses.replace(op, reused_bytes=wanted if reuse else 0))
     return tuple(found)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from planners.graph import Graph
 from planners.plan import Region
-from planners.schedule import runs
+from planners.schedule import Run, runs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +50,22 @@ def predicted_temp_bytes(
     return _peak_bytes(heap, end)
 
 
+def with_alone_bytes(graph: Graph, nbytes: int) -> Graph:
+    """The graph, `nbytes` shared among its stages by what each keeps where it is left alone."""
+    kept = np.array([_kept_bytes(graph, s) for s in range(len(graph.stages))], dtype=np.float64)
+    shares = (nbytes * kept / (kept.sum() or 1.0)).astype(np.int64).tolist()
+    pairs = zip(graph.stages, shares, strict=True)
+    stages = tuple(dataclasses.replace(stage, alone_bytes=share) for stage, share in pairs)
+    return dataclasses.replace(graph, stages=stages)
+
+
+def _kept_bytes(graph: Graph, s: int) -> int:
+    """Bytes of the values of a stage that its own backward reads."""
+    written = {i for op in graph.stages[s].forward for i in op.outputs}
+    read = {i for op in graph.stages[s].backward for i in op.inputs}
+    return sum(graph.values[i].nbytes for i in written & read)
+
+
 def _home_for(buffer: _Buffer, homes: list[list[_Buffer]]) -> list[_Buffer] | None:
     """The smallest result in whose memory nothing lives at the same time."""
     for home in reversed(homes):
@@ -59,7 +75,8 @@ def _home_for(buffer: _Buffer, homes: list[list[_Buffer]]) -> list[_Buffer] | No
 
 
 def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
-    schedule = [run.of(graph) for run in runs(graph, tuple(regions))]
+    executed = runs(graph, tuple(regions))
+    schedule = [run.of(graph) for run in executed]
     open_at: dict[int, tuple[int, int]] = {}  # value -> run that wrote it, last run that read it
     found: list[_Buffer] = []
 
@@ -76,15 +93,35 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
             open_at[i] = open_at[i][0], k
         if op.workspace_bytes > 0:
             found.append(_Buffer(op.workspace_bytes, k, k, False))
+        if op.standing_bytes:
+            found.append(_Buffer(op.standing_bytes, 0, k, False))
         for i in op.outputs:
             if i in open_at:
                 close(i)
             open_at[i] = k, k
     for i in open_at:
         close(i)
+    found += _kept_alone(graph, regions, executed)
     return _written_over(found, {k: -op.workspace_bytes for k, op in enumerate(schedule)}), len(
         schedule
     )
+
+
+def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]) -> list[_Buffer]:
+    """What the stages that are left alone keep beside their values."""
+    first: dict[tuple[int, int], int] = {}  # stage and depth -> its first forward run
+    last: dict[int, int] = {}  # stage -> its last backward run
+    for k, run in enumerate(executed):
+        if run.phase == "forward":
+            first.setdefault((run.stage, run.depth), k)
+        else:
+            last[run.stage] = k
+    leaves = (x for region in regions for x in region.walk() if x.alone)
+    found = []
+    for s in (s for x in leaves for s in range(x.first, x.last + 1) if s in last):
+        start = first.get((s, executed[last[s]].depth - 1), last[s])
+        found.append(_Buffer(graph.stages[s].alone_bytes, start, last[s], False))
+    return found
 
 
 def _written_over(buffers: list[_Buffer], reused_bytes: Mapping[int, int]) -> list[_Buffer]:

@@ -28,7 +28,7 @@ from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
 from ._origins import Origins
 from ._pins import Pins
 from ._plan import Plan
-from ._predict import predicted_temp_bytes
+from ._predict import predicted_temp_bytes, with_alone_bytes
 from ._rows import describe_values, stage_rows, value_rows
 from ._targets import Target
 from ._trace import Traced, describe_inputs, fingerprint
@@ -48,6 +48,8 @@ ENOUGH = 0.01
 MODEL_ROUNDS = 8
 #: Time limits of the solver that the search for one budget may use up in all.
 SOLVES = 4
+#: Where nothing fits: shares of the way from the smallest plan to saving all that are tried, too.
+LARGER = (0.1, 0.3, 0.6)
 
 
 class InfeasibleBudget(ValueError):
@@ -112,10 +114,16 @@ class Settling:
         roofline = roofline_of(self.target)
         return analyze(self.traced.program, self.traced.derivative, roofline, self.pins)
 
-    @property
+    @functools.cached_property
     def graph(self) -> Graph:
-        """The planning graph."""
-        return self._analyzed[0]
+        """The planning graph, its stages left alone charged with what the unplanned program takes.
+
+        Where nothing is recomputed the compiler decides what the forward keeps, and that is more
+        than the backward needs: an elementwise result beside its operand, a copy in another layout.
+        """
+        graph, _ = self._analyzed
+        modelled = self._modelled(planners.save_all(graph).regions, graph) + self._base_shift
+        return with_alone_bytes(graph, max(0, self.unplanned.temp_bytes - modelled))
 
     @property
     def origins(self) -> Origins:
@@ -129,14 +137,14 @@ class Settling:
     @functools.cached_property
     def _base(self) -> planners.Plan:
         """The plan that saves nothing."""
-        return planners.save_nothing(self.graph)
+        return planners.save_nothing(self._analyzed[0])
 
     @functools.cached_property
     def _base_shift(self) -> int:
         """Compiled minus modelled temporaries of the base."""
         base = self._base
         figures = self._compile(transform(self.origins, base))
-        modelled = self._modelled(base.regions)
+        modelled = self._modelled(base.regions, self._analyzed[0])
         self.trials[base.regions] = _Trial(base, figures.temp_bytes, figures)
         return figures.temp_bytes - modelled
 
@@ -273,18 +281,27 @@ class Settling:
         raise self._infeasible(least, room, reserved_bytes)
 
     def _small_plans(self) -> Iterator[planners.Plan]:
-        """Plans with few bytes by the model, and the same with their ends left alone.
+        """Plans with few bytes by the model, some with their ends left alone, and some larger ones.
 
         Whether recomputing the first or the last stage costs memory or spares it is up to the
-        compiler's schedule, so both are tried.
+        compiler's schedule, and so is what a recomputation takes that the model does not know of:
+        a plan that saves a little more may be the smaller one.
         """
-        yield self._search_space.smallest()
+        smallest = self._search_space.smallest()
+        yield smallest
         least = min(self.trials.values(), key=self._temp_bytes).decisions
         for ends in ((-1,), (0,), (0, -1)):
             regions = list(least.regions)
             for n in ends:
                 regions[n] = dataclasses.replace(regions[n], saved=(), inner=(), alone=True)
             yield self._replayed(tuple(regions), least)
+        most = planners.save_all(self.graph).peak_bytes
+        for share in LARGER:
+            decisions = self._solved(
+                int(smallest.peak_bytes + share * (most - smallest.peak_bytes))
+            )
+            if decisions is not None:
+                yield decisions
 
     def _replayed(self, regions: tuple[Region, ...], like: planners.Plan) -> planners.Plan:
         cost = planners.replay(self.graph, regions)
@@ -326,8 +343,8 @@ class Settling:
             return trial.predicted_temp_bytes
         return trial.figures.total_bytes - self.fixed_bytes
 
-    def _modelled(self, regions: tuple[Region, ...]) -> int:
-        return predicted_temp_bytes(self.graph, regions, self.origins.output_bytes)
+    def _modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
+        return predicted_temp_bytes(graph or self.graph, regions, self.origins.output_bytes)
 
     def _compile(self, function: FlatFunction, fast: bool = True) -> CompiledBytes:
         step = step_to_compile(self.traced, function)
@@ -400,7 +417,7 @@ def roofline_of(target: Target) -> Roofline:
         {"float32": target.matmul_flops_per_second(4), "bfloat16": half, "float16": half},
         target.flops_per_second,
         target.bandwidth_bytes_per_second,
-        copies_convolution_operands=target.platform == "cpu",
+        needs_scratch=target.platform == "cpu",
     )
 
 

@@ -101,11 +101,14 @@ def _run_region(
 
 
 def _tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
-    """The values, the wanted floats behind one barrier: their cotangents leave together."""
-    places = [
-        n for n, value in enumerate(values) if wanted[n] and _compat.is_float(jax.typeof(value))
-    ]
-    if not places:
+    """The values, the wanted floats behind one barrier: their cotangents leave together.
+
+    Keys and integers go with them. What a stage draws from a key depends on nothing else, and XLA
+    would otherwise draw for every stage before the first one runs.
+    """
+    floats = [_compat.is_float(jax.typeof(value)) for value in values]
+    places = [n for n, is_float in enumerate(floats) if wanted[n] or not is_float]
+    if not any(floats[n] for n in places):
         return values
     tied = list(values)
     barred = jax.lax.optimization_barrier(tuple(values[n] for n in places))
@@ -123,8 +126,15 @@ def _tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     places = [
         n for n, value in enumerate(values) if wanted[n] and _compat.is_float(jax.typeof(value))
     ]
+    if not places:
+        return values
     tied = list(values)
     for n, value in zip(places, _identity(*(values[n] for n in places)), strict=True):
+        tied[n] = value
+    others = [n for n, value in enumerate(values) if not _compat.is_float(jax.typeof(value))]
+    late = jax.lax.stop_gradient(values[places[-1]])  # numbers rise: the last one computed
+    *barred, _ = jax.lax.optimization_barrier((*(values[n] for n in others), late))
+    for n, value in zip(others, barred, strict=True):
         tied[n] = value
     return tied
 

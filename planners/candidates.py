@@ -119,7 +119,7 @@ class Candidates:
         alone = Region(s, s, alone=True)
         regions = [Region(s, s, saved=self._names(saved)) for saved in self._options[s]]
         regions = [*regions, bare(self._graph, s), alone]
-        if not self._walker.candidate(alone).retained:
+        if not self._graph.stages[s].alone_bytes and not self._walker.candidate(alone).retained:
             regions = [alone]
         found: list[Candidate] = []
         for x in map(self._candidate, dict.fromkeys(regions)):
@@ -157,7 +157,7 @@ class Candidates:
         return region.alone, self._retained_bytes(candidate), candidate.seconds
 
     def _retained_bytes(self, candidate: Candidate) -> int:
-        return sum(self._graph.values[i].nbytes for i in candidate.retained)
+        return candidate.alone_bytes + sum(self._graph.values[i].nbytes for i in candidate.retained)
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:
@@ -170,6 +170,7 @@ def _dominates(a: Candidate, b: Candidate) -> bool:
         a.seconds <= b.seconds
         and a.flops <= b.flops
         and a.retained <= b.retained
+        and a.alone_bytes <= b.alone_bytes
         and a.reads.keys() <= b.reads.keys()
         and all(
             all(any(_below(m, other) for other in there) for m in here)

@@ -29,7 +29,10 @@ class Chain:
         self._candidates = sorted(candidates, key=lambda x: x.region.first)
         sizes = np.array([value.nbytes for value in graph.values], dtype=np.int64)
         held = [sizes[list(x.reads)].sum() if x.reads else 0 for x in self._candidates]
-        own = [sizes[list(x.retained)].sum() if x.retained else 0 for x in self._candidates]
+        own = [
+            x.alone_bytes + (sizes[list(x.retained)].sum() if x.retained else 0)
+            for x in self._candidates
+        ]
         self._after = np.array(held) + np.array(own)
         self._during = np.array(held) + np.array(
             [max(m.nbytes for some in x.moments for m in some) for x in self._candidates]

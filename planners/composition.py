@@ -151,7 +151,9 @@ class _Rows:
                 self.covering[t].append(c)
         self.scale = float(max([1, *(m.nbytes for x in candidates for s in x.moments for m in s)]))
         self.width = self._n + len(graph.stages)
-        self.own_bytes = [self._bytes(x.retained - self._shared) for x in candidates]
+        self.own_bytes = [
+            self._bytes(x.retained - self._shared) + x.alone_bytes for x in candidates
+        ]
         self._readers = _holders(x.reads for x in candidates)
         self._producers = _holders(x.retained & self._shared for x in candidates)
         self.kept_rows: list[_Terms] = []
@@ -185,7 +187,7 @@ class _Rows:
         row = {self._n + t: 1.0}
         for c in self.covering[t]:
             own = (self._candidates[c].retained - self._shared) & idle
-            row[c] = self._bytes(own) / self.scale
+            row[c] = (self._bytes(own) + self._candidates[c].alone_bytes) / self.scale
         for i in sorted(self._shared & idle):
             _add(row, self._kept_at(i, self._last + 1), self._bytes([i]) / self.scale)
         return row
@@ -316,7 +318,9 @@ def _forward_peaks(graph: Graph, last: dict[int, int]) -> list[list[tuple[int, i
         for i in op.outputs:
             change[time] += graph.values[i].nbytes
             change[last[i] + 1] -= graph.values[i].nbytes
+    standing = sum(op.standing_bytes for stage in graph.stages for op in stage.backward)
     live = np.cumsum(change[:-1]) + np.array([op.workspace_bytes for _, op in ops], np.int64)
+    live += standing
     found: list[list[tuple[int, int]]] = [[] for _ in graph.stages]
     highest = -1
     for time in range(len(ops) - 1, -1, -1):

@@ -50,6 +50,7 @@ class Candidate:
         retained: its own values that the first forward leaves for its backward.
         reads: value of an earlier region that its backward reads -> the stage that does last.
         moments: for each of its stages, first to last, the moments that may set the peak.
+        alone_bytes: bytes, beside `retained`, that its forward leaves where it is left alone.
     """
 
     region: Region
@@ -58,6 +59,7 @@ class Candidate:
     retained: frozenset[int]
     reads: dict[int, int]
     moments: tuple[tuple[Moment, ...], ...]
+    alone_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class Walker:
                 tuple(_placed(moment, constant.steady_bytes, values) for moment in some)
                 for constant, some in zip(self._gradients[first:], effect.moments, strict=False)
             ),
+            alone_bytes=sum(_alone_bytes(self.graph, region)) if region.alone else 0,
         )
 
 
@@ -146,6 +149,7 @@ def _effect(
     again = [run.of(graph) for run in runs if run.phase == "forward"]
     stage, nbytes = _in_backward(graph, runs, gradients)
     nbytes = nbytes + live.nbytes()
+    nbytes += np.cumsum(_alone_bytes(graph, region))[stage - region.first]
     last_read = {interval.number[i]: k for i, k in live.last_read.items()}
     moments = []
     for s in range(region.first, region.last + 1):
@@ -159,6 +163,13 @@ def _effect(
         reads={i: int(stage[k]) - region.first for i, k in last_read.items()},
         moments=tuple(moments),
     )
+
+
+def _alone_bytes(graph: Graph, region: Region) -> list[int]:
+    """For each stage of a region what it keeps beside values, if it is left alone in there."""
+    alone = {s for leaf in region.walk() if leaf.alone for s in range(leaf.first, leaf.last + 1)}
+    stages = range(region.first, region.last + 1)
+    return [graph.stages[s].alone_bytes if s in alone else 0 for s in stages]
 
 
 class _Lives:
@@ -261,7 +272,7 @@ def _relative(graph: Graph, region: Region, first: int, interval: Interval) -> H
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Gradients:
-    """Bytes of gradients in memory during the backward of one stage.
+    """Bytes of gradients, and of what stands, in memory during the backward of one stage.
 
     Attributes:
         steady_bytes: throughout.
@@ -281,6 +292,10 @@ def _gradients(graph: Graph) -> list[_Gradients]:
         read.update(dict.fromkeys(op.inputs, t))
         written.update(dict.fromkeys(op.outputs, t))
     during, before = np.zeros((2, len(ops) + 1), dtype=np.int64)
+    for t, op in enumerate(ops):
+        for change in (during, before):
+            change[0] += op.standing_bytes
+            change[t + 1] -= op.standing_bytes
     for i, t in written.items():
         nbytes, end = graph.values[i].nbytes, read.get(i, t)
         during[t] += nbytes
@@ -306,7 +321,9 @@ def _stage_shape(graph: Graph, s: int) -> tuple[Hashable, tuple[int, ...]]:
         (len(op.inputs), len(op.outputs), op.seconds, op.flops, op.workspace_bytes, op.recomputable)
         for op in ops
     )
-    return (len(stage.forward), costs), tuple(i for op in ops for i in op.inputs + op.outputs)
+    return (len(stage.forward), stage.alone_bytes, costs), tuple(
+        i for op in ops for i in op.inputs + op.outputs
+    )
 
 
 def _interval_shape(

@@ -40,6 +40,8 @@ class Op:
         flops: floating-point operations of its products and convolutions.
         workspace_bytes: bytes that it needs only while it runs, beside its inputs and outputs.
             Negative where an output is written over an input that nothing reads later.
+        standing_bytes: bytes that a backward op has in memory from the start of the step until it
+            has run, whatever the plan: constants that a compiler sets up first. 0 of forward ops.
         recomputable: False for an op that must run exactly once (an effect, an impure generator).
     """
 
@@ -49,6 +51,7 @@ class Op:
     seconds: float
     flops: int = 0
     workspace_bytes: int = 0
+    standing_bytes: int = 0
     recomputable: bool = True
 
 
@@ -63,12 +66,16 @@ class Stage:
             values of earlier stages' forwards, and gradients; nothing of later stages' forwards.
         key: equal for stages that are isomorphic value by value and cost by cost, so that
             a planner may solve one of them; `None` where nothing is known.
+        alone_bytes: bytes, beside its values, that are in memory from the start of its forward to
+            the end of its backward where a plan leaves it alone: a compiler that need not keep
+            a stage's recomputation together may keep more of its forward than it has to.
     """
 
     name: str
     forward: tuple[Op, ...]
     backward: tuple[Op, ...]
     key: str | None = None
+    alone_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +132,19 @@ def _check_values(graph: Graph) -> None:
 
 
 def _check_dataflow(graph: Graph) -> None:
+    for stage in graph.stages:
+        if stage.alone_bytes < 0:
+            raise ValueError(f"Stage `{stage.name}` has a negative `alone_bytes`.")
     written: set[int] = set()
     forward = [op for stage in graph.stages for op in stage.forward]
+    if any(op.standing_bytes for op in forward):
+        raise ValueError("A forward op has standing bytes; only backward ops may.")
     backward = [op for stage in reversed(graph.stages) for op in stage.backward]
     for op in forward + backward:
         if not (op.seconds >= 0 and op.flops >= 0):
             raise ValueError(f"Op `{op.name}` has a negative time or FLOP count.")
+        if op.standing_bytes < 0:
+            raise ValueError(f"Op `{op.name}` has a negative `standing_bytes`.")
         if op.workspace_bytes < -sum(graph.values[i].nbytes for i in op.outputs):
             raise ValueError(f"Op `{op.name}` writes more over its inputs than it writes.")
         for i in op.inputs:

@@ -71,7 +71,7 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
         _check_region(graph, region)
     schedule = runs(graph, regions)
     instances = _instances(graph, regions, schedule)
-    live = _live_bytes(graph, schedule, instances)
+    live = _live_bytes(graph, schedule, instances) + _alone_bytes(graph, regions, schedule)
     peak = int(live.argmax()) if len(live) else 0
     at_peak = {x.value for x in instances if x.written <= peak <= x.last_read}
     ops = [run.of(graph) for run in schedule]
@@ -97,8 +97,26 @@ def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance
         nbytes = graph.values[instance.value].nbytes
         change[instance.written] += nbytes
         change[instance.last_read + 1] -= nbytes
+    for k, run in enumerate(schedule):
+        change[0] += run.of(graph).standing_bytes
+        change[k + 1] -= run.of(graph).standing_bytes
     workspace = np.array([run.of(graph).workspace_bytes for run in schedule], dtype=np.int64)
     return np.cumsum(change)[:-1] + workspace
+
+
+def _alone_bytes(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> np.ndarray:
+    """What stages that are left alone keep beside values, during each run."""
+    change = np.zeros(len(schedule) + 1, dtype=np.int64)
+    alone = [x for region in regions for x in region.walk() if x.alone]
+    for s in (s for x in alone for s in range(x.first, x.last + 1) if graph.stages[s].alone_bytes):
+        own = [(k, run) for k, run in enumerate(schedule) if run.stage == s]
+        backward = [k for k, run in own if run.phase == "backward"]
+        if backward:
+            depth = schedule[backward[0]].depth
+            kept = [k for k, run in own if run.phase == "forward" and run.depth == depth - 1]
+            change[min(kept, default=backward[0])] += graph.stages[s].alone_bytes
+            change[backward[-1] + 1] -= graph.stages[s].alone_bytes
+    return np.cumsum(change)[:-1]
 
 
 def _instances(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> list[_Instance]:

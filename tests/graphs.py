@@ -25,11 +25,19 @@ class Builder:
         inputs = tuple(self._index[value] for value in reads.split())
         return Op(name, inputs, tuple(range(first, len(self.values))), seconds, **more)
 
-    def graph(self, forward: Sequence[Iterable[Op]], backward: Sequence[Iterable[Op]]) -> Graph:
+    def graph(
+        self,
+        forward: Sequence[Iterable[Op]],
+        backward: Sequence[Iterable[Op]],
+        alone_bytes: Sequence[int] = (),
+    ) -> Graph:
         """The graph of stages with these ops."""
-        pairs = enumerate(zip(forward, backward, strict=True))
-        stages = tuple(Stage(f"s{s}", tuple(f), tuple(b)) for s, (f, b) in pairs)
-        return Graph(tuple(self.values), stages)
+        rows = it.zip_longest(forward, backward, alone_bytes[: len(forward)], fillvalue=0)
+        stages = (
+            Stage(f"s{s}", tuple(f), tuple(b), alone_bytes=int(nbytes))
+            for s, (f, b, nbytes) in enumerate(rows)
+        )
+        return Graph(tuple(self.values), tuple(stages))
 
     def nbytes(self, name: str) -> int:
         return self.values[self._index[name]].nbytes
@@ -136,7 +144,8 @@ def random_graph(seed: int, *, n_stages: int | None = None, n_forward: int = 3) 
             reads |= set(gradients[-1:]) | _some(rng, gradients, 0.2)
             backward[s].append(_random_op(rng, make, f"b{s}_{o}", reads, [f"d{s}_{o}"], "!"))
             gradients.append(f"d{s}_{o}")
-    return make.graph(forward, backward)
+    alone_bytes = rng.integers(0, 10, len(forward)) * (rng.random(len(forward)) < 0.5)
+    return make.graph(forward, backward, alone_bytes)
 
 
 def _some(rng: np.random.Generator, names: Iterable[str], share: float) -> set[str]:
@@ -154,6 +163,7 @@ def _random_op(
         float(rng.integers(0, 8)),
         flops=int(rng.integers(0, 5)),
         workspace_bytes=int(rng.integers(0, 10)) * int(rng.random() < 0.3),
+        standing_bytes=int(rng.integers(0, 10)) * int(name.startswith("b") and rng.random() < 0.3),
         recomputable=bool(rng.random() < 0.85),
     )
 

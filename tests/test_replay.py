@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 
 import graphs
+import numpy as np
 import pytest
 
 from planners import InvalidPlan, Region, Run, replay, runs, save_all, save_nothing
@@ -70,6 +71,33 @@ def test_replay_names_what_is_live_at_the_peak_largest_first():
 def test_workspace_counts_only_while_its_op_runs():
     graph = graphs.chain(workspace_bytes=100)
     assert list(replay(graph, ALONE).live_bytes) == [4, 7, 112, 13, 18, 15, 11, 6]
+
+
+def test_standing_bytes_count_from_the_start_until_their_op_has_run():
+    graph = graphs.chain()
+    (early, late) = graph.stages
+    op = dataclasses.replace(late.backward[1], standing_bytes=50)
+    stages = (early, dataclasses.replace(late, backward=(late.backward[0], op)))
+    standing = dataclasses.replace(graph, stages=stages)
+    added = np.subtract(replay(standing, ALONE).live_bytes, replay(graph, ALONE).live_bytes)
+    assert added.tolist() == [50, 50, 50, 50, 50, 50, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("regions", "added"),
+    [
+        (ALONE, [50, 50, 50, 50, 50, 50, 50, 50]),
+        (LEAVES, [0] * 11),
+        ([Region(0, 0), Region(1, 1, alone=True)], [0] * 9),
+        ([Region(0, 1, inner=(Region(0, 0, alone=True), Region(1, 1)))], [0] * 4 + [50] * 8),
+    ],
+)
+def test_alone_bytes_count_from_the_forward_to_the_backward_of_a_stage(regions, added):
+    graph = graphs.chain()
+    first = dataclasses.replace(graph.stages[0], alone_bytes=50)
+    kept = dataclasses.replace(graph, stages=(first, graph.stages[1]))
+    found = np.subtract(replay(kept, regions).live_bytes, replay(graph, regions).live_bytes)
+    assert found.tolist() == added
 
 
 def test_a_recomputed_pair_replaces_the_saved_one_of_its_values():
