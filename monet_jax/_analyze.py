@@ -6,8 +6,9 @@ what the program returns takes no memory of its own, since the compiler counts i
 """
 
 import collections
+import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -41,22 +42,46 @@ def analyze(
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline)
-    builder = _Builder(program, pinned, cloned)
+    builder = _Builder(program, pinned, cloned, roofline.narrows_operands)
     for key, stage in zip(keys, stages, strict=True):
         builder.forward(stage, *joints[key])
     for key, stage in reversed(list(zip(keys, stages, strict=True))):
         builder.backward(stage, *joints[key])
     made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
+    values = builder.stored_values()
     graph = Graph(
-        tuple(builder.values),
-        tuple(PlannerStage(_title(stage), tuple(f), tuple(b), key) for f, b, key, stage in made),
+        values,
+        tuple(
+            PlannerStage(
+                _title(stage),
+                _fitted(f, values),
+                _fitted(b, values),
+                key,
+                may_be_alone=not _must_recompute(stage, pinned),
+            )
+            for f, b, key, stage in made
+        ),
     )
     return graph, Origins(program, stages, builder.origins, builder.output_bytes)
+
+
+def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
+    """The ops, none of which writes more over its inputs than it writes at all."""
+    found = []
+    for op in ops:
+        written = sum(values[i].nbytes for i in op.outputs)
+        found.append(dataclasses.replace(op, workspace_bytes=max(op.workspace_bytes, -written)))
+    return tuple(found)
 
 
 def _title(stage: Stage) -> str:
     paths = [str(e.name_stack) for e in stage.equations if str(e.name_stack)]
     return paths[0] if paths else "(no module)"
+
+
+def _must_recompute(stage: Stage, pinned: Mapping[int, str]) -> bool:
+    """Whether a pin says that something in a stage must be recomputed."""
+    return any(pinned.get(i) == "recompute" for e in stage.equations for i in e.outputs)
 
 
 def _cloned(stages: Sequence[Stage]) -> set[int]:
@@ -97,9 +122,11 @@ def _parameters(eqn: Any) -> str:
 class _Builder:
     """The graph so far: stages are added forward in order, then backward in reverse order."""
 
-    def __init__(self, program: Program, pinned: dict[int, str], cloned: set[int]):
+    def __init__(
+        self, program: Program, pinned: dict[int, str], cloned: set[int], has_narrowing: bool
+    ):
         self.program = program
-        self.pinned, self.cloned = pinned, cloned
+        self.pinned, self.cloned, self.has_narrowing = pinned, cloned, has_narrowing
         self.returned = {i for i in program.outputs if isinstance(i, int)}
         self.values: list[Value] = []
         self.origins: dict[str, int] = {}
@@ -107,6 +134,8 @@ class _Builder:
         self.index: dict[int, int] = {}  # program value -> graph value
         self.locals: list[dict[int, int]] = []  # per stage: joint value -> graph value
         self.gradients: dict[int, int] = {}  # program value -> graph value of its cotangent so far
+        self.narrow: set[int] = set()  # float32 values that may be kept as bfloat16
+        self.wide: set[int] = set()  # values that an op reads as they are
         self.effects: dict[int, list[int]] = {}  # stage -> what its effects "write"
         self.pending: dict[int, int] = {}  # argument -> stages whose gradients are still to come
         self.forwards: list[list[Op]] = []
@@ -176,6 +205,9 @@ class _Builder:
                 local[j] = self._named(i)
         inputs = tuple(sorted({local[j] for j in op.inputs if j in local}))
         outputs = tuple(local[j] for j in op.outputs)
+        avals = (joint.program.avals[j] for j in op.outputs)
+        self.narrow.update(i for i, a in zip(outputs, avals, strict=True) if a.dtype == jnp.float32)
+        self.wide.update(() if op.narrows else inputs)
         reused_bytes = min(op.reused_bytes, self._total(inputs), self._total(outputs))
         if op.has_effects:
             outputs += (self._effect(),)
@@ -189,6 +221,14 @@ class _Builder:
             op.workspace_bytes - reused_bytes,
             0 if op.forward else op.standing_bytes,
             may_rerun,
+        )
+
+    def stored_values(self) -> tuple[Value, ...]:
+        """Every value, with the bytes that it is stored in."""
+        narrow = self.narrow - self.wide if self.has_narrowing else set()
+        return tuple(
+            dataclasses.replace(value, nbytes=value.nbytes // 2) if i in narrow else value
+            for i, value in enumerate(self.values)
         )
 
     def _total(self, values: Iterable[int]) -> int:

@@ -159,7 +159,6 @@ def apply(
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
-    pins: Mapping[str, str] | None = None,
 ) -> Callable[..., Any]:
     """`fun`, run as a plan says. Needs no solver.
 
@@ -170,7 +169,7 @@ def apply(
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
     options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
-    return _wrap(fun, options, _Fixed(plan, make_pins(pins)))
+    return _wrap(fun, options, _Fixed(plan))
 
 
 def _settings(
@@ -253,7 +252,6 @@ class _Planned:
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        self.pins = settings.pins
         self._plans: dict[Any, Plan | None] = {}
         self._lock = threading.RLock()
 
@@ -294,13 +292,13 @@ class _Planned:
 class _Fixed:
     """One stored plan."""
 
-    def __init__(self, plan: Plan, pins: Pins):
-        self.plan, self.pins = plan, pins
+    def __init__(self, plan: Plan):
+        self.plan = plan
         self._trusted = plan.decisions is None
         self._lock = threading.RLock()
 
     def __reduce__(self):
-        return _Fixed, (self.plan, self.pins)
+        return _Fixed, (self.plan,)
 
     def plan_for(self, traced: Traced, call: Call) -> Plan:
         """The plan, once it is known to be for this function.

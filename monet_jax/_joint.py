@@ -20,7 +20,7 @@ from . import _compat
 from ._costs import Roofline
 from ._fusion import Kind, kind_of, must_run_once
 from ._ops import Fusion, Fusions
-from ._program import Program, flatten, run
+from ._program import Equation, Program, flatten, run
 from ._scratch import copied_operand, standing_bytes, workspace_bytes
 from ._stages import Stage, abstract
 
@@ -42,6 +42,7 @@ class LocalOp:
         recomputable: whether it may run again.
         has_effects: whether it must run even if nothing reads its outputs.
         in_place: whether its output may be written over an input.
+        narrows: whether it reads float32 inputs as bfloat16.
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
         standing_bytes: bytes that it needs from the start of the step until it has run.
@@ -57,6 +58,7 @@ class LocalOp:
     recomputable: bool
     has_effects: bool = False
     in_place: bool = False
+    narrows: bool = False
     copied: int | None = None
     workspace_bytes: int = 0
     standing_bytes: int = 0
@@ -220,10 +222,19 @@ class _Reader:
             not any(must_run_once(e) for e in (equation, *fusion.fused)),
             has_effects,
             kind_of(equation) is Kind.FUSED or equation.primitive.startswith(_UPDATES),
+            self.roofline.narrows_operands and _is_default_product(equation),
             copied_operand(equation) if scratch else None,
             workspace_bytes(equation) if scratch else 0,
             standing_bytes(equation) if scratch else 0,
         )
+
+
+def _is_default_product(equation: Equation) -> bool:
+    if equation.primitive not in ("dot_general", "conv_general_dilated"):
+        return False
+    asked = equation.eqn.params["precision"]
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    return all(x in (None, jax.lax.Precision.DEFAULT) for x in asked)
 
 
 def _copy(source: int, copy: int) -> LocalOp:

@@ -140,7 +140,7 @@ class Plan:
 
         Arguments:
             fun: the function that the plan was made for.
-            **options: `argnums`, `static_argnums`, `static_argnames` and `pins`, as in `plan`.
+            **options: `argnums`, `static_argnums` and `static_argnames`, as in `plan`.
 
         Returns:
             A function with the arguments, values and derivatives of `fun`. Called with arguments

@@ -164,11 +164,18 @@ class Settling:
         total = budget(lambda: self.unplanned.total_bytes)
         room = total - reserved_bytes
         best = None
-        if self.unplanned.total_bytes > room or self.pins:
+        if self.pins or not self._fits_unplanned(room):
             best = self._verified(room - self.fixed_bytes, reserved_bytes)
         seconds = time.perf_counter() - started
         rounds = len(self.trials) - known
         return self._plan(total, reserved_bytes, best, seconds, rounds)
+
+    def _fits_unplanned(self, room: int) -> bool:
+        """Whether the function fits as it is; on a TPU by a full compilation, where it may."""
+        fits = self.unplanned.total_bytes <= room
+        if fits and self.target.platform == "tpu":
+            return self._compile(self.traced.flat, fast=False).total_bytes <= room
+        return fits
 
     def _verified(self, room: int, reserved_bytes: int) -> _Trial:
         """The fastest trial that fits, by a full compilation.
@@ -181,12 +188,13 @@ class Settling:
             best = self._search(within, reserved_bytes)
             if best.figures is None or self.target.platform != "tpu":
                 return best
+            quick = self._temp_bytes(best)
             full = self._compile(transform(self.origins, best.decisions), fast=False)
             best = dataclasses.replace(best, figures=full)
             self.trials[best.decisions.regions] = best
             if self._temp_bytes(best) <= room:
                 return best
-            within -= self._temp_bytes(best) - within
+            within = min(within, room - (self._temp_bytes(best) - quick))
         raise self._infeasible(best, room, reserved_bytes)
 
     def _search(self, room: int, reserved_bytes: int) -> _Trial:
@@ -293,7 +301,7 @@ class Settling:
         for ends in ((-1,), (0,), (0, -1)):
             regions = list(least.regions)
             for n in ends:
-                regions[n] = dataclasses.replace(regions[n], saved=(), inner=(), alone=True)
+                regions[n] = self._left_alone(regions[n])
             yield self._replayed(tuple(regions), least)
         most = planners.save_all(self.graph).peak_bytes
         for share in LARGER:
@@ -302,6 +310,12 @@ class Settling:
             )
             if decisions is not None:
                 yield decisions
+
+    def _left_alone(self, region: Region) -> Region:
+        stages = self.graph.stages[region.first : region.last + 1]
+        if not all(stage.may_be_alone for stage in stages):
+            return region
+        return Region(region.first, region.last, alone=True)
 
     def _replayed(self, regions: tuple[Region, ...], like: planners.Plan) -> planners.Plan:
         cost = planners.replay(self.graph, regions)
@@ -418,6 +432,7 @@ def roofline_of(target: Target) -> Roofline:
         target.flops_per_second,
         target.bandwidth_bytes_per_second,
         needs_scratch=target.platform == "cpu",
+        narrows_operands=target.platform == "tpu",
     )
 
 

@@ -105,8 +105,9 @@ class Candidates:
             saved = [name for region in inner for name in region.saved]
             yield Region(first, last, saved=_unique(once + saved))
             yield Region(first, last, saved=_unique(once), inner=inner)
-            end = Region(last, last, alone=True)
-            yield Region(first, last, saved=_unique(once), inner=(*inner[:-1], end))
+            if self._graph.stages[last].may_be_alone:
+                end = Region(last, last, alone=True)
+                yield Region(first, last, saved=_unique(once), inner=(*inner[:-1], end))
 
     def _candidate(self, region: Region) -> Candidate | None:
         try:
@@ -118,9 +119,11 @@ class Candidates:
         """What stage `s` may do by itself, without what is never better than something else."""
         alone = Region(s, s, alone=True)
         regions = [Region(s, s, saved=self._names(saved)) for saved in self._options[s]]
-        regions = [*regions, bare(self._graph, s), alone]
-        if not self._graph.stages[s].alone_bytes and not self._walker.candidate(alone).retained:
-            regions = [alone]
+        regions = [*regions, bare(self._graph, s)]
+        if self._graph.stages[s].may_be_alone:
+            is_free = not self._graph.stages[s].alone_bytes
+            is_free = is_free and not self._walker.candidate(alone).retained
+            regions = [alone] if is_free else [*regions, alone]
         found: list[Candidate] = []
         for x in map(self._candidate, dict.fromkeys(regions)):
             if x is not None and not any(_dominates(y, x) for y in found):

@@ -69,6 +69,8 @@ class Stage:
         alone_bytes: bytes, beside its values, that are in memory from the start of its forward to
             the end of its backward where a plan leaves it alone: a compiler that need not keep
             a stage's recomputation together may keep more of its forward than it has to.
+        may_be_alone: whether a plan may leave it alone, keeping also what is not savable. Planners
+            do so even if not where its backward needs what can be neither saved nor run again.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Stage:
     backward: tuple[Op, ...]
     key: str | None = None
     alone_bytes: int = 0
+    may_be_alone: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,7 +56,8 @@ class Search:
         """The fastest plan within the budget; see `Stages`."""
         self._start = time.monotonic()
         everything = save_all(self._graph)
-        if everything.peak_bytes <= budget_bytes:
+        allowed = all(stage.may_be_alone for stage in self._graph.stages)
+        if allowed and everything.peak_bytes <= budget_bytes:
             return self._certified(everything.regions, 0.0)
         first = self._attempt(self._of_singles, budget_bytes, _FIRST).regions
         if first is not None and self._overhead(first) <= self._tolerated:
