@@ -58,6 +58,7 @@ def analyze(
                 _fitted(b, values),
                 key,
                 may_be_alone=not _must_recompute(stage, pinned),
+                result_bytes=builder.results_of(b),
             )
             for f, b, key, stage in made
         ),
@@ -222,6 +223,11 @@ class _Builder:
             0 if op.forward else op.standing_bytes,
             may_rerun,
         )
+
+    def results_of(self, ops: Iterable[Op]) -> tuple[int, ...]:
+        """Sizes of the step's results that ops write."""
+        names = (self.values[i].name for op in ops for i in op.outputs)
+        return tuple(self.output_bytes[name] for name in names if name in self.output_bytes)
 
     def stored_values(self) -> tuple[Value, ...]:
         """Every value, with the bytes that it is stored in."""

@@ -48,6 +48,8 @@ ENOUGH = 0.01
 MODEL_ROUNDS = 8
 #: Time limits of the solver that the search for one budget may use up in all.
 SOLVES = 4
+#: Plans that the local search after each answer of the planner may look at.
+POLISH_TRIALS = 160
 #: Where nothing fits: shares of the way from the smallest plan to saving all that are tried, too.
 LARGER = (0.1, 0.3, 0.6)
 
@@ -260,7 +262,32 @@ class Settling:
             budget = max(budget, self._floor)
             if high is not None and high - low < ENOUGH * wanted:
                 break
-        return best
+        return self._polished(best, wanted)
+
+    def _polished(self, decisions: planners.Plan | None, wanted: int) -> planners.Plan | None:
+        """A faster plan whose modelled temporaries are within `wanted`, if local search finds one.
+
+        Its bound is the planner's for as many live bytes as it takes.
+        """
+        singles = getattr(self._search_space, "singles", None)
+        if decisions is None or singles is None or decisions.seconds <= self.graph.seconds:
+            return decisions
+        found = decisions
+        for start in (decisions, self._base):
+            if self._modelled(start.regions) <= wanted:
+                regions = planners.polished(
+                    self.graph,
+                    start.regions,
+                    singles,
+                    lambda some: self._modelled(some) <= wanted,
+                    trials=POLISH_TRIALS,
+                )
+                found = min(found, self._replayed(regions, decisions), key=lambda x: x.seconds)
+        if found is decisions:
+            return decisions
+        like = self._solved(max(found.peak_bytes, decisions.peak_bytes))
+        bound = like.bound_seconds if like else self.graph.seconds
+        return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
 
     def _solved(self, budget: int) -> planners.Plan | None:
         """The planner's plan for a model budget; None where it has none, which raises the floor."""

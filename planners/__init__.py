@@ -11,6 +11,7 @@ from .graph import Value as Value
 from .plan import Plan as Plan
 from .plan import Region as Region
 from .plan import plan_from_json as plan_from_json
+from .polish import polished as polished
 from .replay import Replay as Replay
 from .replay import replay as replay
 from .schedule import Run as Run

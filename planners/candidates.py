@@ -160,7 +160,8 @@ class Candidates:
         return region.alone, self._retained_bytes(candidate), candidate.seconds
 
     def _retained_bytes(self, candidate: Candidate) -> int:
-        return candidate.alone_bytes + sum(self._graph.values[i].nbytes for i in candidate.retained)
+        waiting = candidate.retained - candidate.lodged
+        return candidate.alone_bytes + sum(self._graph.values[i].nbytes for i in waiting)
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:
@@ -173,6 +174,7 @@ def _dominates(a: Candidate, b: Candidate) -> bool:
         a.seconds <= b.seconds
         and a.flops <= b.flops
         and a.retained <= b.retained
+        and a.retained - a.lodged <= b.retained - b.lodged
         and a.alone_bytes <= b.alone_bytes
         and a.reads.keys() <= b.reads.keys()
         and all(

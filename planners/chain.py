@@ -30,7 +30,7 @@ class Chain:
         sizes = np.array([value.nbytes for value in graph.values], dtype=np.int64)
         held = [sizes[list(x.reads)].sum() if x.reads else 0 for x in self._candidates]
         own = [
-            x.alone_bytes + (sizes[list(x.retained)].sum() if x.retained else 0)
+            x.alone_bytes + sizes[list(x.retained - x.lodged)].sum(dtype=np.int64)
             for x in self._candidates
         ]
         self._after = np.array(held) + np.array(own)

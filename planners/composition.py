@@ -144,7 +144,7 @@ class _Rows:
         self._graph, self._candidates = graph, candidates
         self._n, self._last = len(candidates), len(graph.stages) - 1
         self._last_forward_read = _last_forward_reads(graph)
-        self._shared = _shared(graph)
+        self._shared = graph.shared
         self.covering: list[list[int]] = [[] for _ in graph.stages]
         for c, candidate in enumerate(candidates):
             for t in range(candidate.region.first, candidate.region.last + 1):
@@ -152,7 +152,7 @@ class _Rows:
         self.scale = float(max([1, *(m.nbytes for x in candidates for s in x.moments for m in s)]))
         self.width = self._n + len(graph.stages)
         self.own_bytes = [
-            self._bytes(x.retained - self._shared) + x.alone_bytes for x in candidates
+            self._bytes(x.retained - x.lodged - self._shared) + x.alone_bytes for x in candidates
         ]
         self._readers = _holders(x.reads for x in candidates)
         self._producers = _holders(x.retained & self._shared for x in candidates)
@@ -186,8 +186,9 @@ class _Rows:
         idle = {i for i, end in self._last_forward_read.items() if end < time}
         row = {self._n + t: 1.0}
         for c in self.covering[t]:
-            own = (self._candidates[c].retained - self._shared) & idle
-            row[c] = (self._bytes(own) + self._candidates[c].alone_bytes) / self.scale
+            x = self._candidates[c]
+            own = (x.retained - x.lodged - self._shared) & idle
+            row[c] = (self._bytes(own) + x.alone_bytes) / self.scale
         for i in sorted(self._shared & idle):
             _add(row, self._kept_at(i, self._last + 1), self._bytes([i]) / self.scale)
         return row
@@ -287,17 +288,6 @@ def _ties(candidates: Sequence[Candidate], rows: _Rows) -> np.ndarray:
         most = sum(amounts[some].max() for some in rows.covering)
         found += weight * amounts / (most or 1.0)
     return found
-
-
-def _shared(graph: Graph) -> frozenset[int]:
-    """Forward values that an op of another stage reads."""
-    return frozenset(
-        i
-        for s, stage in enumerate(graph.stages)
-        for op in stage.forward + stage.backward
-        for i in op.inputs
-        if i in graph.forward_writer and graph.forward_writer[i][0] != s
-    )
 
 
 def _last_forward_reads(graph: Graph) -> dict[int, int]:

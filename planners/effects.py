@@ -50,6 +50,7 @@ class Candidate:
         retained: its own values that the first forward leaves for its backward.
         reads: value of an earlier region that its backward reads -> the stage that does last.
         moments: for each of its stages, first to last, the moments that may set the peak.
+        lodged: of `retained`, the values that wait in the memory of results (`Graph.lodged`).
         alone_bytes: bytes, beside `retained`, that its forward leaves where it is left alone.
     """
 
@@ -59,6 +60,7 @@ class Candidate:
     retained: frozenset[int]
     reads: dict[int, int]
     moments: tuple[tuple[Moment, ...], ...]
+    lodged: frozenset[int] = frozenset()
     alone_bytes: int = 0
 
 
@@ -88,6 +90,7 @@ class _Effect:
     seconds: float
     flops: int
     retained: frozenset[int]
+    lodged: frozenset[int]
     reads: dict[int, int]
     moments: tuple[tuple[Moment, ...], ...]
 
@@ -108,7 +111,9 @@ class Walker:
         if (first, last) not in self._intervals:
             number, shape = _interval_shape(self.graph, self._stages, first, last)
             gradients = tuple(x.varying for x in self._gradients[first : last + 1])
-            identity = self._shapes.setdefault((shape, gradients), len(self._shapes))
+            lodging = self.graph.stages[first - 1].result_bytes if first else ()
+            key = shape, gradients, lodging, tuple(i in self.graph.shared for i in number)
+            identity = self._shapes.setdefault(key, len(self._shapes))
             self._intervals[first, last] = Interval(identity, tuple(number), number)
         return self._intervals[first, last]
 
@@ -128,6 +133,7 @@ class Walker:
             seconds=effect.seconds,
             flops=effect.flops,
             retained=frozenset(values[i] for i in effect.retained),
+            lodged=frozenset(values[i] for i in effect.lodged),
             reads={values[i]: first + s for i, s in effect.reads.items()},
             moments=tuple(
                 tuple(_placed(moment, constant.steady_bytes, values) for moment in some)
@@ -146,6 +152,8 @@ def _effect(
 ) -> _Effect:
     runs = backward_runs(graph, region)
     live = _Lives(graph, region, runs)
+    lodged = graph.lodged(region.first, live.retained)
+    live = _Lives(graph, region, runs, lodged) if lodged else live
     again = [run.of(graph) for run in runs if run.phase == "forward"]
     stage, nbytes = _in_backward(graph, runs, gradients)
     nbytes = nbytes + live.nbytes()
@@ -160,6 +168,7 @@ def _effect(
         seconds=sum(op.seconds for op in again),
         flops=sum(op.flops for op in again),
         retained=frozenset(interval.number[i] for i in live.retained),
+        lodged=frozenset(interval.number[i] for i in lodged),
         reads={i: int(stage[k]) - region.first for i, k in last_read.items()},
         moments=tuple(moments),
     )
@@ -180,8 +189,15 @@ class _Lives:
         last_read: value of an earlier region -> the last run that reads it.
     """
 
-    def __init__(self, graph: Graph, region: Region, runs: Sequence[Run]):
+    def __init__(
+        self,
+        graph: Graph,
+        region: Region,
+        runs: Sequence[Run],
+        lodged: frozenset[int] = frozenset(),
+    ):
         self._graph = graph
+        self._lodged = set(lodged)  # those of which no run has written a new instance yet
         self._change = [0] * (len(runs) + 1)
         self._workspace = [run.of(graph).workspace_bytes for run in runs]
         self._life: dict[int, tuple[int, int]] = {}  # own value -> written, last read so far
@@ -214,9 +230,12 @@ class _Lives:
         for i in values:
             if i in self._life:
                 self._end(i)
+            self._lodged.discard(i)
             self._life[i] = (k, k)
 
     def _end(self, i: int) -> None:
+        if i in self._lodged:
+            return
         written, last_read = self._life[i]
         self._change[written] += self._graph.values[i].nbytes
         self._change[last_read + 1] -= self._graph.values[i].nbytes

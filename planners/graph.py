@@ -9,8 +9,10 @@ work fused into it); a `Value` is an array that it materialises. Arguments of th
 batch) are not values: they are live throughout, whatever the plan.
 """
 
+import bisect
 import dataclasses
 import functools as ft
+from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Stage:
             a stage's recomputation together may keep more of its forward than it has to.
         may_be_alone: whether a plan may leave it alone, keeping also what is not savable. Planners
             do so even if not where its backward needs what can be neither saved nor run again.
+        result_bytes: sizes of the results of the step that its backward writes (its parameters'
+            gradients). They are no values; until they are written, their memory may hold others.
     """
 
     name: str
@@ -79,6 +83,7 @@ class Stage:
     key: str | None = None
     alone_bytes: int = 0
     may_be_alone: bool = True
+    result_bytes: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +122,34 @@ class Graph:
             for o, op in enumerate(stage.forward)
             for i in op.outputs
         }
+
+    @ft.cached_property
+    def shared(self) -> frozenset[int]:
+        """Forward values that an op of another stage reads."""
+        return frozenset(
+            i
+            for s, stage in enumerate(self.stages)
+            for op in stage.forward + stage.backward
+            for i in op.inputs
+            if self.forward_writer.get(i, (s,))[0] != s
+        )
+
+    def lodged(self, first: int, values: Iterable[int]) -> frozenset[int]:
+        """Values of a region, waiting for its backward, that lie in the memory of results.
+
+        A region that begins at stage `first` uses the results of the stage before it, which are
+        written when the region's backward is over. Each takes one value, the largest come first.
+        Values that other stages read as well do not count: they may wait for longer.
+        """
+        free = sorted(self.stages[first - 1].result_bytes) if first else []
+        sizes = {i: self.values[i].nbytes for i in set(values) - self.shared}
+        found = set()
+        for i in sorted(sizes, key=lambda i: (-sizes[i], i)):
+            place = bisect.bisect_left(free, sizes[i])
+            if place < len(free) and sizes[i]:
+                del free[place]
+                found.add(i)
+        return frozenset(found)
 
     @ft.cached_property
     def seconds(self) -> float:

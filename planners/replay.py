@@ -3,7 +3,8 @@
 Every planner answers to this file, so it shares no arithmetic with any of them. A write starts an
 *instance* of a value, which lives until its last read before the value is written again; one that
 is never read lives while it is written. While an op runs, the live instances, its outputs and its
-workspace are in memory.
+workspace are in memory. What waits for a region's backward may lie in the memory of results that
+are not written yet (`Graph.lodged`): it takes nothing after the forward has read it.
 
 | index | means |
 |---|---|
@@ -51,6 +52,7 @@ class _Instance:
     value: int
     written: int
     last_read: int
+    gone: int = -1  # the last run during which it takes memory of its own
 
 
 def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
@@ -71,6 +73,7 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
         _check_region(graph, region)
     schedule = runs(graph, regions)
     instances = _instances(graph, regions, schedule)
+    _lodge(graph, regions, schedule, instances)
     live = _live_bytes(graph, schedule, instances) + _alone_bytes(graph, regions, schedule)
     peak = int(live.argmax()) if len(live) else 0
     at_peak = {x.value for x in instances if x.written <= peak <= x.last_read}
@@ -96,12 +99,31 @@ def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance
     for instance in instances:
         nbytes = graph.values[instance.value].nbytes
         change[instance.written] += nbytes
-        change[instance.last_read + 1] -= nbytes
+        change[instance.gone + 1] -= nbytes
     for k, run in enumerate(schedule):
         change[0] += run.of(graph).standing_bytes
         change[k + 1] -= run.of(graph).standing_bytes
     workspace = np.array([run.of(graph).workspace_bytes for run in schedule], dtype=np.int64)
     return np.cumsum(change)[:-1] + workspace
+
+
+def _lodge(
+    graph: Graph, regions: Sequence[Region], schedule: Sequence[Run], instances: list[_Instance]
+) -> None:
+    """Finds until when each instance takes memory of its own."""
+    end = sum(len(stage.forward) for stage in graph.stages)  # the first forward comes first
+    forward_read = {i: k for k in range(end) for i in schedule[k].of(graph).inputs}
+    for instance in instances:
+        instance.gone = instance.last_read
+    waiting = {x.value: x for x in instances if x.written < end <= x.last_read}
+    for region in regions:
+        own = [
+            i
+            for i, x in waiting.items()
+            if region.first <= schedule[x.written].stage <= region.last
+        ]
+        for i in graph.lodged(region.first, own):
+            waiting[i].gone = forward_read.get(i, waiting[i].written)
 
 
 def _alone_bytes(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> np.ndarray:

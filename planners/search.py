@@ -129,6 +129,11 @@ class Search:
                 return
             yield regions
 
+    @property
+    def singles(self) -> list[list[Candidate]]:
+        """For each stage the regions that it may be by itself."""
+        return self._candidates.singles
+
     @ft.cached_property
     def _candidates(self) -> Candidates:
         return Candidates(

@@ -9,8 +9,10 @@ again: what the backward reads is saved or recomputed, and what a recomputed op 
 | `o` | a forward op of the stage that may run again |
 | `u` | a value of an earlier stage that only recomputation reads |
 
-Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `hold[u]`. Bytes and
-seconds enter the model divided by the stage's totals, so that coefficients are of order one.
+Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `hold[u]`, `lodge[v]`.
+A saved value that is lodged waits in the memory of a result and takes none (`Graph.lodged`); by
+Hall's theorem that can be done if of each size no more values are as large than results are. Bytes
+and seconds enter the model divided by the stage's totals, so that coefficients are of order one.
 
 Known limit: options differ in bytes and seconds; of two that agree in both, the one with the
 smaller transient peak need not be the one that is found.
@@ -19,7 +21,7 @@ smaller transient peak need not be the one that is found.
 import dataclasses
 import itertools as it
 import time
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import cvxpy as cp
 import numpy as np
@@ -80,7 +82,7 @@ def options(
         graph: the step.
         s: the stage.
         free: values that are in memory anyway, for the backward of another stage.
-        count: at most so many options, two or more.
+        count: at most so many options for each way to count bytes, two or more.
         deadline: stop at this reading of `time.monotonic`, in seconds.
 
     Returns:
@@ -93,7 +95,16 @@ def options(
     if len(savable) <= _ENUMERATED:
         sizes = range(len(savable) + 1)
         return [some for size in sizes for some in it.combinations(savable, size)]
-    program = _Program(graph, s, stage, free)
+    fronts = [_front(_Program(graph, s, stage, free, ()), count, deadline)]
+    results = graph.stages[s - 1].result_bytes if s else ()
+    if any(results):
+        # What is lodged may find its place taken after all, so both fronts are options.
+        fronts.append(_front(_Program(graph, s, stage, free, results), count, deadline))
+    return list(dict.fromkeys(it.chain(*fronts)))
+
+
+def _front(program: "_Program", count: int, deadline: float) -> list[tuple[int, ...]]:
+    """Answers of a program, fastest first, for fewer and fewer bytes."""
     found: list[tuple[int, ...]] = []
     limit: float = program.total_bytes
     step = max(program.total_bytes / (count - 1), 1.0)
@@ -118,30 +129,39 @@ class _Answer:
 class _Program:
     """The integer program of one stage, compiled once and solved for many limits."""
 
-    def __init__(self, graph: Graph, s: int, stage: Needs, free: Set[int]):
+    def __init__(
+        self, graph: Graph, s: int, stage: Needs, free: Set[int], result_bytes: Sequence[int]
+    ):
         forward = graph.stages[s].forward
         self._stage, self._forward = stage, forward
         n_save, n_rerun, n_hold = len(stage.values), len(stage.ops), len(stage.outside)
+        n_lodge = n_save
         nbytes = [0 if i in free else graph.values[i].nbytes for i in stage.values]
         sizes = np.array([graph.values[i].nbytes for i in stage.values])
         fixed = sizes < _NEGLIGIBLE * sizes.sum()
         savable = np.array([graph.values[i].savable for i in stage.values])
         held = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
-        self._nbytes = np.array([*np.where(fixed, 0, nbytes), *[0] * n_rerun, *held], np.int64)
-        self.total_bytes = int(self._nbytes.sum())
-        self._x = x = cp.Variable(n_save + n_rerun + n_hold, boolean=True)
+        counted = np.where(fixed, 0, nbytes)
+        self.total_bytes = int(counted.sum()) + sum(held)
+        self._nbytes = np.array([*counted, *[0] * n_rerun, *held, *-counted], np.int64)
+        self._x = x = cp.Variable(n_save + n_rerun + n_hold + n_lodge, boolean=True)
         self._limit = cp.Parameter()
 
-        lower = np.concatenate([fixed & savable, np.zeros(n_rerun + n_hold)])
-        upper = np.concatenate([savable, np.ones(n_rerun + n_hold)])
-        seconds = _in_columns(_shares(forward[o].seconds for o in stage.ops), n_save, n_hold)
-        flops = _in_columns(_shares(forward[o].flops for o in stage.ops), n_save, n_hold)
+        is_own = np.array([i not in graph.shared for i in stage.values])
+        may_lodge = is_own & ~fixed
+        lower = np.concatenate([fixed & savable, np.zeros(n_rerun + n_hold + n_lodge)])
+        upper = np.concatenate([savable, np.ones(n_rerun + n_hold), may_lodge])
+        n_after = n_hold + n_lodge
+        seconds = _in_columns(_shares(forward[o].seconds for o in stage.ops), n_save, n_after)
+        flops = _in_columns(_shares(forward[o].flops for o in stage.ops), n_save, n_after)
         time_and_flops = (seconds + _FLOPS_WEIGHT * flops) @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
         constraints = [
             lower <= x,
             x <= upper,
             *(matrix @ x >= right for matrix, right in _dataflow(forward, stage)),
+            x[:n_save] >= x[-n_lodge:],
+            *(large @ x[-n_lodge:] <= count for large, count in _lodging(result_bytes, sizes)),
         ]
         self._fastest = cp.Problem(
             cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
@@ -189,8 +209,15 @@ def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, n
         [(available(i) | {column: -1.0}, 0.0) for column, i in inputs if i in save],
         [({hold[u]: 1.0, column: -1.0}, 0.0) for column, u in inputs if u in hold],
     ]
-    width = len(save) + len(rerun) + len(hold)
+    width = len(save) + len(rerun) + len(hold) + len(save)
     return [_rows(family, width) for family in families if family]
+
+
+def _lodging(result_bytes: Sequence[int], sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """For each size which values are as large, and how many of the results that may lodge them."""
+    results = np.array(result_bytes)
+    for size in np.unique(sizes):
+        yield (sizes >= size).astype(float), int((results >= size).sum())
 
 
 def _rows(

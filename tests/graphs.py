@@ -29,13 +29,16 @@ class Builder:
         self,
         forward: Sequence[Iterable[Op]],
         backward: Sequence[Iterable[Op]],
-        alone_bytes: Sequence[int] = (),
+        alone_bytes: Sequence[int] | None = None,
+        result_bytes: Sequence[tuple[int, ...]] | None = None,
     ) -> Graph:
         """The graph of stages with these ops."""
-        rows = it.zip_longest(forward, backward, alone_bytes[: len(forward)], fillvalue=0)
+        alone_bytes = alone_bytes or [0] * len(forward)
+        result_bytes = result_bytes or [()] * len(forward)
+        rows = zip(forward, backward, alone_bytes, result_bytes, strict=True)
         stages = (
-            Stage(f"s{s}", tuple(f), tuple(b), alone_bytes=int(nbytes))
-            for s, (f, b, nbytes) in enumerate(rows)
+            Stage(f"s{s}", tuple(f), tuple(b), alone_bytes=alone, result_bytes=results)
+            for s, (f, b, alone, results) in enumerate(rows)
         )
         return Graph(tuple(self.values), tuple(stages))
 
@@ -145,7 +148,8 @@ def random_graph(seed: int, *, n_stages: int | None = None, n_forward: int = 3) 
             backward[s].append(_random_op(rng, make, f"b{s}_{o}", reads, [f"d{s}_{o}"], "!"))
             gradients.append(f"d{s}_{o}")
     alone_bytes = rng.integers(0, 10, len(forward)) * (rng.random(len(forward)) < 0.5)
-    return make.graph(forward, backward, alone_bytes)
+    result_bytes = [tuple(rng.integers(1, 20, rng.integers(0, 3)).tolist()) for _ in forward]
+    return make.graph(forward, backward, alone_bytes.tolist(), result_bytes)
 
 
 def _some(rng: np.random.Generator, names: Iterable[str], share: float) -> set[str]:

@@ -30,6 +30,7 @@ from planners import (
     composition,
     effects,
     plan_from_json,
+    polished,
     replay,
     save_all,
     save_nothing,
@@ -183,7 +184,7 @@ FAULTS = {
         lambda self: [{self._n + t: 1.0} for t in range(self._last + 1)],
     ),
     "no shared values": (composition._Rows, "_kept_during", lambda *_: {}),
-    "shared values count once a region": (composition, "_shared", lambda _: frozenset()),
+    "shared values count once a region": (composition._Rows, "_keep", lambda *_: []),
     "sums instead of either": (
         composition._Rows,
         "_either",
@@ -207,6 +208,20 @@ FAULTS = {
         ],
     ),
 }
+
+
+def test_local_search_only_ever_improves_a_plan_that_fits():
+    for seed in range(8):
+        graph = graphs.random_graph(seed, n_stages=4)
+        search = EXACT.prepare(graph)
+        start = search.smallest()
+        limit = (start.peak_bytes + save_all(graph).peak_bytes) // 2
+
+        def fits(regions, graph=graph, limit=limit):
+            return replay(graph, regions).peak_bytes <= limit
+
+        found = replay(graph, polished(graph, start.regions, search.singles, fits, trials=60))
+        assert found.peak_bytes <= limit and found.seconds <= start.seconds + 1e-9
 
 
 def test_the_integer_program_agrees_with_exhaustive_search():

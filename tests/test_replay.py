@@ -100,6 +100,19 @@ def test_alone_bytes_count_from_the_forward_to_the_backward_of_a_stage(regions, 
     assert found.tolist() == added
 
 
+def test_what_waits_in_the_memory_of_results_takes_none():
+    # The second stage saves `c` (5 bytes), and the first one's backward writes results later.
+    graph = graphs.chain()
+    first = dataclasses.replace(graph.stages[0], result_bytes=(4, 6))
+    roomy = dataclasses.replace(graph, stages=(first, graph.stages[1]))
+    regions = (Region(0, 0), Region(1, 1, saved=("c",)))
+    spared = np.subtract(replay(graph, regions).live_bytes, replay(roomy, regions).live_bytes)
+    assert spared.tolist() == [0, 0, 0, 0, 5, 5, 0, 0, 0, 0]
+    assert graph.lodged(1, [2]) == frozenset()
+    assert roomy.lodged(1, [2]) == {2} and roomy.lodged(1, [1, 2]) == {2}  # others read `b`
+    assert roomy.lodged(0, [0]) == frozenset()
+
+
 def test_a_recomputed_pair_replaces_the_saved_one_of_its_values():
     # Recomputing `b` writes `a` again: the saved `a` is dead from there on, not twice in memory.
     graph = graphs.pair()
