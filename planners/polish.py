@@ -53,9 +53,10 @@ def polished(
 
 def _worth(graph: Graph, old: Candidate, new: Candidate) -> float:
     """Seconds saved for a byte more."""
-    more = _waiting_bytes(graph, new) - _waiting_bytes(graph, old)
+    more = _retained_bytes(graph, new) - _retained_bytes(graph, old)
     return (old.seconds - new.seconds) / max(more, 1)
 
 
-def _waiting_bytes(graph: Graph, x: Candidate) -> int:
+def _retained_bytes(graph: Graph, x: Candidate) -> int:
+    """Of all values: where one that may be lodged does lie is what the search is to find out."""
     return x.alone_bytes + sum(graph.values[i].nbytes for i in x.retained)
