@@ -49,7 +49,7 @@ MODEL_ROUNDS = 8
 #: Time limits of the solver that the search for one budget may use up in all.
 SOLVES = 4
 #: Plans that the local search after each answer of the planner may look at.
-POLISH_TRIALS = 160
+POLISH_TRIALS = 60
 #: Where nothing fits: shares of the way from the smallest plan to saving all that are tried, too.
 LARGER = (0.1, 0.3, 0.6)
 
