@@ -176,8 +176,12 @@ class Settling:
         """Whether the function fits as it is; on a TPU by a full compilation, where it may."""
         fits = self.unplanned.total_bytes <= room
         if fits and self.target.platform == "tpu":
-            return self._compile(self.traced.flat, fast=False).total_bytes <= room
+            return self._unplanned_in_full.total_bytes <= room
         return fits
+
+    @functools.cached_property
+    def _unplanned_in_full(self) -> CompiledBytes:
+        return self._compile(self.traced.flat, fast=False)
 
     def _verified(self, room: int, reserved_bytes: int) -> _Trial:
         """The fastest trial that fits, by a full compilation.
@@ -285,9 +289,16 @@ class Settling:
                 found = min(found, self._replayed(regions, decisions), key=lambda x: x.seconds)
         if found is decisions:
             return decisions
-        like = self._solved(max(found.peak_bytes, decisions.peak_bytes))
-        bound = like.bound_seconds if like else self.graph.seconds
+        bound = self._bound_seconds(max(found.peak_bytes, decisions.peak_bytes))
         return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
+
+    def _bound_seconds(self, budget: int) -> float:
+        """What no plan within a model budget undercuts, as far as the solver got."""
+        try:
+            like = self._solved(budget)
+        except planners.SolverStopped:
+            like = None
+        return like.bound_seconds if like else self.graph.seconds
 
     def _solved(self, budget: int) -> planners.Plan | None:
         """The planner's plan for a model budget; None where it has none, which raises the floor."""

@@ -132,6 +132,8 @@ def _tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     for n, value in zip(places, _identity(*(values[n] for n in places)), strict=True):
         tied[n] = value
     others = [n for n, value in enumerate(values) if not _compat.is_float(jax.typeof(value))]
+    if not others:
+        return tied
     late = jax.lax.stop_gradient(values[places[-1]])  # numbers rise: the last one computed
     *barred, _ = jax.lax.optimization_barrier((*(values[n] for n in others), late))
     for n, value in zip(others, barred, strict=True):
