@@ -75,6 +75,11 @@ def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
     return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
 
+def placed_like(eqn: Any, other: Any) -> Any:
+    """An equation with the source position and the context (mesh, precision) of another one."""
+    return eqn.replace(source_info=other.source_info, ctx=other.ctx)
+
+
 def source_of(eqn: Any) -> str:
     """`file:line` of the user's code that made an equation; "" where JAX does not know it."""
     traceback = eqn.source_info.traceback

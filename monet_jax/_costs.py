@@ -115,6 +115,8 @@ def _elementwise_work(eqn: Any) -> Work:
     sizes = [
         math.prod(v.aval.shape) for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "shape")
     ]
+    if "window_dimensions" in eqn.params:  # every window is looked at whole
+        sizes.append(min(sizes) * math.prod(eqn.params["window_dimensions"]))
     return Work(0, max(sizes, default=0) * EXPENSIVE.get(eqn.primitive.name, 1))
 
 

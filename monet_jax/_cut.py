@@ -5,6 +5,7 @@ the blocks of a network, between attention and feed-forward, between a convoluti
 next one. Such points are found from live bytes alone, without knowing any model.
 """
 
+import collections
 import dataclasses
 import itertools as it
 
@@ -86,6 +87,7 @@ def _profile(program: Program, free: frozenset[int]) -> _Profile:
         stop |= dict.fromkeys(equation.outputs, position)
         if kind_of(equation) is Kind.SOLID:
             kept.update((*equation.reads, *equation.outputs))
+    kept |= _pooled_values(program)
     values = [i for i in start if i not in free]
     nbytes = np.array([program.nbytes(i) for i in values], dtype=np.int64)
     solid = [e for e in program.equations if kind_of(e) is Kind.SOLID]
@@ -100,6 +102,15 @@ def _profile(program: Program, free: frozenset[int]) -> _Profile:
         np.cumsum([0, *(id(e) in written for e in program.equations)]),
         np.cumsum([0, *(kind_of(e) is Kind.REDUCTION for e in program.equations)]),
     )
+
+
+def _pooled_values(program: Program) -> set[int]:
+    """What is read in windows: a padded value of which several equations take slices."""
+    slices = collections.Counter(
+        i for e in program.equations if e.primitive == "slice" for i in e.reads
+    )
+    pads = (e for e in program.equations if e.primitive == "pad")
+    return {e.reads[0] for e in pads if slices[e.outputs[0]] > 1}
 
 
 def _cumulative_share(amounts: list[int]) -> np.ndarray:

@@ -1,8 +1,8 @@
 """The ops that XLA will make of a flat program: what it keeps, and what it fuses into what.
 
 A value is kept in memory if its equation cannot be fused, if an equation that reads it cannot fuse
-it, or if the program returns it. Every kept value is one op: its equation, together with all the
-producers that are computed inside the same fusion.
+it, if it passes an optimization barrier, or if the program returns it. Every kept value is one op:
+its equation, together with all the producers that are computed inside the same fusion.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ class Fusions:
             reads = {self.root(i) for i in equation.reads}
             if kind in (Kind.REDUCTION, Kind.SOLID):
                 kept.update(equation.outputs)
-            if kind is Kind.SOLID:
+            if kind is Kind.SOLID or equation.primitive == "optimization_barrier":
                 kept.update(reads)
             if not noise.issuperset(equation.outputs):
                 kept.update(reads & noise)

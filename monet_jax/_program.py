@@ -3,11 +3,12 @@
 Nested `jit` calls are inlined as data: their equations are listed where the call stood, with
 fresh value numbers. Nothing is retraced, so every equation keeps its own source line, module path
 and differentiation rules. `Jaxpr` objects are read, never built (FACTS: JAX changes them often).
+An equation may be replaced by others, which then stand for its source line and module path.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,6 +54,7 @@ class Program:
         constants: value number -> array (or outer tracer) that the function closed over.
         equations: in execution order, free of dead code.
         outputs: a value number or a `Literal` for each result.
+        is_rewritten: whether equations stand in it that were not traced.
     """
 
     avals: tuple[Any, ...]
@@ -60,6 +62,7 @@ class Program:
     constants: Mapping[int, Any]
     equations: tuple[Equation, ...]
     outputs: tuple[Any, ...]
+    is_rewritten: bool = False
 
     def nbytes(self, value: int) -> int:
         """Bytes of one value."""
@@ -80,31 +83,50 @@ def aval_nbytes(aval: Any) -> int:
     return (size * bits + 7) // 8 if bits else size * dtype.itemsize
 
 
-def flatten(jaxpr: Any, *, inline_checkpoints: bool = False) -> Program:
+def _unchanged(eqn: Any) -> None:
+    del eqn
+
+
+def flatten(
+    jaxpr: Any,
+    *,
+    rewritten: Callable[[Any], Any] = _unchanged,
+    inline_checkpoints: bool = False,
+) -> Program:
     """The flat program of a closed jaxpr.
 
     Arguments:
         jaxpr: what `jax.make_jaxpr` returns.
+        rewritten: a function of an equation: the closed jaxpr to list in its place, or None. It is
+            not asked about the bodies of loops, branches and calls with rules of their own.
         inline_checkpoints: also inline `jax.checkpoint` regions. Only for counting: run again, such
             a program would recompute nothing.
     """
-    flattener = _Flattener(inline_checkpoints)
+    flattener = _Flattener(rewritten, inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
     inputs = tuple(flattener.new(var.aval) for var in invars)
     env = dict(zip(invars, inputs, strict=True))
     outputs = flattener.inline(jaxpr, env, constvars, consts, None)
     equations = without_dead_code(flattener.equations, outputs)
-    return Program(tuple(flattener.avals), inputs, flattener.constants, equations, tuple(outputs))
+    return Program(
+        tuple(flattener.avals),
+        inputs,
+        flattener.constants,
+        equations,
+        tuple(outputs),
+        flattener.has_rewritten,
+    )
 
 
 class _Flattener:
     """The state of one flattening: values and equations so far."""
 
-    def __init__(self, inline_checkpoints: bool):
-        self.inline_checkpoints = inline_checkpoints
+    def __init__(self, rewritten: Callable[[Any], Any], inline_checkpoints: bool):
+        self.rewritten, self.inline_checkpoints = rewritten, inline_checkpoints
         self.avals: list[Any] = []
         self.constants: dict[int, Any] = {}
         self.equations: list[Equation] = []
+        self.has_rewritten = False
 
     def new(self, aval: Any) -> int:
         self.avals.append(aval)
@@ -126,15 +148,21 @@ class _Flattener:
             if _is_plain_call(eqn) or (
                 self.inline_checkpoints and eqn.primitive is _compat.remat_p
             ):
-                results = self._inline_call(eqn, inputs, stack)
+                results = self._inline_call(eqn.params["jaxpr"], inputs, stack)
+            elif (replacement := self.rewritten(eqn)) is not None:
+                self.has_rewritten, first = True, len(self.equations)
+                results = self._inline_call(replacement, inputs, stack)
+                self.equations[first:] = [
+                    dataclasses.replace(e, eqn=_compat.placed_like(e.eqn, eqn), name_stack=stack)
+                    for e in self.equations[first:]
+                ]
             else:
                 results = [self.new(var.aval) for var in eqn.outvars]
                 self.equations.append(Equation(eqn, inputs, tuple(results), stack))
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(var) for var in jaxpr.jaxpr.outvars]
 
-    def _inline_call(self, eqn, inputs, stack) -> list[Any]:
-        inner = eqn.params["jaxpr"]
+    def _inline_call(self, inner, inputs, stack) -> list[Any]:
         constvars, consts, invars = _compat.jaxpr_inputs(inner)
         return self.inline(inner, dict(zip(invars, inputs, strict=True)), constvars, consts, stack)
 

@@ -124,8 +124,12 @@ class Settling:
         than the backward needs: an elementwise result beside its operand, a copy in another layout.
         """
         graph, _ = self._analyzed
-        modelled = self._modelled(planners.save_all(graph).regions, graph) + self._base_shift
-        return with_alone_bytes(graph, max(0, self.unplanned.temp_bytes - modelled))
+        all_saved = planners.save_all(graph)
+        taken = self.unplanned.temp_bytes
+        if self.traced.program.is_rewritten:  # then what is left alone is not the unplanned program
+            taken = self._measured(all_saved).temp_bytes
+        modelled = self._modelled(all_saved.regions, graph) + self._base_shift
+        return with_alone_bytes(graph, max(0, taken - modelled))
 
     @property
     def origins(self) -> Origins:
@@ -144,11 +148,14 @@ class Settling:
     @functools.cached_property
     def _base_shift(self) -> int:
         """Compiled minus modelled temporaries of the base."""
-        base = self._base
-        figures = self._compile(transform(self.origins, base))
-        modelled = self._modelled(base.regions, self._analyzed[0])
-        self.trials[base.regions] = _Trial(base, figures.temp_bytes, figures)
-        return figures.temp_bytes - modelled
+        modelled = self._modelled(self._base.regions, self._analyzed[0])
+        return self._measured(self._base).temp_bytes - modelled
+
+    def _measured(self, decisions: planners.Plan) -> CompiledBytes:
+        """A plan that the model is placed by, as compiled."""
+        figures = self._compile(transform(self.origins, decisions))
+        self.trials[decisions.regions] = _Trial(decisions, figures.temp_bytes, figures)
+        return figures
 
     def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:
         """The fastest plan found whose compiled program keeps a budget.

@@ -9,6 +9,7 @@ import jax
 
 from . import _compat
 from ._gradient import derivative_of
+from ._pooling import rewritten
 from ._program import Program, flatten
 from ._signature import Call, abstract_leaf, is_traced
 from ._stages import Differentiation
@@ -51,7 +52,7 @@ def trace(fun: Callable[..., Any], call: Call) -> Traced:
         return [x for a, x in zip(arrays, outputs, strict=True) if a]
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
-    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals))
+    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals), rewritten=rewritten)
 
     def rebuild(outputs: Sequence[Any]) -> Any:
         remaining = iter(outputs)

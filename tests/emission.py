@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from programs import Case
 
-from monet_jax import _compat, _costs, _cut, _gradient, _program, _stages, _transform
+from monet_jax import _compat, _costs, _cut, _gradient, _pooling, _program, _stages, _transform
 from monet_jax._analyze import Origins, analyze
 from planners.errors import InvalidPlan
 from planners.graph import Graph
@@ -57,7 +57,7 @@ def flat(case: Case) -> Flat:
         return jax.tree.leaves(case.function(*jax.tree.unflatten(tree, leaves)))
 
     places = tuple(n for n, leaf in enumerate(leaves) if is_float(leaf))
-    program = _program.flatten(jax.make_jaxpr(function)(*leaves))
+    program = _program.flatten(jax.make_jaxpr(function)(*leaves), rewritten=_pooling.rewritten)
     return Flat(function, tuple(leaves), places, program)
 
 

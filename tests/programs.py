@@ -95,6 +95,24 @@ def _conv_norm_relu():
     return Case(loss, (params, array(9, 2, 4, 4, 3)), smooth=False)
 
 
+def pool(x: jax.Array) -> jax.Array:
+    """Max pooling of the two axes before the last, three by three, every second one."""
+    sizes = [1] * (x.ndim - 3) + [3, 3, 1]
+    return lax.reduce_window(x, -jnp.inf, lax.max, sizes, [1 + (s > 1) for s in sizes], "SAME")
+
+
+@_named
+def _pooling():
+    def loss(params, x):
+        for kernel in params:
+            x = jnp.tanh(pool(jax.nn.relu(_convolve(x, kernel))))
+        return jnp.mean(x**2), x
+
+    return Case(
+        loss, ([array(i, 3, 3, 3, 3) for i in range(2)], array(9, 2, 8, 6, 3)), smooth=False
+    )
+
+
 def _attend(params, x, key):
     q, k, v = (x @ params[name] for name in "qkv")
     scores = q @ k.mT / np.sqrt(q.shape[-1])
@@ -477,6 +495,21 @@ def _branches(x, s):
     return lax.cond(x.mean() > s.other.mean(), lambda x: jnp.sin(x @ s.w), lambda x: x * s.other, x)
 
 
+def _narrow(x, dtype):
+    """A cast, which the reference in float64 does without.
+
+    The plain program's error then shows what rounding to `dtype` costs. It would not if both
+    rounded: plans may round the parts of a sum, or the sum, and neither is the better.
+    """
+    return x if x.dtype == jnp.float64 else x.astype(dtype)
+
+
+def _pooled(x, s):
+    """Overlapping windows, whose greatest element is often one of several zeros."""
+    best = pool(jax.nn.relu(x - s.other).reshape(ROWS, COLUMNS, 1))
+    return best.repeat(2, 0).repeat(2, 1).reshape(x.shape)
+
+
 STEPS: dict[str, Callable[[jax.Array, _Setting], jax.Array]] = {
     "tanh": lambda x, s: jnp.tanh(x),
     "relu": lambda x, s: jax.nn.relu(x),
@@ -487,9 +520,10 @@ STEPS: dict[str, Callable[[jax.Array, _Setting], jax.Array]] = {
     "maximum": lambda x, s: jnp.maximum(x, s.other),
     "select": lambda x, s: jnp.where(x > s.other, jnp.sin(x), s.other),
     "matmul": lambda x, s: x @ s.w,
-    "matmul_bf16": lambda x, s: x.astype(jnp.bfloat16) @ s.w.astype(jnp.bfloat16),
+    "matmul_bf16": lambda x, s: _narrow(x, jnp.bfloat16) @ _narrow(s.w, jnp.bfloat16),
     "outer": lambda x, s: jnp.tanh(x @ s.other.T) @ s.other,
     "convolution": _image,
+    "pool": _pooled,
     "softmax": lambda x, s: jax.nn.softmax(x, -1),
     "normalise": lambda x, s: (x - x.mean(0)) * lax.rsqrt(x.var(0) + 0.1),
     "largest": lambda x, s: x - x.max(-1, keepdims=True),
@@ -502,7 +536,7 @@ STEPS: dict[str, Callable[[jax.Array, _Setting], jax.Array]] = {
     "best": lambda x, s: jax.nn.one_hot(jnp.argmax(x, -1), COLUMNS, dtype=x.dtype) * s.other,
     "branch": _branches,
     "scan": _rnn,
-    "half": lambda x, s: x.astype(jnp.float16),
+    "half": lambda x, s: _narrow(x, jnp.float16),
     "integers": lambda x, s: jnp.floor(4 * x).astype(jnp.int32),
     "bools": lambda x, s: x > s.other,
     "dropout": lambda x, s: dropout(s.key, x),
