@@ -96,7 +96,10 @@ def _run_region(
         policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
         body = jax.checkpoint(body, policy=policy)
     tie = _tied if outer is None else _tied_cotangents
-    inputs = tie([env[i] for i in reads], [i not in origins.shared for i in reads])
+    # Of what several stages read, the cotangent is tied where it begins, in the last of them:
+    # tied in each, its sum would be held twice.
+    tied = [i not in origins.shared or i not in wanted for i in reads]
+    inputs = tie([env[i] for i in reads], tied)
     env.update(zip(writes, body(inputs), strict=True))
 
 

@@ -163,10 +163,10 @@ class Cell:
         }
 
     def _is_predicted(self, plan: Plan) -> bool:
-        """Whether the bytes were predicted: those of plain and of the base are known."""
-        if plan.decisions is None:
-            return False
-        return plan.decisions.regions != planners.save_nothing(self.settling.graph).regions
+        """Whether the bytes were predicted, and not among those that the model is placed by."""
+        graph = self.settling.graph
+        known = planners.save_nothing(graph).regions, planners.save_all(graph).regions
+        return plan.decisions is not None and plan.decisions.regions not in known
 
     def _free(self) -> Iterator[Program]:
         """Plans that close in on the least temporaries at plain's FLOPs."""

@@ -37,7 +37,8 @@ class Row:
       overhead: the planner's seconds beyond saving everything, as a fraction.
       gap: the planner's.
       predicted_temp_bytes: by the model and the base alone.
-      prediction_error: of that, as a fraction of `temp_bytes`; None for a plan that is the base.
+      prediction_error: of that, as a fraction of `temp_bytes`; None for a plan that the model
+        was placed by.
       used: `total_bytes` over `budget_bytes`.
       cheaper_bytes: the compiled total of the next faster plan that was compiled.
       minimum_budget: what the infeasible budget should have been.
