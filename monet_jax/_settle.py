@@ -76,6 +76,7 @@ class _Trial:
     decisions: planners.Plan
     predicted_temp_bytes: int  # by the model and the base alone
     figures: CompiledBytes | None
+    is_full: bool = False  # whether nothing was left out when it was compiled
 
 
 class Settling:
@@ -191,27 +192,41 @@ class Settling:
         return self._compile(self.traced.flat, fast=False)
 
     def _verified(self, room: int, reserved_bytes: int) -> _Trial:
-        """The fastest trial that fits, by a full compilation.
+        """The fastest trial whose temporaries fit in `room` bytes, by a full compilation."""
+        best = self._search(room)
+        if self.target.platform == "tpu" and best.figures is not None:
+            best = self._searched_in_full(best, room)
+        if self._temp_bytes(best) > room:
+            raise self._infeasible(best, room, reserved_bytes)
+        return best
+
+    def _searched_in_full(self, best: _Trial, room: int) -> _Trial:
+        """The fastest trial that fits, or the last one that was looked at if none does.
 
         Trials on a TPU are compiled up to code generation only, which is quick and a few percent
         off; what is settled on is compiled in full, and the search repeated with what that shows.
         """
         within = room
         for _ in range(FULL_ROUNDS):
-            best = self._search(within, reserved_bytes)
-            if best.figures is None or self.target.platform != "tpu":
-                return best
             quick = self._temp_bytes(best)
-            full = self._compile(transform(self.origins, best.decisions), fast=False)
-            best = dataclasses.replace(best, figures=full)
-            self.trials[best.decisions.regions] = best
-            if self._temp_bytes(best) <= room:
-                return best
+            best = self._in_full(best)
+            if self._temp_bytes(best) <= room or quick > within:  # then it is the least
+                break
             within = min(within, room - (self._temp_bytes(best) - quick))
-        raise self._infeasible(best, room, reserved_bytes)
+            best = self._search(within)
+        fits = [t for t in self.trials.values() if t.is_full and self._temp_bytes(t) <= room]
+        return min(fits, key=lambda t: t.decisions.seconds) if fits else self._in_full(best)
 
-    def _search(self, room: int, reserved_bytes: int) -> _Trial:
-        """The fastest trial whose temporaries fit in `room` bytes."""
+    def _in_full(self, trial: _Trial) -> _Trial:
+        """A trial, compiled in full."""
+        if not trial.is_full:
+            figures = self._compile(transform(self.origins, trial.decisions), fast=False)
+            trial = dataclasses.replace(trial, figures=figures, is_full=True)
+            self.trials[trial.decisions.regions] = trial
+        return trial
+
+    def _search(self, room: int) -> _Trial:
+        """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
         shift = self._base_shift
         low, high = 0, None  # modelled temporaries that are known to fit, and not to
         wanted, compiled = room - shift, 0
@@ -236,7 +251,7 @@ class Settling:
                 break
         best = self._fastest_within(room)
         if best is None or best.decisions.regions == self._base.regions:
-            best = self._smallest(room, reserved_bytes)
+            best = self._smallest(room)
         return best
 
     @property
@@ -323,15 +338,11 @@ class Settling:
         fits = [t for t in self.trials.values() if self._temp_bytes(t) <= room]
         return min(fits, key=lambda t: t.decisions.seconds, default=None)
 
-    def _smallest(self, room: int, reserved_bytes: int) -> _Trial:
-        """The fastest trial among the smallest plans that fits; else the budget is infeasible."""
+    def _smallest(self, room: int) -> _Trial:
+        """The fastest trial that fits once the smallest plans are tried; the smallest if none."""
         for decisions in self._small_plans():
             self._try(decisions)
-        trial = self._fastest_within(room)
-        if trial is not None:
-            return trial
-        least = min(self.trials.values(), key=self._temp_bytes)
-        raise self._infeasible(least, room, reserved_bytes)
+        return self._fastest_within(room) or min(self.trials.values(), key=self._temp_bytes)
 
     def _small_plans(self) -> Iterator[planners.Plan]:
         """Plans with few bytes by the model, some with their ends left alone, and some larger ones.
