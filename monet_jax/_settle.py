@@ -52,6 +52,8 @@ SOLVES = 4
 POLISH_TRIALS = 60
 #: Where nothing fits: shares of the way from the smallest plan to saving all that are tried, too.
 LARGER = (0.1, 0.3, 0.6)
+#: A budget is infeasible by no less than this: a search for this share of the minimum fails, too.
+CLEARLY_LESS = 0.97
 
 
 class InfeasibleBudget(ValueError):
@@ -194,11 +196,23 @@ class Settling:
     def _verified(self, room: int, reserved_bytes: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes, by a full compilation."""
         best = self._search(room)
+        if self._temp_bytes(best) > room:
+            best = self._least(best, reserved_bytes)
         if self.target.platform == "tpu" and best.figures is not None:
             best = self._searched_in_full(best, room)
         if self._temp_bytes(best) > room:
             raise self._infeasible(best, room, reserved_bytes)
         return best
+
+    def _least(self, best: _Trial, reserved_bytes: int) -> _Trial:
+        """The smallest trial once a search for clearly less than it finds nothing."""
+        outside = self.fixed_bytes + reserved_bytes
+        while True:
+            room = int(CLEARLY_LESS * (outside + self._temp_bytes(best))) - outside
+            found = self._search(room) if room > 0 else best
+            if self._temp_bytes(found) > room:
+                return min(best, found, key=self._temp_bytes)
+            best = found
 
     def _searched_in_full(self, best: _Trial, room: int) -> _Trial:
         """The fastest trial that fits, or the last one that was looked at if none does.
