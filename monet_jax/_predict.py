@@ -6,6 +6,7 @@ such place goes to the heap of temporaries. So a step's temporaries are not its 
 a network's activations can lie where its weights' gradients will be.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +27,10 @@ class _Buffer:
     is_output: bool
 
 
+#: Disjoint intervals of runs, both ends included, in order.
+_Spans = list[tuple[int, int]]
+
+
 def predicted_temp_bytes(
     graph: Graph, regions: Sequence[Region], output_bytes: Mapping[str, int]
 ) -> int:
@@ -38,14 +43,12 @@ def predicted_temp_bytes(
             counts such values as nothing.
     """
     buffers, end = _buffers(graph, regions, output_bytes)
-    homes: list[list[_Buffer]] = []  # per result: the buffers that share its memory
+    homes: list[_Spans] = []  # per result: when its memory is taken
     heap: list[_Buffer] = []
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, not b.is_output)):
         if buffer.is_output:
-            homes.append([buffer])
-        elif home := _home_for(buffer, homes):
-            home.append(buffer)
-        else:
+            homes.append([(buffer.start, buffer.stop)])
+        elif not _finds_home(buffer, homes):
             heap.append(buffer)
     return _peak_bytes(heap, end)
 
@@ -66,12 +69,17 @@ def _kept_bytes(graph: Graph, s: int) -> int:
     return sum(graph.values[i].nbytes for i in written & read)
 
 
-def _home_for(buffer: _Buffer, homes: list[list[_Buffer]]) -> list[_Buffer] | None:
-    """The smallest result in whose memory nothing lives at the same time."""
-    for home in reversed(homes):
-        if all(b.stop < buffer.start or buffer.stop < b.start for b in home):
-            return home
-    return None
+def _finds_home(buffer: _Buffer, homes: Sequence[_Spans]) -> bool:
+    """Puts the buffer into the smallest result in whose memory nothing lives at the same time."""
+    for spans in reversed(homes):
+        k = bisect.bisect(spans, (buffer.start, buffer.stop))
+        is_free = (k == 0 or spans[k - 1][1] < buffer.start) and (
+            k == len(spans) or buffer.stop < spans[k][0]
+        )
+        if is_free:
+            spans.insert(k, (buffer.start, buffer.stop))
+            return True
+    return False
 
 
 def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
