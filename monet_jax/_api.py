@@ -380,6 +380,8 @@ def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
     settling = Settling(traced, target, planner, settings.pins, settings.verify)
     made = settling.plan(budget, settings.reserved)
     log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
+    if settling.stopped is not None:
+        _warn(f"A faster plan may exist: the planner was stopped ({settling.stopped}).")
     return made
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 import planners
 from planners.graph import Graph
@@ -103,6 +104,8 @@ class Settling:
         self._answers: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
         self._floor = 0  # model budgets below it are known to be infeasible
         self._solving_seconds = 0.0  # spent in the planner for the budget at hand
+        #: Why the planner had no answer at some point of the last search, if so.
+        self.stopped: planners.SolverStopped | None = None
 
     @functools.cached_property
     def unplanned(self) -> CompiledBytes:
@@ -127,12 +130,42 @@ class Settling:
         than the backward needs: an elementwise result beside its operand, a copy in another layout.
         """
         graph, _ = self._analyzed
-        all_saved = planners.save_all(graph)
-        taken = self.unplanned.temp_bytes
-        if self.traced.program.is_rewritten:  # then what is left alone is not the unplanned program
-            taken = self._measured(all_saved).temp_bytes
-        modelled = self._modelled(all_saved.regions, graph) + self._base_shift
-        return with_alone_bytes(graph, max(0, taken - modelled))
+        modelled = self._modelled(planners.save_all(graph).regions, graph)
+        more = self._all_saved_bytes - modelled - self._base_shift
+        return with_alone_bytes(graph, max(0, more))
+
+    @functools.cached_property
+    def _all_saved_bytes(self) -> int:
+        """Compiled temporaries where nothing is recomputed."""
+        if self.traced.program.is_rewritten:  # then that is not the unplanned program
+            return self._measured(planners.save_all(self._analyzed[0])).temp_bytes
+        return self.unplanned.temp_bytes
+
+    @functools.cached_property
+    def _scale(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Modelled and compiled temporaries of the base and of saving all, and the differences.
+
+        Some of what the base takes beyond the model is due to its recomputations, and fades with
+        them: the difference is taken to be linear between the two, and constant beyond.
+        """
+        graph, _ = self._analyzed
+        small = self._modelled(self._base.regions, graph)
+        large = self._modelled(planners.save_all(self.graph).regions)
+        shift = self._all_saved_bytes - large
+        if large <= small or self._all_saved_bytes <= small + self._base_shift:
+            large, shift = small + 1, self._base_shift
+        compiled = small + self._base_shift, large + shift
+        return (small, large), compiled, (self._base_shift, shift)
+
+    def _predicted(self, modelled: int) -> int:
+        """Compiled temporaries, from modelled ones."""
+        known, _, shifts = self._scale
+        return max(0, modelled + int(np.interp(modelled, known, shifts)))
+
+    def _modelled_for(self, compiled: int) -> int:
+        """The inverse of `_predicted`."""
+        _, known, shifts = self._scale
+        return compiled - int(np.interp(compiled, known, shifts))
 
     @property
     def origins(self) -> Origins:
@@ -171,7 +204,7 @@ class Settling:
             InfeasibleBudget: no plan keeps it.
         """
         started = time.perf_counter()
-        self._solving_seconds = 0.0
+        self._solving_seconds, self.stopped = 0.0, None
         known = len(self.trials)
         total = budget(lambda: self.unplanned.total_bytes)
         room = total - reserved_bytes
@@ -241,9 +274,8 @@ class Settling:
 
     def _search(self, room: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
-        shift = self._base_shift
         low, high = 0, None  # modelled temporaries that are known to fit, and not to
-        wanted, compiled = room - shift, 0
+        wanted, compiled = self._modelled_for(room), 0
         for _ in range(MAX_STEPS):
             decisions = self._modelled_within(wanted)
             is_new = decisions is not None and decisions.regions not in self.trials
@@ -284,7 +316,9 @@ class Settling:
                 break
             decisions = self._solved(budget)
             if decisions is None:
-                low, budget = max(low, budget), max(self._floor, budget + 1)
+                if self._floor <= budget:
+                    break  # the solver stopped without an answer
+                low, budget = max(low, budget), self._floor
                 if high is not None and budget >= high:
                     break
                 continue
@@ -310,41 +344,44 @@ class Settling:
         Its bound is the planner's for as many live bytes as it takes.
         """
         singles = getattr(self._search_space, "singles", None)
-        if decisions is None or singles is None or decisions.seconds <= self.graph.seconds:
+        starts = [x for x in (decisions, self._base) if x and self._modelled(x.regions) <= wanted]
+        if singles is None or not starts or starts[0].seconds <= self.graph.seconds:
             return decisions
-        found = decisions
-        for start in (decisions, self._base):
-            if self._modelled(start.regions) <= wanted:
-                regions = planners.polished(
-                    self.graph,
-                    start.regions,
-                    singles,
-                    lambda some: self._modelled(some) <= wanted,
-                    trials=POLISH_TRIALS,
-                )
-                found = min(found, self._replayed(regions, decisions), key=lambda x: x.seconds)
+        found = starts[0]
+        for start in starts:
+            regions = planners.polished(
+                self.graph,
+                start.regions,
+                singles,
+                lambda some: self._modelled(some) <= wanted,
+                trials=POLISH_TRIALS,
+            )
+            found = min(found, self._replayed(regions, start), key=lambda x: x.seconds)
         if found is decisions:
             return decisions
-        bound = self._bound_seconds(max(found.peak_bytes, decisions.peak_bytes))
+        bound = self._bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
         return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
 
     def _bound_seconds(self, budget: int) -> float:
         """What no plan within a model budget undercuts, as far as the solver got."""
-        try:
-            like = self._solved(budget)
-        except planners.SolverStopped:
-            like = None
+        like = self._solved(budget)
         return like.bound_seconds if like else self.graph.seconds
 
     def _solved(self, budget: int) -> planners.Plan | None:
-        """The planner's plan for a model budget; None where it has none, which raises the floor."""
+        """The planner's plan for a model budget; None where it has none.
+
+        If it says that none exists, that raises the floor; if it was stopped, other plans remain.
+        """
         if budget not in self._answers:
             started = time.perf_counter()
             try:
                 self._answers[budget] = self._search_space.fastest(budget)
             except planners.InfeasibleBudget as error:
                 self._answers[budget] = None
-                self._floor = max(self._floor, error.minimum_bytes)
+                self._floor = max(self._floor, error.minimum_bytes, budget + 1)
+            except planners.SolverStopped as error:
+                self.stopped = error
+                self._answers[budget] = None
             self._solving_seconds += time.perf_counter() - started
         return self._answers[budget]
 
@@ -365,7 +402,11 @@ class Settling:
         compiler's schedule, and so is what a recomputation takes that the model does not know of:
         a plan that saves a little more may be the smaller one.
         """
-        smallest = self._search_space.smallest()
+        smallest = self._base
+        try:
+            smallest = self._search_space.smallest()
+        except planners.SolverStopped as error:
+            self.stopped = error
         yield smallest
         least = min(self.trials.values(), key=self._temp_bytes).decisions
         for ends in ((-1,), (0,), (0, -1)):
@@ -415,7 +456,7 @@ class Settling:
     def _try(self, decisions: planners.Plan) -> _Trial:
         """Compile a plan, once."""
         if decisions.regions not in self.trials:
-            predicted = max(0, self._modelled(decisions.regions) + self._base_shift)
+            predicted = self._predicted(self._modelled(decisions.regions))
             function = transform(self.origins, decisions)
             figures = self._compile(function) if self.verify else None
             self.trials[decisions.regions] = _Trial(decisions, predicted, figures)

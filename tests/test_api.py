@@ -584,9 +584,15 @@ def uncovering(graph, budget):
     return dataclasses.replace(planners.save_all(graph), regions=())
 
 
-@pytest.mark.parametrize("planner", [stopped, uncovering])
-def test_planner_without_an_answer_warns_once_and_runs_plain(planner):
-    f = monet_jax.remat(net, budget=0.5, planner=planner)
+def test_planner_that_is_stopped_leaves_a_plan_that_keeps_the_budget():
+    with pytest.warns(monet_jax.PlanningWarning, match="no answer in time") as caught:
+        plan = monet_jax.plan(net, *args(), budget=0.6, planner=stopped)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert plan.decisions is not None and plan.compiled_bytes <= plan.budget_bytes
+
+
+def test_planner_whose_answer_is_no_plan_warns_once_and_runs_plain():
+    f = monet_jax.remat(net, budget=0.5, planner=uncovering)
     with pytest.warns(monet_jax.PlanningWarning, match="runs as it is") as caught:
         got = [jax.jit(jax.grad(f))(*args()) for _ in range(2)]
     assert len(caught) == 1 and caught[0].filename == __file__
