@@ -220,7 +220,6 @@ class _Builder:
             op.seconds,
             op.flops,
             op.workspace_bytes - reused_bytes,
-            0 if op.forward else op.standing_bytes,
             may_rerun,
         )
 

@@ -21,7 +21,7 @@ from ._costs import Roofline
 from ._fusion import Kind, kind_of, must_run_once
 from ._ops import Fusion, Fusions
 from ._program import Equation, Program, flatten, run
-from ._scratch import copied_operand, standing_bytes, workspace_bytes
+from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
 
 #: Primitives that XLA runs in place on their first operand.
@@ -45,7 +45,6 @@ class LocalOp:
         narrows: whether it reads float32 inputs as bfloat16.
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
-        standing_bytes: bytes that it needs from the start of the step until it has run.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
     """
 
@@ -61,7 +60,6 @@ class LocalOp:
     narrows: bool = False
     copied: int | None = None
     workspace_bytes: int = 0
-    standing_bytes: int = 0
     reused_bytes: int = 0
 
 
@@ -225,7 +223,6 @@ class _Reader:
             self.roofline.narrows_operands and _is_default_product(equation),
             copied_operand(equation) if scratch else None,
             workspace_bytes(equation) if scratch else 0,
-            standing_bytes(equation) if scratch else 0,
         )
 
 

@@ -101,8 +101,6 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
             open_at[i] = open_at[i][0], k
         if op.workspace_bytes > 0:
             found.append(_Buffer(op.workspace_bytes, k, k, False))
-        if op.standing_bytes:
-            found.append(_Buffer(op.standing_bytes, 0, k, False))
         for i in op.outputs:
             if i in open_at:
                 close(i)

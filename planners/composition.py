@@ -308,9 +308,7 @@ def _forward_peaks(graph: Graph, last: dict[int, int]) -> list[list[tuple[int, i
         for i in op.outputs:
             change[time] += graph.values[i].nbytes
             change[last[i] + 1] -= graph.values[i].nbytes
-    standing = sum(op.standing_bytes for stage in graph.stages for op in stage.backward)
     live = np.cumsum(change[:-1]) + np.array([op.workspace_bytes for _, op in ops], np.int64)
-    live += standing
     found: list[list[tuple[int, int]]] = [[] for _ in graph.stages]
     highest = -1
     for time in range(len(ops) - 1, -1, -1):

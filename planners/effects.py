@@ -311,10 +311,6 @@ def _gradients(graph: Graph) -> list[_Gradients]:
         read.update(dict.fromkeys(op.inputs, t))
         written.update(dict.fromkeys(op.outputs, t))
     during, before = np.zeros((2, len(ops) + 1), dtype=np.int64)
-    for t, op in enumerate(ops):
-        for change in (during, before):
-            change[0] += op.standing_bytes
-            change[t + 1] -= op.standing_bytes
     for i, t in written.items():
         nbytes, end = graph.values[i].nbytes, read.get(i, t)
         during[t] += nbytes

@@ -42,8 +42,6 @@ class Op:
         flops: floating-point operations of its products and convolutions.
         workspace_bytes: bytes that it needs only while it runs, beside its inputs and outputs.
             Negative where an output is written over an input that nothing reads later.
-        standing_bytes: bytes that a backward op has in memory from the start of the step until it
-            has run, whatever the plan: constants that a compiler sets up first. 0 of forward ops.
         recomputable: False for an op that must run exactly once (an effect, an impure generator).
     """
 
@@ -53,7 +51,6 @@ class Op:
     seconds: float
     flops: int = 0
     workspace_bytes: int = 0
-    standing_bytes: int = 0
     recomputable: bool = True
 
 
@@ -173,14 +170,10 @@ def _check_dataflow(graph: Graph) -> None:
             raise ValueError(f"Stage `{stage.name}` has a negative `alone_bytes`.")
     written: set[int] = set()
     forward = [op for stage in graph.stages for op in stage.forward]
-    if any(op.standing_bytes for op in forward):
-        raise ValueError("A forward op has standing bytes; only backward ops may.")
     backward = [op for stage in reversed(graph.stages) for op in stage.backward]
     for op in forward + backward:
         if not (op.seconds >= 0 and op.flops >= 0):
             raise ValueError(f"Op `{op.name}` has a negative time or FLOP count.")
-        if op.standing_bytes < 0:
-            raise ValueError(f"Op `{op.name}` has a negative `standing_bytes`.")
         if op.workspace_bytes < -sum(graph.values[i].nbytes for i in op.outputs):
             raise ValueError(f"Op `{op.name}` writes more over its inputs than it writes.")
         for i in op.inputs:

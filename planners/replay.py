@@ -100,9 +100,6 @@ def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance
         nbytes = graph.values[instance.value].nbytes
         change[instance.written] += nbytes
         change[instance.gone + 1] -= nbytes
-    for k, run in enumerate(schedule):
-        change[0] += run.of(graph).standing_bytes
-        change[k + 1] -= run.of(graph).standing_bytes
     workspace = np.array([run.of(graph).workspace_bytes for run in schedule], dtype=np.int64)
     return np.cumsum(change)[:-1] + workspace
 

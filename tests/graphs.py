@@ -167,7 +167,6 @@ def _random_op(
         float(rng.integers(0, 8)),
         flops=int(rng.integers(0, 5)),
         workspace_bytes=int(rng.integers(0, 10)) * int(rng.random() < 0.3),
-        standing_bytes=int(rng.integers(0, 10)) * int(name.startswith("b") and rng.random() < 0.3),
         recomputable=bool(rng.random() < 0.85),
     )
 

@@ -73,16 +73,6 @@ def test_workspace_counts_only_while_its_op_runs():
     assert list(replay(graph, ALONE).live_bytes) == [4, 7, 112, 13, 18, 15, 11, 6]
 
 
-def test_standing_bytes_count_from_the_start_until_their_op_has_run():
-    graph = graphs.chain()
-    (early, late) = graph.stages
-    op = dataclasses.replace(late.backward[1], standing_bytes=50)
-    stages = (early, dataclasses.replace(late, backward=(late.backward[0], op)))
-    standing = dataclasses.replace(graph, stages=stages)
-    added = np.subtract(replay(standing, ALONE).live_bytes, replay(graph, ALONE).live_bytes)
-    assert added.tolist() == [50, 50, 50, 50, 50, 50, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("regions", "added"),
     [
