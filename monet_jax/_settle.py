@@ -9,6 +9,7 @@ where the program is too large, up where memory is left unused and time could be
     rounds      plan, compile, correct
 """
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -92,7 +93,7 @@ class Settling:
         target: what to compile for.
         planner: `(Graph, int) -> planners.Plan`.
         pins: values that must be saved or must be recomputed.
-        verify: whether planned programs are compiled; without, only the base is.
+        verify: whether planned programs are compiled; without, only what places the model is.
     """
 
     def __init__(
@@ -295,10 +296,27 @@ class Settling:
             wanted = _next_wanted(room - (used - modelled), low, high, is_new)
             if high is not None and high - low < ENOUGH * room:
                 break
+        self._try_without_change(room)
         best = self._fastest_within(room)
         if best is None or best.decisions.regions == self._base.regions:
             best = self._smallest(room)
         return best
+
+    def _try_without_change(self, room: int) -> None:
+        """Compile the least of the faster plans that do not fit, if it may without small values."""
+        best = self._fastest_within(room)
+        over = [t for t in self.trials.values() if self._temp_bytes(t) > room]
+        if best is not None:
+            over = [t for t in over if t.decisions.seconds < best.decisions.seconds]
+        if not over:
+            return
+        near = min(over, key=self._temp_bytes)
+        regions = planners.without_change(self.graph, near.decisions.regions)
+        change = planners.saved_bytes(self.graph, near.decisions.regions)
+        change -= planners.saved_bytes(self.graph, regions)
+        if self._temp_bytes(near) - room <= change:
+            with contextlib.suppress(planners.InvalidPlan):  # something small had to be saved
+                self._try(self._replayed(regions, near.decisions))
 
     @property
     def _max_rounds(self) -> int:

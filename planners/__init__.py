@@ -12,6 +12,8 @@ from .plan import Plan as Plan
 from .plan import Region as Region
 from .plan import plan_from_json as plan_from_json
 from .polish import polished as polished
+from .polish import saved_bytes as saved_bytes
+from .polish import without_change as without_change
 from .replay import Replay as Replay
 from .replay import replay as replay
 from .schedule import Run as Run

@@ -32,8 +32,6 @@ _MOST_CANDIDATES = 2500
 _MOST_WALKED = 400
 # Solves for all distinct stages together, beyond which each gets fewer options.
 _MOST_SOLVES = 360
-# Values below this share of an option's largest are its small change.
-_CHANGE = 0.01
 # Prices per byte tried for the stages of an interval, beside the least that can be saved.
 _PRICES = 2
 
@@ -120,8 +118,7 @@ class Candidates:
     def _single(self, s: int) -> list[Candidate]:
         """What stage `s` may do by itself, without what is never better than something else."""
         alone = Region(s, s, alone=True)
-        options = dict.fromkeys(o for x in self._options[s] for o in (x, self._without_change(x)))
-        regions = [Region(s, s, saved=self._names(saved)) for saved in options]
+        regions = [Region(s, s, saved=self._names(saved)) for saved in self._options[s]]
         regions = [*regions, bare(self._graph, s)]
         if self._graph.stages[s].may_be_alone:
             is_free = not self._graph.stages[s].alone_bytes
@@ -132,16 +129,6 @@ class Candidates:
             if x is not None and not any(_dominates(y, x) for y in found):
                 found = [y for y in found if not _dominates(x, y)] + [x]
         return found
-
-    def _without_change(self, option: _Option) -> _Option:
-        """An option less the values that are small beside its largest.
-
-        Programs that others tuned save products and nothing else; the sums of a normalization
-        beside them can be what exceeds a budget by a hair.
-        """
-        nbytes = [self._graph.values[i].nbytes for i in option]
-        least = _CHANGE * max(nbytes, default=0)
-        return tuple(i for i, size in zip(option, nbytes, strict=True) if size >= least)
 
     def _solve(self, max_options: int) -> list[list[_Option]]:
         """For each stage its options; isomorphic stages share a solve."""

@@ -34,7 +34,9 @@ from planners import (
     replay,
     save_all,
     save_nothing,
+    saved_bytes,
     stage_program,
+    without_change,
 )
 from planners.candidates import Candidates
 from planners.composition import Composition
@@ -390,3 +392,16 @@ def test_importing_planners_imports_neither_cvxpy_nor_jax():
     code = "import sys, planners; print([x for x in ('jax', 'cvxpy', 'scipy') if x in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_without_change_leaves_save_only_what_is_large_beside_their_largest():
+    graph = graphs.chain()
+    values = [
+        dataclasses.replace(v, nbytes=1000 * v.nbytes) if v.name == "c" else v for v in graph.values
+    ]
+    graph = dataclasses.replace(graph, values=tuple(values))
+    inner = (Region(0, 0), Region(1, 1, saved=("c", "l")))
+    assert without_change(graph, inner) == (Region(0, 0), Region(1, 1, saved=("c",)))
+    nested = (Region(0, 1, saved=("l",), inner=inner),)
+    assert without_change(graph, nested) == nested
+    assert saved_bytes(graph, nested) == 5000 + 1 + 1
