@@ -53,6 +53,33 @@ def predicted_temp_bytes(
     return _peak_bytes(heap, end)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scale:
+    """Compiled temporaries against modelled ones, known for two plans.
+
+    Some of what recomputation takes beyond the model fades with it, so the difference is taken to
+    be linear between the two plans, and constant beyond.
+
+    Attributes:
+        modelled, compiled: of the smaller plan and of the larger one, which is larger in both.
+    """
+
+    modelled: tuple[int, int]
+    compiled: tuple[int, int]
+
+    def compiled_for(self, modelled: int) -> int:
+        """Compiled temporaries, from modelled ones."""
+        return max(0, modelled + int(np.interp(modelled, self.modelled, self._differences)))
+
+    def modelled_for(self, compiled: int) -> int:
+        """The inverse of `compiled_for`."""
+        return compiled - int(np.interp(compiled, self.compiled, self._differences))
+
+    @property
+    def _differences(self) -> list[int]:
+        return [c - m for m, c in zip(self.modelled, self.compiled, strict=True)]
+
+
 def with_alone_bytes(graph: Graph, nbytes: int) -> Graph:
     """The graph, `nbytes` shared among its stages by what each keeps where it is left alone."""
     kept = np.array([_kept_bytes(graph, s) for s in range(len(graph.stages))], dtype=np.float64)

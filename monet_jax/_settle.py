@@ -5,7 +5,8 @@ to be trusted is compiled, and what the compiler says about it corrects the mode
 where the program is too large, up where memory is left unused and time could be won.
 
     unplanned   the function as it is; if it fits, nothing is planned
-    base        the plan that saves nothing: it places the model on the compiler's scale
+    base        the plan that saves nothing: with the unplanned program (or, where pooling was
+                rewritten, the plan that saves all) it places the model on the compiler's scale
     rounds      plan, compile, correct
 """
 
@@ -17,7 +18,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 
 import planners
 from planners.graph import Graph
@@ -30,7 +30,7 @@ from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
 from ._origins import Origins
 from ._pins import Pins
 from ._plan import Plan
-from ._predict import predicted_temp_bytes, with_alone_bytes
+from ._predict import Scale, predicted_temp_bytes, with_alone_bytes
 from ._rows import describe_values, stage_rows, value_rows
 from ._targets import Target
 from ._trace import Traced, describe_inputs, fingerprint
@@ -78,7 +78,7 @@ class _Trial:
     """A plan and what the compiler says of it."""
 
     decisions: planners.Plan
-    predicted_temp_bytes: int  # by the model and the base alone
+    predicted_temp_bytes: int  # by the model and the programs that place it
     figures: CompiledBytes | None
     is_full: bool = False  # whether nothing was left out when it was compiled
 
@@ -143,30 +143,14 @@ class Settling:
         return self.unplanned.temp_bytes
 
     @functools.cached_property
-    def _scale(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Modelled and compiled temporaries of the base and of saving all, and the differences.
-
-        Some of what the base takes beyond the model is due to its recomputations, and fades with
-        them: the difference is taken to be linear between the two, and constant beyond.
-        """
-        graph, _ = self._analyzed
-        small = self._modelled(self._base.regions, graph)
-        large = self._modelled(planners.save_all(self.graph).regions)
-        shift = self._all_saved_bytes - large
-        if large <= small or self._all_saved_bytes <= small + self._base_shift:
-            large, shift = small + 1, self._base_shift
-        compiled = small + self._base_shift, large + shift
-        return (small, large), compiled, (self._base_shift, shift)
-
-    def _predicted(self, modelled: int) -> int:
-        """Compiled temporaries, from modelled ones."""
-        known, _, shifts = self._scale
-        return max(0, modelled + int(np.interp(modelled, known, shifts)))
-
-    def _modelled_for(self, compiled: int) -> int:
-        """The inverse of `_predicted`."""
-        _, known, shifts = self._scale
-        return compiled - int(np.interp(compiled, known, shifts))
+    def _scale(self) -> Scale:
+        """From modelled temporaries to compiled ones, by the base and by saving all."""
+        small = self._modelled(self._base.regions, self._analyzed[0])
+        least = small + self._base_shift
+        large, most = self._modelled(planners.save_all(self.graph).regions), self._all_saved_bytes
+        if large <= small or most <= least:  # saving all takes no more: the base says it alone
+            large, most = small + 1, least + 1
+        return Scale((small, large), (least, most))
 
     @property
     def origins(self) -> Origins:
@@ -276,7 +260,7 @@ class Settling:
     def _search(self, room: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
         low, high = 0, None  # modelled temporaries that are known to fit, and not to
-        wanted, compiled = self._modelled_for(room), 0
+        wanted, compiled = self._scale.modelled_for(room), 0
         for _ in range(MAX_STEPS):
             decisions = self._modelled_within(wanted)
             is_new = decisions is not None and decisions.regions not in self.trials
@@ -474,7 +458,7 @@ class Settling:
     def _try(self, decisions: planners.Plan) -> _Trial:
         """Compile a plan, once."""
         if decisions.regions not in self.trials:
-            predicted = self._predicted(self._modelled(decisions.regions))
+            predicted = self._scale.compiled_for(self._modelled(decisions.regions))
             function = transform(self.origins, decisions)
             figures = self._compile(function) if self.verify else None
             self.trials[decisions.regions] = _Trial(decisions, predicted, figures)

@@ -36,7 +36,7 @@ class Row:
       rounds: plans compiled for this row.
       overhead: the planner's seconds beyond saving everything, as a fraction.
       gap: the planner's.
-      predicted_temp_bytes: by the model and the base alone.
+      predicted_temp_bytes: by the model and the programs that place it.
       prediction_error: of that, as a fraction of `temp_bytes`; None for a plan that the model
         was placed by.
       used: `total_bytes` over `budget_bytes`.
