@@ -16,10 +16,11 @@ import jax.numpy as jnp
 from planners.graph import Graph, Op, Value
 from planners.graph import Stage as PlannerStage
 
+from ._backend import Backend
 from ._costs import Roofline
 from ._joint import Joint, LocalOp, joint_of
 from ._origins import Origins, value_name
-from ._pins import Pins, find
+from ._pins import Pins, find, saved_by_name
 from ._program import Program
 from ._stages import Differentiation, Stage, split
 
@@ -27,7 +28,11 @@ NO_PINS = Pins()
 
 
 def analyze(
-    program: Program, derivative: Differentiation, roofline: Roofline, pins: Pins = NO_PINS
+    program: Program,
+    derivative: Differentiation,
+    roofline: Roofline,
+    backend: Backend,
+    pins: Pins = NO_PINS,
 ) -> tuple[Graph, Origins]:
     """The planning graph of a program's value and gradient, and its origins.
 
@@ -37,12 +42,13 @@ def analyze(
     stages = split(program, derivative)
     pinned = find(program, pins)
     cloned = _cloned(stages)
-    keys = [_key(program, cloned, stage) for stage in stages]
+    saved = saved_by_name(program, pins)
+    keys = [_key(program, cloned, saved, stage) for stage in stages]
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
-            joints[key] = stage, joint_of(program, stage, roofline)
-    builder = _Builder(program, pinned, cloned, roofline.narrows_operands)
+            joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
+    builder = _Builder(program, pinned, cloned, backend)
     for key, stage in zip(keys, stages, strict=True):
         builder.forward(stage, *joints[key])
     for key, stage in reversed(list(zip(keys, stages, strict=True))):
@@ -91,7 +97,7 @@ def _cloned(stages: Sequence[Stage]) -> set[int]:
     return {i for i, times in count.items() if times > 1}
 
 
-def _key(program: Program, cloned: set[int], stage: Stage) -> str:
+def _key(program: Program, cloned: set[int], saved: set[int], stage: Stage) -> str:
     """Equal for stages that differ in nothing but their value numbers."""
     local: dict[int, int] = {}
 
@@ -107,7 +113,9 @@ def _key(program: Program, cloned: set[int], stage: Stage) -> str:
         for i in stage.inputs
     ]
     for e in stage.equations:
-        outputs = [(number(i), program.avals[i].str_short(), i in cloned) for i in e.outputs]
+        outputs = [
+            (number(i), program.avals[i].str_short(), i in cloned, i in saved) for i in e.outputs
+        ]
         parts.append((e.primitive, [number(i) for i in e.inputs], outputs, _parameters(e.eqn)))
     parts.append([(number(i), i in returned) for i in stage.outputs])
     parts.append([number(i) for i in stage.differentiated_outputs])
@@ -124,10 +132,10 @@ class _Builder:
     """The graph so far: stages are added forward in order, then backward in reverse order."""
 
     def __init__(
-        self, program: Program, pinned: dict[int, str], cloned: set[int], has_narrowing: bool
+        self, program: Program, pinned: dict[int, str], cloned: set[int], backend: Backend
     ):
         self.program = program
-        self.pinned, self.cloned, self.has_narrowing = pinned, cloned, has_narrowing
+        self.pinned, self.cloned, self.backend = pinned, cloned, backend
         self.returned = {i for i in program.outputs if isinstance(i, int)}
         self.values: list[Value] = []
         self.origins: dict[str, int] = {}
@@ -208,7 +216,7 @@ class _Builder:
         outputs = tuple(local[j] for j in op.outputs)
         avals = (joint.program.avals[j] for j in op.outputs)
         self.narrow.update(i for i, a in zip(outputs, avals, strict=True) if a.dtype == jnp.float32)
-        self.wide.update(() if op.narrows else inputs)
+        self.wide.update({*inputs} - {local[j] for j in op.narrowed if j in local})
         reused_bytes = min(op.reused_bytes, self._total(inputs), self._total(outputs))
         if op.has_effects:
             outputs += (self._effect(),)
@@ -230,7 +238,7 @@ class _Builder:
 
     def stored_values(self) -> tuple[Value, ...]:
         """Every value, with the bytes that it is stored in."""
-        narrow = self.narrow - self.wide if self.has_narrowing else set()
+        narrow = self.narrow - self.wide if self.backend.narrows_operands else set()
         return tuple(
             dataclasses.replace(value, nbytes=value.nbytes // 2) if i in narrow else value
             for i, value in enumerate(self.values)
@@ -268,7 +276,7 @@ class _Builder:
         return self._append(f"b{len(self.values)}", nbytes, returned, False)
 
     def _append(self, name: str, nbytes: int, returned: bool, savable: bool) -> int:
-        if returned:
+        if returned and self.backend.lends_results:
             self.output_bytes[name] = nbytes
         self.values.append(Value(name, 0 if returned else nbytes, savable))
         return len(self.values) - 1

@@ -20,6 +20,7 @@ import jax
 import planners
 
 from . import _cache, _compat, _multihost, _pins, _trace
+from ._backend import Backend, backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
 from ._origins import origins_of
@@ -61,6 +62,11 @@ class Settings:
     time_limit: float
     verify: bool
     cache: bool
+
+    @property
+    def backend(self) -> Backend:
+        """The compiler that is planned for."""
+        return backend_of(resolve_target(self.target).name)
 
 
 def remat(
@@ -148,7 +154,8 @@ def plan(
         budget, target, operators, reserved, pins, planner, time_limit, verify, cache
     )
     options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
-    traced = _trace.trace(fun, take_apart(options, args, kwargs or {}))
+    call = take_apart(options, args, kwargs or {})
+    traced = _trace.trace(fun, call, settings.backend)
     return _plan_traced(traced, settings)
 
 
@@ -220,7 +227,7 @@ class Rematerialized:
         if _compat.no_gradient_is_taken():
             return self._fun(*args, **kwargs)
         call = take_apart(self._options, args, kwargs)
-        traced = _trace.trace(self._fun, call)
+        traced = _trace.trace(self._fun, call, self._source.backend)
         decided = self._source.plan_for(traced, call)
         if decided is None or decided.decisions is None:
             return self._fun(*args, **kwargs)
@@ -257,6 +264,11 @@ class _Planned:
 
     def __reduce__(self):
         return _Planned, (self.settings,)
+
+    @property
+    def backend(self) -> Backend:
+        """The compiler that is planned for."""
+        return self.settings.backend
 
     def plan_for(self, traced: Traced, call: Call) -> Plan | None:
         """The plan; None where the function must run as it is."""
@@ -299,6 +311,11 @@ class _Fixed:
 
     def __reduce__(self):
         return _Fixed, (self.plan,)
+
+    @property
+    def backend(self) -> Backend:
+        """The compiler that was planned for."""
+        return backend_of(self.plan.target)
 
     def plan_for(self, traced: Traced, call: Call) -> Plan:
         """The plan, once it is known to be for this function.
@@ -410,6 +427,7 @@ def _dependencies(
         (settings.budget, settings.reserved, settings.time_limit, settings.verify),
         # What the pins mean here: names are no part of the fingerprint.
         sorted(_pins.find(traced.program, settings.pins).items()),
+        sorted(_pins.saved_by_name(traced.program, settings.pins)),
         target.name,
         usable_bytes(target) if settings.budget == "auto" else None,
     )

@@ -11,7 +11,10 @@ import pickle
 import re
 import struct
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import jax
@@ -21,6 +24,11 @@ from jax.experimental import topologies
 
 # What `open_device` is told, by name: fields of `_targets.Target`.
 DEVICE_FIELDS = ("platform", "topology", "gpu_config")
+
+# What the compiler dumps once memory is assigned, and the first file that it dumps after that.
+_ASSIGNMENT = "*-buffer-assignment.txt"
+_AFTER_ASSIGNMENT = "*after_buffer_assignment.txt"
+_ALLOCATION = re.compile(r"^allocation \d+: size (\d+), page 0, (.*)$", re.MULTILINE)
 
 _LENGTH = struct.Struct("!Q")
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -62,6 +70,40 @@ def compiled_figures(lowered: jax.stages.Lowered, options: dict[str, Any]) -> di
         "alias": stats.alias_size_in_bytes,
         "seconds": time.perf_counter() - start,
     }
+
+
+def assigned_figures(lowered: jax.stages.Lowered, options: dict[str, Any]) -> dict[str, Any]:
+    """The compiler's bytes as soon as it has assigned them, without waiting for the code.
+
+    They are read from its dump. The compilation goes on, for a minute or more: if it does, the
+    figures are marked "unfinished", and this process should end.
+    """
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as dump:
+        options = {**options, "xla_dump_to": dump, "xla_dump_hlo_as_text": True}
+        compiling = ThreadPoolExecutor(1).submit(compiled_figures, lowered, options)
+        while not any(Path(dump).glob(_AFTER_ASSIGNMENT)):
+            try:
+                return compiling.result(timeout=0.1)
+            except TimeoutError:
+                pass
+        sizes = assigned_bytes(next(Path(dump).glob(_ASSIGNMENT)).read_text())
+    return {**sizes, "seconds": time.perf_counter() - start, "unfinished": True}
+
+
+def assigned_bytes(assignment: str) -> dict[str, int]:
+    """The bytes of device memory by purpose, from a dumped assignment of buffers.
+
+    Memory on the chip has a colour, and what belongs to a single call is local to its thread.
+    """
+    sizes = {"argument": 0, "output": 0, "temp": 0, "alias": 0}
+    for size, what in _ALLOCATION.findall(assignment):
+        is_argument, is_output = "parameter" in what, "maybe-live-out" in what
+        sizes["argument"] += int(size) * is_argument
+        sizes["output"] += int(size) * is_output
+        sizes["alias"] += int(size) * (is_argument and is_output)
+        sizes["temp"] += int(size) * what.startswith("preallocated-temp")
+    return sizes
 
 
 def bytes_in_refusal(message: str) -> int | None:
@@ -112,7 +154,8 @@ def answer(device: Any, request: dict[str, Any]) -> dict[str, Any]:
     """The figures of one program, or the error that compiling it raised, in words."""
     try:
         lowered = lower_exported(request["program"], request["donated"], device)
-        return compiled_figures(lowered, request["options"])
+        figures = assigned_figures if request["until_assigned"] else compiled_figures
+        return figures(lowered, request["options"])
     except Exception as error:  # whatever it is, the parent has to raise it
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -125,9 +168,11 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)  # programs come with their own types
     try:
         device = open_device(**receive(sys.stdin.buffer))
-        send(replies, {"opened": str(device)})
         while True:
-            send(replies, answer(device, receive(sys.stdin.buffer)))
+            figures = answer(device, receive(sys.stdin.buffer))
+            send(replies, figures)
+            if "unfinished" in figures:
+                os._exit(0)  # the compiler's threads cannot be stopped
     except (EOFError, BrokenPipeError):
         pass
 

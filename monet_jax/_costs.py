@@ -31,16 +31,11 @@ class Roofline:
         matmul_flops_per_second: dtype name -> peak of products; "float32" must be there.
         vector_flops_per_second: peak of elementwise work.
         bandwidth_bytes_per_second: of the device's main memory.
-        needs_scratch: whether ops take memory beside their inputs and outputs (see `_scratch`).
-        narrows_operands: whether float32 values that only products read, at default precision, are
-            kept as bfloat16, as on a TPU.
     """
 
     matmul_flops_per_second: dict[str, float]
     vector_flops_per_second: float
     bandwidth_bytes_per_second: float
-    needs_scratch: bool = False
-    narrows_operands: bool = False
 
     def seconds(self, work: "Work", moved_bytes: int) -> float:
         """Seconds of an op with this work that reads and writes `moved_bytes`."""

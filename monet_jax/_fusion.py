@@ -36,12 +36,12 @@ _FUSED = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
     broadcast_in_dim cbrt ceil clamp clz complex concatenate conj convert_element_type cos cosh
-    digamma div dynamic_slice eq eq_to erf erf_inv erfc exp exp2 expm1 floor full ge gt imag
-    integer_pow iota is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg
-    nextafter not or pad polygamma population_count pow real reduce_precision rem rev round rsqrt
-    select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice split sqrt
-    square sub tan tanh threefry2x32 random_bits random_fold_in random_seed random_split
-    random_clone xor zeros_like empty2 pbroadcast pvary
+    digamma div dynamic_slice empty2 eq eq_to erf erf_inv erfc exp exp2 expm1 floor full ge gt imag
+    integer_pow iota is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi ne
+    neg nextafter not one_minus_square or pad pbroadcast polygamma polynomial population_count pow
+    pvary random_bits random_clone random_fold_in random_seed random_split real reduce_precision rem
+    rev round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh
+    slice split sqrt square stack sub tan tanh threefry2x32 tile unstack xor zeros_like
     """.split()
 )
 _REDUCTIONS = frozenset(
@@ -50,8 +50,18 @@ _REDUCTIONS = frozenset(
     reduce
     """.split()
 )
+#: What the matrix units run.
+PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 #: Elementwise functions that take many instructions; XLA does not fuse them twice for free.
-EXPENSIVE = {"random_bits": 120, "threefry2x32": 120, "exp": 8, "log": 8, "tanh": 12, "erf": 16}
+EXPENSIVE = {
+    "random_bits": 120,
+    "threefry2x32": 120,
+    "exp": 8,
+    "log": 8,
+    "tanh": 12,
+    "polynomial": 12,
+    "erf": 16,
+}
 
 
 def kind_of(equation: Equation) -> Kind:
@@ -92,6 +102,16 @@ def _kind_of_call(eqn: Any) -> Kind:
 def is_random(equation: Equation) -> bool:
     """Whether an equation draws random bits."""
     return equation.primitive in ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
+
+
+def is_one_hot(equation: Equation) -> bool:
+    """Whether an equation scatters one number into each row, as the gradient of a lookup does."""
+    if not equation.primitive.startswith("scatter"):
+        return False
+    operand, updates = equation.eqn.invars[0].aval.shape, equation.eqn.invars[2].aval.shape
+    numbers = equation.eqn.params["dimension_numbers"]
+    rows = math.prod(n for axis, n in enumerate(operand) if axis in numbers.operand_batching_dims)
+    return rows == math.prod(updates) and len(numbers.operand_batching_dims) == len(operand) - 1
 
 
 def must_run_once(equation: Equation) -> bool:

@@ -11,14 +11,15 @@ The result, a `Joint`, names values by local numbers, so that isomorphic stages 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from . import _compat
+from ._backend import Backend
 from ._costs import Roofline
-from ._fusion import Kind, kind_of, must_run_once
+from ._fusion import PRODUCTS, Kind, kind_of, must_run_once
 from ._ops import Fusion, Fusions
 from ._program import Equation, Program, flatten, run
 from ._scratch import copied_operand, workspace_bytes
@@ -42,7 +43,7 @@ class LocalOp:
         recomputable: whether it may run again.
         has_effects: whether it must run even if nothing reads its outputs.
         in_place: whether its output may be written over an input.
-        narrows: whether it reads float32 inputs as bfloat16.
+        narrowed: inputs that it reads as bfloat16, if they are float32.
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
@@ -57,7 +58,7 @@ class LocalOp:
     recomputable: bool
     has_effects: bool = False
     in_place: bool = False
-    narrows: bool = False
+    narrowed: tuple[int, ...] = ()
     copied: int | None = None
     workspace_bytes: int = 0
     reused_bytes: int = 0
@@ -86,10 +87,16 @@ class Joint:
     gradients: tuple[int | None, ...]
 
 
-def joint_of(program: Program, stage: Stage, roofline: Roofline) -> Joint:
-    """Trace a stage's value and gradient and find its ops."""
+def joint_of(
+    program: Program,
+    stage: Stage,
+    roofline: Roofline,
+    backend: Backend,
+    pinned: Collection[int] = frozenset(),
+) -> Joint:
+    """Trace a stage's value and gradient and find its ops; `pinned` values are never fused."""
     joint = flatten(_trace(program, stage))
-    return _Reader(joint, stage, roofline).read()
+    return _Reader(joint, stage, roofline, backend, pinned).read()
 
 
 def _trace(program: Program, stage: Stage) -> Any:
@@ -122,12 +129,21 @@ def _trace(program: Program, stage: Stage) -> Any:
 class _Reader:
     """Reads a joint program into ops; the attributes are its tables, filled in this order."""
 
-    def __init__(self, joint: Program, stage: Stage, roofline: Roofline):
-        self.joint, self.stage, self.roofline = joint, stage, roofline
-        self.fusions = Fusions(joint)
+    def __init__(
+        self,
+        joint: Program,
+        stage: Stage,
+        roofline: Roofline,
+        backend: Backend,
+        pinned: Collection[int],
+    ):
+        self.joint, self.stage, self.roofline, self.backend = joint, stage, roofline, backend
+        named = [(i, e.outputs[0]) for e in joint.equations for i in _named(e)]
+        kept = [value for i, value in named if i in pinned]
+        self.fusions = Fusions(joint, backend.fuses_into_products, kept)
         self.cotangents = joint.inputs[len(stage.inputs) :]
         self.backward = self._dependents(self.cotangents)
-        self.primal = self._primal()
+        self.primal = self._primal(named)
 
     def read(self) -> Joint:
         ops = self._ops()
@@ -151,15 +167,12 @@ class _Reader:
                 found.update(equation.outputs)
         return found
 
-    def _primal(self) -> dict[int, int]:
+    def _primal(self, named: Sequence[tuple[int, int]]) -> dict[int, int]:
         """Joint value -> primal value, by the names given while tracing."""
         primal: dict[int, int] = {}
-        for equation in self.joint.equations:
-            name = _compat.checkpoint_name_of(equation.eqn)
-            if name.startswith(_PREFIX):
-                value = self.fusions.root(equation.outputs[0])
-                if value not in self.backward:
-                    primal.setdefault(value, int(name[len(_PREFIX) :]))
+        for i, value in named:
+            if self.fusions.root(value) not in self.backward:
+                primal.setdefault(self.fusions.root(value), i)
         return primal
 
     def _ops(self) -> tuple[LocalOp, ...]:
@@ -209,7 +222,7 @@ class _Reader:
         equation, outputs = fusion.equation, fusion.outputs
         has_effects = bool(equation.eqn.effects)
         is_primal = has_effects or any(i in self.primal for i in outputs)
-        scratch = self.roofline.needs_scratch
+        scratch = self.backend.needs_scratch
         return LocalOp(
             equation.primitive,
             fusion.inputs,
@@ -220,14 +233,27 @@ class _Reader:
             not any(must_run_once(e) for e in (equation, *fusion.fused)),
             has_effects,
             kind_of(equation) is Kind.FUSED or equation.primitive.startswith(_UPDATES),
-            self.roofline.narrows_operands and _is_default_product(equation),
+            self._narrowed(equation),
             copied_operand(equation) if scratch else None,
             workspace_bytes(equation) if scratch else 0,
         )
 
+    def _narrowed(self, equation: Equation) -> tuple[int, ...]:
+        """The operands of a product; not what its fusion computes them from."""
+        if self.backend.narrows_operands and _is_default_product(equation):
+            return tuple(self.fusions.root(i) for i in equation.reads)
+        return ()
+
+
+def _named(equation: Equation) -> Iterator[int]:
+    """The primal value that an equation names, if any."""
+    name = _compat.checkpoint_name_of(equation.eqn)
+    if name.startswith(_PREFIX):
+        yield int(name[len(_PREFIX) :])
+
 
 def _is_default_product(equation: Equation) -> bool:
-    if equation.primitive not in ("dot_general", "conv_general_dilated"):
+    if equation.primitive not in PRODUCTS:
         return False
     asked = equation.eqn.params["precision"]
     asked = asked if isinstance(asked, tuple) else (asked,)

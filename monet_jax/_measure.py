@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from ._backend import Backend
 from ._costs import Roofline, flops_of
 from ._ops import Fusions
 from ._program import flatten
@@ -28,8 +29,11 @@ class StepCosts:
     seconds: float
 
 
-def step_costs(step: Callable[..., Any], args: Sequence[Any], roofline: Roofline) -> StepCosts:
+def step_costs(
+    step: Callable[..., Any], args: Sequence[Any], roofline: Roofline, backend: Backend
+) -> StepCosts:
     """The costs of `step(*args)`, traced on abstract values."""
     program = flatten(jax.make_jaxpr(step)(*args), inline_checkpoints=True)
-    seconds = sum(fusion.seconds(program, roofline) for fusion in Fusions(program).all())
+    fusions = Fusions(program, backend.fuses_into_products)
+    seconds = sum(fusion.seconds(program, roofline) for fusion in fusions.all())
     return StepCosts(flops_of(program.equations), seconds)

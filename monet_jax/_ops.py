@@ -3,13 +3,16 @@
 A value is kept in memory if its equation cannot be fused, if an equation that reads it cannot fuse
 it, if it passes an optimization barrier, or if the program returns it. Every kept value is one op:
 its equation, together with all the producers that are computed inside the same fusion.
+
+XLA:TPU computes elementwise work, random bits among it, inside the products that read it; the other
+compilers keep a product's operands.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ._costs import Roofline, Work, work_of
-from ._fusion import Kind, is_random, kind_of
+from ._fusion import PRODUCTS, Kind, is_one_hot, is_random, kind_of
 from ._program import Equation, Program
 
 
@@ -38,14 +41,22 @@ class Fusion:
 
 
 class Fusions:
-    """A program's ops, in order."""
+    """A program's ops, in order.
 
-    def __init__(self, program: Program):
-        self.program = program
-        self._kinds = {id(e): kind_of(e) for e in program.equations}
+    Arguments:
+        program: a flat program.
+        into_products: whether products compute their operands, as on a TPU.
+        kept: values that are kept in any case.
+    """
+
+    def __init__(
+        self, program: Program, into_products: bool = False, kept: Collection[int] = frozenset()
+    ):
+        self.program, self.into_products = program, into_products
+        self._kinds = {id(e): self._kind(e) for e in program.equations}
         self._producer = {i: e for e in program.equations for i in e.outputs}
         self._root = self._roots()
-        self._kept = self._materialised()
+        self._kept = self._materialised(kept)
 
     def root(self, value: int) -> int:
         """The value whose bytes `value` shows: itself, unless it is a view."""
@@ -57,6 +68,13 @@ class Fusions:
             outputs = tuple(i for i in equation.outputs if i in self._kept)
             if outputs or equation.eqn.effects:
                 yield self._fusion(equation, outputs)
+
+    def _kind(self, equation: Equation) -> Kind:
+        if self.into_products and equation.primitive in PRODUCTS:
+            return Kind.REDUCTION
+        if self.into_products and is_one_hot(equation):
+            return Kind.FUSED
+        return kind_of(equation)
 
     def _fusion(self, equation: Equation, outputs: tuple[int, ...]) -> Fusion:
         fused = self._fused_into(equation)
@@ -88,9 +106,10 @@ class Fusions:
                     root[i] = root.get(source, source)
         return root
 
-    def _materialised(self) -> set[int]:
-        kept = {self.root(i) for i in self.program.outputs if isinstance(i, int)}
-        noise = self._noise()
+    def _materialised(self, anyway: Collection[int]) -> set[int]:
+        returned = {i for i in self.program.outputs if isinstance(i, int)}
+        kept = {self.root(i) for i in (*returned, *anyway)}
+        noise = set() if self.into_products else self._noise()
         for equation in self.program.equations:
             kind = self._kinds[id(equation)]
             reads = {self.root(i) for i in equation.reads}

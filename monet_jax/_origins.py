@@ -16,8 +16,8 @@ class Origins:
         program: the flat program.
         stages: its stages, as the graph's.
         values: name of a graph value -> the program's value, for values of the forward pass.
-        output_bytes: name of a graph value that the step returns -> its bytes. In the graph such
-            values are free: they are output, not temporaries.
+        output_bytes: name of a graph value that the step returns -> its bytes, where temporaries
+            may lie in its memory. In the graph such values are free: they are no temporaries.
     """
 
     program: Program

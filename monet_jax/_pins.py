@@ -50,7 +50,7 @@ def find(program: Program, pins: Pins) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for name, decision in pins.decisions:
-        values = _named(program, name)
+        values = [*_by_name(program, name), *_by_path(program, name)]
         if not values:
             raise ValueError(
                 f"`pins` names {name!r}, but the function has no such `checkpoint_name`, module "
@@ -60,17 +60,35 @@ def find(program: Program, pins: Pins) -> dict[int, str]:
     return found
 
 
-def _named(program: Program, name: str) -> list[int]:
+def saved_by_name(program: Program, pins: Pins) -> set[int]:
+    """Values that must be saved and that a pin names one by one, and not with their module.
+
+    Such a value is wanted in memory, also where it would be computed inside what reads it.
+    """
+    names = [name for name, decision in pins.decisions if decision == "save"]
+    return {i for name in names for i in _by_name(program, name)}
+
+
+def _by_name(program: Program, name: str) -> list[int]:
+    """Values by the user's `checkpoint_name` or by their name in the report."""
     roots: dict[int, int] = {}
     found = []
     for equation in program.equations:
         if kind_of(equation) is Kind.VIEW and equation.reads:
             roots |= {i: roots.get(equation.reads[0], equation.reads[0]) for i in equation.outputs}
-        path = str(equation.name_stack)
         if _compat.checkpoint_name_of(equation.eqn) == name != "":
             found += [roots[i] for i in equation.outputs if i in roots]
-        elif path and (fnmatch.fnmatch(path, name) or path.startswith(name + "/")):
-            found += equation.outputs
         else:
             found += [i for i in equation.outputs if name == f"v{i}"]
     return found
+
+
+def _by_path(program: Program, name: str) -> list[int]:
+    """Values that a module computes, by its path or a pattern of paths."""
+    paths = [(str(e.name_stack), e.outputs) for e in program.equations]
+    return [
+        i
+        for path, outputs in paths
+        if path and (fnmatch.fnmatch(path, name) or path.startswith(name + "/"))
+        for i in outputs
+    ]

@@ -83,14 +83,15 @@ def aval_nbytes(aval: Any) -> int:
     return (size * bits + 7) // 8 if bits else size * dtype.itemsize
 
 
-def _unchanged(eqn: Any) -> None:
+def unchanged(eqn: Any) -> None:
+    """Replaces no equation."""
     del eqn
 
 
 def flatten(
     jaxpr: Any,
     *,
-    rewritten: Callable[[Any], Any] = _unchanged,
+    rewritten: Callable[[Any], Any] = unchanged,
     inline_checkpoints: bool = False,
 ) -> Program:
     """The flat program of a closed jaxpr.

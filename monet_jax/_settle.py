@@ -24,6 +24,7 @@ from planners.graph import Graph
 from planners.plan import Region
 
 from ._analyze import analyze
+from ._backend import backend_of
 from ._compile import CompiledBytes, compile_bytes
 from ._costs import Roofline
 from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
@@ -104,6 +105,7 @@ class Settling:
         self.trials: dict[tuple[Region, ...], _Trial] = {}
         self._answers: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
         self._floor = 0  # model budgets below it are known to be infeasible
+        self._code_bytes: list[int] = []  # that generating code added to trials compiled in part
         self._solving_seconds = 0.0  # spent in the planner for the budget at hand
         #: Why the planner had no answer at some point of the last search, if so.
         self.stopped: planners.SolverStopped | None = None
@@ -120,8 +122,8 @@ class Settling:
 
     @functools.cached_property
     def _analyzed(self) -> tuple[Graph, Origins]:
-        roofline = roofline_of(self.target)
-        return analyze(self.traced.program, self.traced.derivative, roofline, self.pins)
+        roofline, backend = roofline_of(self.target), backend_of(self.target.name)
+        return analyze(self.traced.program, self.traced.derivative, roofline, backend, self.pins)
 
     @functools.cached_property
     def graph(self) -> Graph:
@@ -201,23 +203,25 @@ class Settling:
         return self._plan(total, reserved_bytes, best, seconds, rounds)
 
     def _fits_unplanned(self, room: int) -> bool:
-        """Whether the function fits as it is; on a TPU by a full compilation, where it may."""
+        """Whether the function fits as it is; by a full compilation, where it may."""
         fits = self.unplanned.total_bytes <= room
-        if fits and self.target.platform == "tpu":
-            return self._unplanned_in_full.total_bytes <= room
-        return fits
+        return fits and self.unplanned_in_full.total_bytes <= room
 
     @functools.cached_property
-    def _unplanned_in_full(self) -> CompiledBytes:
+    def unplanned_in_full(self) -> CompiledBytes:
+        """The same as `unplanned`, where trials are compiled in part with nothing left out."""
+        if self.target.platform != "tpu":
+            return self.unplanned
         return self._compile(self.traced.flat, fast=False)
 
     def _verified(self, room: int, reserved_bytes: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes, by a full compilation."""
-        best = self._search(room)
-        if self._temp_bytes(best) > room:
+        within = room - min(self._code_bytes, default=0)
+        best = self._search(within)
+        if self._temp_bytes(best) > within:
             best = self._least(best, reserved_bytes)
         if self.target.platform == "tpu" and best.figures is not None:
-            best = self._searched_in_full(best, room)
+            best = self._searched_in_full(best, within, room)
         if self._temp_bytes(best) > room:
             raise self._infeasible(best, room, reserved_bytes)
         return best
@@ -232,13 +236,12 @@ class Settling:
                 return min(best, found, key=self._temp_bytes)
             best = found
 
-    def _searched_in_full(self, best: _Trial, room: int) -> _Trial:
-        """The fastest trial that fits, or the last one that was looked at if none does.
+    def _searched_in_full(self, best: _Trial, within: int, room: int) -> _Trial:
+        """The fastest trial that fits in `room`, or the last one that was looked at if none does.
 
         Trials on a TPU are compiled up to code generation only, which is quick and a few percent
         off; what is settled on is compiled in full, and the search repeated with what that shows.
         """
-        within = room
         for _ in range(FULL_ROUNDS):
             quick = self._temp_bytes(best)
             best = self._in_full(best)
@@ -253,6 +256,9 @@ class Settling:
         """A trial, compiled in full."""
         if not trial.is_full:
             figures = self._compile(transform(self.origins, trial.decisions), fast=False)
+            self._code_bytes.append(
+                figures.total_bytes - self.fixed_bytes - self._temp_bytes(trial)
+            )
             trial = dataclasses.replace(trial, figures=figures, is_full=True)
             self.trials[trial.decisions.regions] = trial
         return trial
@@ -544,8 +550,6 @@ def roofline_of(target: Target) -> Roofline:
         {"float32": target.matmul_flops_per_second(4), "bfloat16": half, "float16": half},
         target.flops_per_second,
         target.bandwidth_bytes_per_second,
-        needs_scratch=target.platform == "cpu",
-        narrows_operands=target.platform == "tpu",
     )
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from . import _compat
+from ._backend import Backend
 from ._gradient import derivative_of
 from ._pooling import rewritten
-from ._program import Program, flatten
+from ._program import Program, flatten, unchanged
 from ._signature import Call, abstract_leaf, is_traced
 from ._stages import Differentiation
 
@@ -37,8 +38,11 @@ class Traced:
     rebuild: Callable[[Sequence[Any]], Any]
 
 
-def trace(fun: Callable[..., Any], call: Call) -> Traced:
-    """Trace a function on the abstract values of a call's leaves; nothing is computed."""
+def trace(fun: Callable[..., Any], call: Call, backend: Backend) -> Traced:
+    """Trace a function on the abstract values of a call's leaves; nothing is computed.
+
+    What `backend` would compile badly is rewritten.
+    """
     shape: dict[str, Any] = {}
 
     def flat(inputs: Sequence[Any]) -> list[Any]:
@@ -52,7 +56,8 @@ def trace(fun: Callable[..., Any], call: Call) -> Traced:
         return [x for a, x in zip(arrays, outputs, strict=True) if a]
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
-    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals), rewritten=rewritten)
+    replace = rewritten if backend.expands_pooling else unchanged
+    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals), rewritten=replace)
 
     def rebuild(outputs: Sequence[Any]) -> Any:
         remaining = iter(outputs)

@@ -17,6 +17,7 @@ from programs import Case
 
 from monet_jax import _compat, _costs, _cut, _gradient, _pooling, _program, _stages, _transform
 from monet_jax._analyze import Origins, analyze
+from monet_jax._backend import Backend
 from planners.errors import InvalidPlan
 from planners.graph import Graph
 from planners.plan import Plan, Region
@@ -105,7 +106,7 @@ def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, Orig
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_stages, "cut", random_cut)
-        return analyze(flat.program, flat.derivative, ROOFLINE)
+        return analyze(flat.program, flat.derivative, ROOFLINE, Backend())
 
 
 def emitted(flat: Flat, graph: Graph, origins: Origins, regions: Sequence[Region]) -> Emitted:

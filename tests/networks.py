@@ -65,7 +65,7 @@ def _made(traced, settings, target) -> Plan:
     """A plan that recomputes all it can; nothing is compiled for it."""
     time.sleep(0.01)  # other threads may come in
     roofline = roofline_of(target)
-    graph, _ = analyze(traced.program, traced.derivative, roofline, settings.pins)
+    graph, _ = analyze(traced.program, traced.derivative, roofline, settings.backend, settings.pins)
     return Plan(
         decisions=planners.save_nothing(graph),
         fingerprint=_trace.fingerprint(traced.program, traced.derivative),

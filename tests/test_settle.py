@@ -34,7 +34,7 @@ def settling(monkeypatch):
         return dataclasses.replace(figures, temp_bytes=int(factor * figures.temp_bytes))
 
     monkeypatch.setattr(_settle, "compile_bytes", compiled)
-    traced = trace_loss(net, specs())
+    traced = trace_loss(net, specs(), TPU)
     return lambda: _settle.Settling(traced, TPU, planners.Stages(), Pins())
 
 

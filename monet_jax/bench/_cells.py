@@ -52,7 +52,7 @@ class Cell:
         self.model, self.scale, self.target = model, scale, target
         problem = zoo.build(model, scale=scale)
         self.args = problem.args
-        self.traced = trace_loss(problem.loss, problem.args)
+        self.traced = trace_loss(problem.loss, problem.args, target)
         self.settling = Settling(self.traced, target, planners.Stages(), make_pins(None))
         self.rows: list[Row] = []
         self.checked: set[int] = set()
@@ -84,17 +84,17 @@ class Cell:
         return self.settling.fixed_bytes
 
     def _share_bytes(self, share: float) -> int:
-        return self._fixed_bytes + int(share * self.settling.unplanned.temp_bytes)
+        return self._fixed_bytes + int(share * self.settling.unplanned_in_full.temp_bytes)
 
     def _plain(self) -> Program:
         work = work_of_step(self.traced, self.traced.flat, self.target)
         self.plain_work = work
-        row = self._row("plain", "plain", **self._costs(self.settling.unplanned, work))
+        row = self._row("plain", "plain", **self._costs(self.settling.unplanned_in_full, work))
         return Program(row, "plain", self.traced, self.traced.flat)
 
     def _baseline(self, name: str, make: Callable[[], Callable[..., Any]]) -> Program:
         try:
-            traced = trace_loss(make(), self.args)
+            traced = trace_loss(make(), self.args, self.target)
             costs = costs_of(traced, self.target)
         except Exception as error:  # one rival that fails must not end the comparison
             return Program(self._failed(name, "baseline", error))
@@ -170,7 +170,7 @@ class Cell:
 
     def _free(self) -> Iterator[Program]:
         """Plans that close in on the least temporaries at plain's FLOPs."""
-        plain_bytes = self.settling.unplanned.temp_bytes
+        plain_bytes = self.settling.unplanned_in_full.temp_bytes
         for _ in range(FREE_STEPS):
             ours = [r for r in self.rows if r.kind == "ours" and r.budget_bytes]
             free = [r.temp_bytes for r in ours if _is_free(r)]

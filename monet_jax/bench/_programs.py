@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from .. import _trace, zoo
+from .._backend import backend_of
 from .._compile import CompiledBytes, compile_bytes
 from .._gradient import FlatFunction
 from .._measure import StepCosts, step_costs
@@ -44,14 +45,16 @@ def baselines(model: str, scale: Any) -> Iterator[tuple[str, Callable[[], Callab
         yield f"blocks: {policy}", lambda policy=policy: _round_the_blocks(model, scale, policy)
 
 
-def trace_loss(loss: Callable[..., Any], args: tuple[Any, ...]) -> Traced:
+def trace_loss(loss: Callable[..., Any], args: tuple[Any, ...], target: Target) -> Traced:
     """A loss, traced as `plan` traces it: differentiated by its first argument."""
-    return _trace.trace(loss, take_apart(make_options(loss, 0, (), ()), args, {}))
+    call = take_apart(make_options(loss, 0, (), ()), args, {})
+    return _trace.trace(loss, call, backend_of(target.name))
 
 
 def work_of_step(traced: Traced, function: FlatFunction, target: Target) -> StepCosts:
     """FLOPs and roofline seconds of the value and gradient, by one counter for all programs."""
-    return step_costs(*step_to_compile(traced, function), roofline_of(target))
+    step = step_to_compile(traced, function)
+    return step_costs(*step, roofline_of(target), backend_of(target.name))
 
 
 def costs_of(traced: Traced, target: Target) -> Costs:

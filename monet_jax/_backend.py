@@ -1,0 +1,43 @@
+"""How do XLA's compilers differ in what they keep in memory?
+
+Seen in the buffer assignments of the compilers themselves, on the models of the zoo.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Backend:
+    """One of XLA's compilers.
+
+    Attributes:
+        needs_scratch: whether ops take memory beside their inputs and outputs (see `_scratch`).
+        narrows_operands: whether float32 values that only products read, at default precision, are
+            kept as bfloat16.
+        fuses_into_products: whether products compute elementwise operands, random bits among them,
+            instead of reading them from memory.
+        lends_results: whether temporaries may lie in the memory of a result that is not yet
+            written.
+        expands_pooling: whether the gradient of max pooling takes several times its operand, so
+            that it is better written in another way (see `_pooling`).
+    """
+
+    needs_scratch: bool = False
+    narrows_operands: bool = False
+    fuses_into_products: bool = False
+    lends_results: bool = True
+    expands_pooling: bool = True
+
+
+_BACKENDS = {
+    "cpu": Backend(needs_scratch=True),
+    "gpu": Backend(),
+    "tpu": Backend(
+        narrows_operands=True, fuses_into_products=True, lends_results=False, expands_pooling=False
+    ),
+}
+
+
+def backend_of(target: str) -> Backend:
+    """The compiler for a target, by its name: "cpu", "gpu:h100", "tpu:v5e"."""
+    return _BACKENDS[target.partition(":")[0]]
