@@ -105,7 +105,8 @@ class Settling:
         self.trials: dict[tuple[Region, ...], _Trial] = {}
         self._answers: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
         self._floor = 0  # model budgets below it are known to be infeasible
-        self._code_bytes: list[int] = []  # that generating code added to trials compiled in part
+        self._placing: dict[tuple[Region, ...], CompiledBytes] = {}  # see `_measured`
+        self._last_added_bytes: int | None = None  # see `_added_bytes`
         self._solving_seconds = 0.0  # spent in the planner for the budget at hand
         #: Why the planner had no answer at some point of the last search, if so.
         self.stopped: planners.SolverStopped | None = None
@@ -175,10 +176,32 @@ class Settling:
         return self._measured(self._base).temp_bytes - modelled
 
     def _measured(self, decisions: planners.Plan) -> CompiledBytes:
-        """A plan that the model is placed by, as compiled."""
-        figures = self._compile(transform(self.origins, decisions))
-        self.trials[decisions.regions] = _Trial(decisions, figures.temp_bytes, figures)
-        return figures
+        """A plan that the model is placed by, as compiled in the first place."""
+        if decisions.regions not in self._placing:
+            figures = self._compile(transform(self.origins, decisions))
+            trial = _Trial(decisions, figures.temp_bytes, figures, not self._in_part)
+            self.trials[decisions.regions] = trial
+            self._placing[decisions.regions] = figures
+        return self._placing[decisions.regions]
+
+    @property
+    def _in_part(self) -> bool:
+        """Whether trials are compiled up to code generation only, which is quick and a bit low."""
+        return self.target.platform == "tpu"
+
+    @functools.cached_property
+    def _base_added_bytes(self) -> int:
+        """What generating code adds to the base, where trials are compiled in part."""
+        in_part = self._measured(self._base)
+        in_full = self._in_full(self.trials[self._base.regions]).figures
+        return in_full.total_bytes - in_part.total_bytes if in_full else 0
+
+    @property
+    def _added_bytes(self) -> int:
+        """What generating code is taken to add to a trial: the same as to the last known one."""
+        if self._last_added_bytes is None:
+            self._last_added_bytes = self._base_added_bytes
+        return self._last_added_bytes
 
     def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:
         """The fastest plan found whose compiled program keeps a budget.
@@ -193,7 +216,7 @@ class Settling:
         started = time.perf_counter()
         self._solving_seconds, self.stopped = 0.0, None
         known = len(self.trials)
-        total = budget(lambda: self.unplanned.total_bytes)
+        total = budget(lambda: self.unplanned_in_full.total_bytes)
         room = total - reserved_bytes
         best = None
         if self.pins or not self._fits_unplanned(room):
@@ -210,18 +233,17 @@ class Settling:
     @functools.cached_property
     def unplanned_in_full(self) -> CompiledBytes:
         """The same as `unplanned`, where trials are compiled in part with nothing left out."""
-        if self.target.platform != "tpu":
+        if not self._in_part:
             return self.unplanned
         return self._compile(self.traced.flat, fast=False)
 
     def _verified(self, room: int, reserved_bytes: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes, by a full compilation."""
-        within = room - min(self._code_bytes, default=0)
-        best = self._search(within)
-        if self._temp_bytes(best) > within:
+        best = self._search(room)
+        if self._temp_bytes(best) > room:
             best = self._least(best, reserved_bytes)
-        if self.target.platform == "tpu" and best.figures is not None:
-            best = self._searched_in_full(best, within, room)
+        if best.figures is not None:
+            best = self._searched_in_full(best, room)
         if self._temp_bytes(best) > room:
             raise self._infeasible(best, room, reserved_bytes)
         return best
@@ -236,19 +258,18 @@ class Settling:
                 return min(best, found, key=self._temp_bytes)
             best = found
 
-    def _searched_in_full(self, best: _Trial, within: int, room: int) -> _Trial:
-        """The fastest trial that fits in `room`, or the last one that was looked at if none does.
+    def _searched_in_full(self, best: _Trial, room: int) -> _Trial:
+        """The fastest trial that fits, or the last one that was looked at if none does.
 
-        Trials on a TPU are compiled up to code generation only, which is quick and a few percent
-        off; what is settled on is compiled in full, and the search repeated with what that shows.
+        Where trials are compiled in part, what is settled on is compiled in full, and the search
+        repeated with what that shows.
         """
         for _ in range(FULL_ROUNDS):
-            quick = self._temp_bytes(best)
+            may_fit = self._temp_bytes(best) <= room
             best = self._in_full(best)
-            if self._temp_bytes(best) <= room or quick > within:  # then it is the least
+            if self._temp_bytes(best) <= room or not may_fit:  # then it is the least
                 break
-            within = min(within, room - (self._temp_bytes(best) - quick))
-            best = self._search(within)
+            best = self._search(room)
         fits = [t for t in self.trials.values() if t.is_full and self._temp_bytes(t) <= room]
         return min(fits, key=lambda t: t.decisions.seconds) if fits else self._in_full(best)
 
@@ -256,9 +277,8 @@ class Settling:
         """A trial, compiled in full."""
         if not trial.is_full:
             figures = self._compile(transform(self.origins, trial.decisions), fast=False)
-            self._code_bytes.append(
-                figures.total_bytes - self.fixed_bytes - self._temp_bytes(trial)
-            )
+            if trial.figures is not None:
+                self._last_added_bytes = figures.total_bytes - trial.figures.total_bytes
             trial = dataclasses.replace(trial, figures=figures, is_full=True)
             self.trials[trial.decisions.regions] = trial
         return trial
@@ -266,7 +286,7 @@ class Settling:
     def _search(self, room: int) -> _Trial:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
         low, high = 0, None  # modelled temporaries that are known to fit, and not to
-        wanted, compiled = self._scale.modelled_for(room), 0
+        wanted, compiled = self._scale.modelled_for(room - self._added_bytes), 0
         for _ in range(MAX_STEPS):
             decisions = self._modelled_within(wanted)
             is_new = decisions is not None and decisions.regions not in self.trials
@@ -464,17 +484,20 @@ class Settling:
     def _try(self, decisions: planners.Plan) -> _Trial:
         """Compile a plan, once."""
         if decisions.regions not in self.trials:
-            predicted = self._scale.compiled_for(self._modelled(decisions.regions))
+            assigned = self._scale.compiled_for(self._modelled(decisions.regions))
+            predicted = assigned + self._base_added_bytes
             function = transform(self.origins, decisions)
             figures = self._compile(function) if self.verify else None
-            self.trials[decisions.regions] = _Trial(decisions, predicted, figures)
+            is_full = figures is not None and not self._in_part
+            self.trials[decisions.regions] = _Trial(decisions, predicted, figures, is_full)
         return self.trials[decisions.regions]
 
     def _temp_bytes(self, trial: _Trial) -> int:
         """Everything but arguments and results, as compiled where that is known."""
         if trial.figures is None:
             return trial.predicted_temp_bytes
-        return trial.figures.total_bytes - self.fixed_bytes
+        added = 0 if trial.is_full else self._added_bytes
+        return trial.figures.total_bytes - self.fixed_bytes + added
 
     def _modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
         return predicted_temp_bytes(graph or self.graph, regions, self.origins.output_bytes)
@@ -487,10 +510,10 @@ class Settling:
         self, budget: int, reserved: int, best: _Trial | None, seconds: float, rounds: int
     ) -> Plan:
         decisions = best.decisions if best else None
-        figures = best.figures if best else self.unplanned
+        figures = best.figures if best else self.unplanned_in_full
         program = self.traced.program
         predicted = self.fixed_bytes + (
-            best.predicted_temp_bytes if best else self.unplanned.temp_bytes
+            best.predicted_temp_bytes if best else self.unplanned_in_full.temp_bytes
         )
         return Plan(
             decisions=decisions,
@@ -504,7 +527,8 @@ class Settling:
             reserved_bytes=reserved,
             predicted_bytes=predicted,
             compiled_bytes=figures.total_bytes if figures else None,
-            unplanned_bytes=self.unplanned.total_bytes,
+            # A share of it may have been asked for; nothing is compiled to know it better.
+            unplanned_bytes=self.__dict__.get("unplanned_in_full", self.unplanned).total_bytes,
             base_seconds=self.graph.seconds,
             base_flops=planners.save_all(self.graph).flops,
             planning_seconds=seconds,
