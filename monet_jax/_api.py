@@ -26,7 +26,7 @@ from ._compile import compile_bytes
 from ._origins import origins_of
 from ._pins import Pins, make_pins
 from ._plan import Plan, PlanMismatch
-from ._settle import InfeasibleBudget, Settling, step_to_compile
+from ._settle import InfeasibleBudget, Settling
 from ._signature import Call, Options, make_options, take_apart
 from ._targets import (
     Target,
@@ -37,6 +37,7 @@ from ._targets import (
 )
 from ._trace import Traced
 from ._transform import transform
+from ._trials import Trials, step_to_compile
 
 log = logging.getLogger("monet_jax")
 
@@ -394,7 +395,8 @@ def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
     planner = settings.planner or planners.Stages(time_limit=settings.time_limit)
     if not hasattr(planner, "prepare"):
         planner = functools.partial(_replayed, planner)
-    settling = Settling(traced, target, planner, settings.pins, settings.verify)
+    trials = Trials(traced, target, settings.pins, settings.verify)
+    settling = Settling(trials, planner)
     made = settling.plan(budget, settings.reserved)
     log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
     if settling.stopped is not None:

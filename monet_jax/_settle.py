@@ -4,10 +4,7 @@ The planner works in model bytes; only the compiler knows the real ones. So ever
 to be trusted is compiled, and what the compiler says about it corrects the model for the next: down
 where the program is too large, up where memory is left unused and time could be won.
 
-    unplanned   the function as it is; if it fits, nothing is planned
-    base        the plan that saves nothing: with the unplanned program (or, where pooling was
-                rewritten, the plan that saves all) it places the model on the compiler's scale
-    rounds      plan, compile, correct
+Here is the search; what is known of each plan is in `_trials`.
 """
 
 import contextlib
@@ -23,19 +20,10 @@ import planners
 from planners.graph import Graph
 from planners.plan import Region
 
-from ._analyze import analyze
-from ._backend import backend_of
-from ._compile import CompiledBytes, compile_bytes
-from ._costs import Roofline
-from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
-from ._origins import Origins
-from ._pins import Pins
 from ._plan import Plan
-from ._predict import Scale, predicted_temp_bytes, with_alone_bytes
 from ._rows import describe_values, stage_rows, value_rows
-from ._targets import Target
-from ._trace import Traced, describe_inputs, fingerprint
-from ._transform import transform
+from ._trace import describe_inputs, fingerprint
+from ._trials import Trial, Trials
 
 #: A plan that uses this much of its budget is not worth another compilation.
 GOOD_USE = 0.97
@@ -74,134 +62,31 @@ class InfeasibleBudget(ValueError):
         return InfeasibleBudget, (str(self), self.minimum_budget)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Trial:
-    """A plan and what the compiler says of it."""
-
-    decisions: planners.Plan
-    predicted_temp_bytes: int  # by the model and the programs that place it
-    figures: CompiledBytes | None
-    is_full: bool = False  # whether nothing was left out when it was compiled
-
-
 class Settling:
     """The search for plans of one traced function on one target.
 
     Budgets share what was compiled for earlier ones.
 
     Arguments:
-        traced: the function.
-        target: what to compile for.
+        trials: of the function, on the target.
         planner: `(Graph, int) -> planners.Plan`.
-        pins: values that must be saved or must be recomputed.
-        verify: whether planned programs are compiled; without, only what places the model is.
     """
 
-    def __init__(
-        self, traced: Traced, target: Target, planner: Any, pins: Pins, verify: bool = True
-    ):
-        self.traced, self.target, self.planner, self.pins = traced, target, planner, pins
-        self.verify = verify
-        self.trials: dict[tuple[Region, ...], _Trial] = {}
+    def __init__(self, trials: Trials, planner: Any):
+        self.trials, self.planner = trials, planner
         self._answers: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
         self._floor = 0  # model budgets below it are known to be infeasible
-        self._placing: dict[tuple[Region, ...], CompiledBytes] = {}  # see `_measured`
-        self._last_added_bytes: int | None = None  # see `_added_bytes`
         self._solving_seconds = 0.0  # spent in the planner for the budget at hand
         #: Why the planner had no answer at some point of the last search, if so.
         self.stopped: planners.SolverStopped | None = None
 
     @functools.cached_property
-    def unplanned(self) -> CompiledBytes:
-        """The function as it is, XLA's own rematerialization off."""
-        return self._compile(self.traced.flat)
-
-    @functools.cached_property
-    def fixed_bytes(self) -> int:
-        """What no plan can change: arguments and results."""
-        return self.unplanned.total_bytes - self.unplanned.temp_bytes
-
-    @functools.cached_property
-    def _analyzed(self) -> tuple[Graph, Origins]:
-        roofline, backend = roofline_of(self.target), backend_of(self.target.name)
-        return analyze(self.traced.program, self.traced.derivative, roofline, backend, self.pins)
-
-    @functools.cached_property
-    def graph(self) -> Graph:
-        """The planning graph, its stages left alone charged with what the unplanned program takes.
-
-        Where nothing is recomputed the compiler decides what the forward keeps, and that is more
-        than the backward needs: an elementwise result beside its operand, a copy in another layout.
-        """
-        graph, _ = self._analyzed
-        modelled = self._modelled(planners.save_all(graph).regions, graph)
-        more = self._all_saved_bytes - modelled - self._base_shift
-        return with_alone_bytes(graph, max(0, more))
-
-    @functools.cached_property
-    def _all_saved_bytes(self) -> int:
-        """Compiled temporaries where nothing is recomputed."""
-        if self.traced.program.is_rewritten:  # then that is not the unplanned program
-            return self._measured(planners.save_all(self._analyzed[0])).temp_bytes
-        return self.unplanned.temp_bytes
-
-    @functools.cached_property
-    def _scale(self) -> Scale:
-        """From modelled temporaries to compiled ones, by the base and by saving all."""
-        small = self._modelled(self._base.regions, self._analyzed[0])
-        least = small + self._base_shift
-        large, most = self._modelled(planners.save_all(self.graph).regions), self._all_saved_bytes
-        if large <= small or most <= least:  # saving all takes no more: the base says it alone
-            large, most = small + 1, least + 1
-        return Scale((small, large), (least, most))
-
-    @property
-    def origins(self) -> Origins:
-        """Where the graph came from."""
-        return self._analyzed[1]
+    def _graph(self) -> Graph:
+        return self.trials.graph
 
     @functools.cached_property
     def _search_space(self) -> Any:
-        return _prepared(self.planner, self.graph)
-
-    @functools.cached_property
-    def _base(self) -> planners.Plan:
-        """The plan that saves nothing."""
-        return planners.save_nothing(self._analyzed[0])
-
-    @functools.cached_property
-    def _base_shift(self) -> int:
-        """Compiled minus modelled temporaries of the base."""
-        modelled = self._modelled(self._base.regions, self._analyzed[0])
-        return self._measured(self._base).temp_bytes - modelled
-
-    def _measured(self, decisions: planners.Plan) -> CompiledBytes:
-        """A plan that the model is placed by, as compiled in the first place."""
-        if decisions.regions not in self._placing:
-            figures = self._compile(transform(self.origins, decisions))
-            trial = _Trial(decisions, figures.temp_bytes, figures, not self._in_part)
-            self.trials[decisions.regions] = trial
-            self._placing[decisions.regions] = figures
-        return self._placing[decisions.regions]
-
-    @property
-    def _in_part(self) -> bool:
-        """Whether trials are compiled up to code generation only, which is quick and a bit low."""
-        return self.target.platform == "tpu"
-
-    @functools.cached_property
-    def _base_added_bytes(self) -> int:
-        """What generating code adds to the base, where trials are compiled in part."""
-        in_part = self._measured(self._base)
-        in_full = self._in_full(self.trials[self._base.regions]).figures
-        return in_full.total_bytes - in_part.total_bytes if in_full else 0
-
-    @property
-    def _added_bytes(self) -> int:
-        """What generating code is taken to add to a trial: the same as to the last known one."""
-        if self._last_added_bytes is None:
-            self._last_added_bytes = self._base_added_bytes
-        return self._last_added_bytes
+        return _prepared(self.planner, self._graph)
 
     def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:
         """The fastest plan found whose compiled program keeps a budget.
@@ -216,90 +101,73 @@ class Settling:
         started = time.perf_counter()
         self._solving_seconds, self.stopped = 0.0, None
         known = len(self.trials)
-        total = budget(lambda: self.unplanned_in_full.total_bytes)
+        total = budget(lambda: self.trials.unplanned_in_full.total_bytes)
         room = total - reserved_bytes
         best = None
-        if self.pins or not self._fits_unplanned(room):
-            best = self._verified(room - self.fixed_bytes, reserved_bytes)
+        if self.trials.pins or not self._fits_unplanned(room):
+            best = self._verified(room - self.trials.fixed_bytes, reserved_bytes)
         seconds = time.perf_counter() - started
         rounds = len(self.trials) - known
         return self._plan(total, reserved_bytes, best, seconds, rounds)
 
     def _fits_unplanned(self, room: int) -> bool:
         """Whether the function fits as it is; by a full compilation, where it may."""
-        fits = self.unplanned.total_bytes <= room
-        return fits and self.unplanned_in_full.total_bytes <= room
+        fits = self.trials.unplanned.total_bytes <= room
+        return fits and self.trials.unplanned_in_full.total_bytes <= room
 
-    @functools.cached_property
-    def unplanned_in_full(self) -> CompiledBytes:
-        """The same as `unplanned`, where trials are compiled in part with nothing left out."""
-        if not self._in_part:
-            return self.unplanned
-        return self._compile(self.traced.flat, fast=False)
-
-    def _verified(self, room: int, reserved_bytes: int) -> _Trial:
+    def _verified(self, room: int, reserved_bytes: int) -> Trial:
         """The fastest trial whose temporaries fit in `room` bytes, by a full compilation."""
         best = self._search(room)
-        if self._temp_bytes(best) > room:
+        if self.trials.temp_bytes(best) > room:
             best = self._least(best, reserved_bytes)
         if best.figures is not None:
             best = self._searched_in_full(best, room)
-        if self._temp_bytes(best) > room:
+        if self.trials.temp_bytes(best) > room:
             raise self._infeasible(best, room, reserved_bytes)
         return best
 
-    def _least(self, best: _Trial, reserved_bytes: int) -> _Trial:
+    def _least(self, best: Trial, reserved_bytes: int) -> Trial:
         """The smallest trial once a search for clearly less than it finds nothing."""
-        outside = self.fixed_bytes + reserved_bytes
+        outside = self.trials.fixed_bytes + reserved_bytes
         while True:
-            room = int(CLEARLY_LESS * (outside + self._temp_bytes(best))) - outside
+            room = int(CLEARLY_LESS * (outside + self.trials.temp_bytes(best))) - outside
             found = self._search(room) if room > 0 else best
-            if self._temp_bytes(found) > room:
-                return min(best, found, key=self._temp_bytes)
+            if self.trials.temp_bytes(found) > room:
+                return min(best, found, key=self.trials.temp_bytes)
             best = found
 
-    def _searched_in_full(self, best: _Trial, room: int) -> _Trial:
+    def _searched_in_full(self, best: Trial, room: int) -> Trial:
         """The fastest trial that fits, or the last one that was looked at if none does.
 
         Where trials are compiled in part, what is settled on is compiled in full, and the search
         repeated with what that shows.
         """
         for _ in range(FULL_ROUNDS):
-            may_fit = self._temp_bytes(best) <= room
-            best = self._in_full(best)
-            if self._temp_bytes(best) <= room or not may_fit:  # then it is the least
+            may_fit = self.trials.temp_bytes(best) <= room
+            best = self.trials.in_full(best)
+            if self.trials.temp_bytes(best) <= room or not may_fit:  # then it is the least
                 break
             best = self._search(room)
-        fits = [t for t in self.trials.values() if t.is_full and self._temp_bytes(t) <= room]
-        return min(fits, key=lambda t: t.decisions.seconds) if fits else self._in_full(best)
+        fits = [t for t in self.trials if t.is_full and self.trials.temp_bytes(t) <= room]
+        return min(fits, key=lambda t: t.decisions.seconds) if fits else self.trials.in_full(best)
 
-    def _in_full(self, trial: _Trial) -> _Trial:
-        """A trial, compiled in full."""
-        if not trial.is_full:
-            figures = self._compile(transform(self.origins, trial.decisions), fast=False)
-            if trial.figures is not None:
-                self._last_added_bytes = figures.total_bytes - trial.figures.total_bytes
-            trial = dataclasses.replace(trial, figures=figures, is_full=True)
-            self.trials[trial.decisions.regions] = trial
-        return trial
-
-    def _search(self, room: int) -> _Trial:
+    def _search(self, room: int) -> Trial:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
         low, high = 0, None  # modelled temporaries that are known to fit, and not to
-        wanted, compiled = self._scale.modelled_for(room - self._added_bytes), 0
+        wanted, compiled = self.trials.modelled_for(room), 0
         for _ in range(MAX_STEPS):
             decisions = self._modelled_within(wanted)
-            is_new = decisions is not None and decisions.regions not in self.trials
+            is_new = decisions is not None and decisions not in self.trials
             if decisions is None or (is_new and compiled == self._max_rounds):
                 break
             compiled += is_new
             used, modelled = (
-                self._temp_bytes(self._try(decisions)),
-                self._modelled(decisions.regions),
+                self.trials.temp_bytes(self.trials.of(decisions)),
+                self.trials.modelled(decisions.regions),
             )
             if used <= room:
                 low = max(low, wanted, modelled)
-                if used >= GOOD_USE * room or decisions.seconds <= self.graph.seconds:
+                if used >= GOOD_USE * room or decisions.seconds <= self._graph.seconds:
                     break
             else:
                 high = min(wanted, modelled, high or wanted)
@@ -307,30 +175,30 @@ class Settling:
             if high is not None and high - low < ENOUGH * room:
                 break
         self._try_without_change(room)
-        best = self._fastest_within(room)
-        if best is None or best.decisions.regions == self._base.regions:
+        best = self.trials.fastest_within(room)
+        if best is None or best.decisions.regions == self.trials.base.regions:
             best = self._smallest(room)
         return best
 
     def _try_without_change(self, room: int) -> None:
         """Compile the least of the faster plans that do not fit, if it may without small values."""
-        best = self._fastest_within(room)
-        over = [t for t in self.trials.values() if self._temp_bytes(t) > room]
+        best = self.trials.fastest_within(room)
+        over = [t for t in self.trials if self.trials.temp_bytes(t) > room]
         if best is not None:
             over = [t for t in over if t.decisions.seconds < best.decisions.seconds]
         if not over:
             return
-        near = min(over, key=self._temp_bytes)
-        regions = planners.without_change(self.graph, near.decisions.regions)
-        change = planners.saved_bytes(self.graph, near.decisions.regions)
-        change -= planners.saved_bytes(self.graph, regions)
-        if self._temp_bytes(near) - room <= change:
+        near = min(over, key=self.trials.temp_bytes)
+        regions = planners.without_change(self._graph, near.decisions.regions)
+        change = planners.saved_bytes(self._graph, near.decisions.regions)
+        change -= planners.saved_bytes(self._graph, regions)
+        if self.trials.temp_bytes(near) - room <= change:
             with contextlib.suppress(planners.InvalidPlan):  # something small had to be saved
-                self._try(self._replayed(regions, near.decisions))
+                self.trials.of(self._replayed(regions, near.decisions))
 
     @property
     def _max_rounds(self) -> int:
-        return MAX_ROUNDS if self.verify else 1
+        return MAX_ROUNDS if self.trials.verify else 1
 
     def _modelled_within(self, wanted: int) -> planners.Plan | None:
         """The fastest plan whose modelled temporaries are within `wanted`, as far as is known.
@@ -350,12 +218,12 @@ class Settling:
                 if high is not None and budget >= high:
                     break
                 continue
-            modelled = self._modelled(decisions.regions)
+            modelled = self.trials.modelled(decisions.regions)
             if modelled <= wanted:
                 low = max(low, budget)
                 if best is None or decisions.seconds < best.seconds:
                     best = decisions
-                if modelled >= 0.98 * wanted or decisions.seconds <= self.graph.seconds:
+                if modelled >= 0.98 * wanted or decisions.seconds <= self._graph.seconds:
                     break
             else:
                 high = min(budget, high or budget)
@@ -372,16 +240,20 @@ class Settling:
         Its bound is the planner's for as many live bytes as it takes.
         """
         singles = getattr(self._search_space, "singles", None)
-        starts = [x for x in (decisions, self._base) if x and self._modelled(x.regions) <= wanted]
-        if singles is None or not starts or starts[0].seconds <= self.graph.seconds:
+        starts = [
+            x
+            for x in (decisions, self.trials.base)
+            if x and self.trials.modelled(x.regions) <= wanted
+        ]
+        if singles is None or not starts or starts[0].seconds <= self._graph.seconds:
             return decisions
         found = starts[0]
         for start in starts:
             regions = planners.polished(
-                self.graph,
+                self._graph,
                 start.regions,
                 singles,
-                lambda some: self._modelled(some) <= wanted,
+                lambda some: self.trials.modelled(some) <= wanted,
                 trials=POLISH_TRIALS,
             )
             found = min(found, self._replayed(regions, start), key=lambda x: x.seconds)
@@ -393,7 +265,7 @@ class Settling:
     def _bound_seconds(self, budget: int) -> float:
         """What no plan within a model budget undercuts, as far as the solver got."""
         like = self._solved(budget)
-        return like.bound_seconds if like else self.graph.seconds
+        return like.bound_seconds if like else self._graph.seconds
 
     def _solved(self, budget: int) -> planners.Plan | None:
         """The planner's plan for a model budget; None where it has none.
@@ -413,15 +285,11 @@ class Settling:
             self._solving_seconds += time.perf_counter() - started
         return self._answers[budget]
 
-    def _fastest_within(self, room: int) -> _Trial | None:
-        fits = [t for t in self.trials.values() if self._temp_bytes(t) <= room]
-        return min(fits, key=lambda t: t.decisions.seconds, default=None)
-
-    def _smallest(self, room: int) -> _Trial:
+    def _smallest(self, room: int) -> Trial:
         """The fastest trial that fits once the smallest plans are tried; the smallest if none."""
         for decisions in self._small_plans():
-            self._try(decisions)
-        return self._fastest_within(room) or min(self.trials.values(), key=self._temp_bytes)
+            self.trials.of(decisions)
+        return self.trials.fastest_within(room) or self.trials.smallest()
 
     def _small_plans(self) -> Iterator[planners.Plan]:
         """Plans with few bytes by the model, some with their ends left alone, and some larger ones.
@@ -430,19 +298,19 @@ class Settling:
         compiler's schedule, and so is what a recomputation takes that the model does not know of:
         a plan that saves a little more may be the smaller one.
         """
-        smallest = self._base
+        smallest = self.trials.base
         try:
             smallest = self._search_space.smallest()
         except planners.SolverStopped as error:
             self.stopped = error
         yield smallest
-        least = min(self.trials.values(), key=self._temp_bytes).decisions
+        least = self.trials.smallest().decisions
         for ends in ((-1,), (0,), (0, -1)):
             regions = list(least.regions)
             for n in ends:
                 regions[n] = self._left_alone(regions[n])
             yield self._replayed(tuple(regions), least)
-        most = planners.save_all(self.graph).peak_bytes
+        most = planners.save_all(self._graph).peak_bytes
         for share in LARGER:
             decisions = self._solved(
                 int(smallest.peak_bytes + share * (most - smallest.peak_bytes))
@@ -451,13 +319,13 @@ class Settling:
                 yield decisions
 
     def _left_alone(self, region: Region) -> Region:
-        stages = self.graph.stages[region.first : region.last + 1]
+        stages = self._graph.stages[region.first : region.last + 1]
         if not all(stage.may_be_alone for stage in stages):
             return region
         return Region(region.first, region.last, alone=True)
 
     def _replayed(self, regions: tuple[Region, ...], like: planners.Plan) -> planners.Plan:
-        cost = planners.replay(self.graph, regions)
+        cost = planners.replay(self._graph, regions)
         return dataclasses.replace(
             like,
             regions=regions,
@@ -467,85 +335,60 @@ class Settling:
             bound_seconds=min(like.bound_seconds, cost.seconds),
         )
 
-    def _infeasible(self, least: _Trial, room: int, reserved_bytes: int) -> InfeasibleBudget:
+    def _infeasible(self, least: Trial, room: int, reserved_bytes: int) -> InfeasibleBudget:
         """The error for a budget that leaves `room` for temporaries, too little for `least`."""
-        outside = self.fixed_bytes + reserved_bytes
-        wanted, minimum = outside + room, outside + self._temp_bytes(least)
-        peak = planners.replay(self.graph, least.decisions).peak_values
-        named = [name for name in peak if name in self.origins.values][:4]
+        fixed, origins = self.trials.fixed_bytes, self.trials.origins
+        outside = fixed + reserved_bytes
+        wanted, minimum = outside + room, outside + self.trials.temp_bytes(least)
+        peak = planners.replay(self._graph, least.decisions).peak_values
+        named = [name for name in peak if name in origins.values][:4]
         message = (
             f"No plan fits in {wanted:,} bytes; the smallest one found takes {minimum:,} bytes as "
-            f"compiled for {self.target.name}, of which {self.fixed_bytes:,} are arguments and "
-            f"results. At its peak these values are live: {describe_values(self.origins, named)}. "
+            f"compiled for {self.trials.target.name}, of which {fixed:,} are arguments and "
+            f"results. At its peak these values are live: {describe_values(origins, named)}. "
             f"Raise `budget` to {minimum:,}, or reduce the batch."
         )
         return InfeasibleBudget(message, minimum)
 
-    def _try(self, decisions: planners.Plan) -> _Trial:
-        """Compile a plan, once."""
-        if decisions.regions not in self.trials:
-            assigned = self._scale.compiled_for(self._modelled(decisions.regions))
-            predicted = assigned + self._base_added_bytes
-            function = transform(self.origins, decisions)
-            figures = self._compile(function) if self.verify else None
-            is_full = figures is not None and not self._in_part
-            self.trials[decisions.regions] = _Trial(decisions, predicted, figures, is_full)
-        return self.trials[decisions.regions]
-
-    def _temp_bytes(self, trial: _Trial) -> int:
-        """Everything but arguments and results, as compiled where that is known."""
-        if trial.figures is None:
-            return trial.predicted_temp_bytes
-        added = 0 if trial.is_full else self._added_bytes
-        return trial.figures.total_bytes - self.fixed_bytes + added
-
-    def _modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
-        return predicted_temp_bytes(graph or self.graph, regions, self.origins.output_bytes)
-
-    def _compile(self, function: FlatFunction, fast: bool = True) -> CompiledBytes:
-        step = step_to_compile(self.traced, function)
-        return compile_bytes(*step, target=self.target, fast=fast)
-
     def _plan(
-        self, budget: int, reserved: int, best: _Trial | None, seconds: float, rounds: int
+        self, budget: int, reserved: int, best: Trial | None, seconds: float, rounds: int
     ) -> Plan:
+        trials = self.trials
         decisions = best.decisions if best else None
-        figures = best.figures if best else self.unplanned_in_full
-        program = self.traced.program
-        predicted = self.fixed_bytes + (
-            best.predicted_temp_bytes if best else self.unplanned_in_full.temp_bytes
-        )
+        figures = best.figures if best else trials.unplanned_in_full
+        program = trials.traced.program
+        predicted = best.predicted_temp_bytes if best else trials.unplanned_in_full.temp_bytes
         return Plan(
             decisions=decisions,
-            fingerprint=fingerprint(program, self.traced.derivative),
+            fingerprint=fingerprint(program, trials.traced.derivative),
             inputs=describe_inputs(program),
             equations=len(program.equations),
-            target=self.target.name,
-            compiler=self.unplanned.compiler,
+            target=trials.target.name,
+            compiler=(figures or trials.unplanned).compiler,
             jax_version=jax.__version__,
             budget_bytes=budget,
             reserved_bytes=reserved,
-            predicted_bytes=predicted,
+            predicted_bytes=trials.fixed_bytes + predicted,
             compiled_bytes=figures.total_bytes if figures else None,
             # A share of it may have been asked for; nothing is compiled to know it better.
-            unplanned_bytes=self.__dict__.get("unplanned_in_full", self.unplanned).total_bytes,
-            base_seconds=self.graph.seconds,
-            base_flops=planners.save_all(self.graph).flops,
+            unplanned_bytes=trials.best_known_unplanned.total_bytes,
+            base_seconds=self._graph.seconds,
+            base_flops=planners.save_all(self._graph).flops,
             planning_seconds=seconds,
             rounds=rounds,
-            values=value_rows(self.origins, self.graph, decisions),
-            stages=stage_rows(self.graph, decisions),
+            values=value_rows(trials.origins, self._graph, decisions),
+            stages=stage_rows(self._graph, decisions),
             cheaper=self._cheaper(best),
         )
 
-    def _cheaper(self, best: _Trial | None) -> tuple[float, int] | None:
+    def _cheaper(self, best: Trial | None) -> tuple[float, int] | None:
         """The next faster plan that was compiled, which broke the budget."""
         if best is None:
             return None
         limit = best.decisions.seconds
         faster = [
-            (t.decisions.seconds, t.figures.total_bytes)
-            for t in self.trials.values()
+            (t.decisions.seconds, self.trials.fixed_bytes + self.trials.temp_bytes(t))
+            for t in self.trials
             if t.figures is not None and t.decisions.seconds < limit
         ]
         return max(faster, default=None)
@@ -556,25 +399,6 @@ def _next_wanted(guess: int, low: int, high: int | None, is_new: bool) -> int:
     if high is None:
         return guess if is_new else guess + guess // 10
     return guess if is_new and low < guess < high else (low + high) // 2
-
-
-def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..., Any], tuple]:
-    """The value and gradient of a traced function, run by `function`, and its arguments."""
-    step = value_and_gradient(function, traced.program, traced.derivative)
-    avals = map(jax.typeof, traced.constants)
-    constants = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    cotangents = cotangent_avals(traced.program, traced.derivative)
-    return step, (list(traced.avals), constants, cotangents)
-
-
-def roofline_of(target: Target) -> Roofline:
-    """The peaks of a target."""
-    half = target.matmul_flops_per_second(2)
-    return Roofline(
-        {"float32": target.matmul_flops_per_second(4), "bfloat16": half, "float16": half},
-        target.flops_per_second,
-        target.bandwidth_bytes_per_second,
-    )
 
 
 class _Unprepared:

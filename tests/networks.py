@@ -11,7 +11,7 @@ import pytest
 import planners
 from monet_jax import Plan, _api, _trace
 from monet_jax._analyze import analyze
-from monet_jax._settle import roofline_of
+from monet_jax._trials import roofline_of
 
 WIDTH, BATCH, DEPTH = 32, 1024, 4
 

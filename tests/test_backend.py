@@ -10,9 +10,11 @@ import pytest
 from test_compile import _foreign
 
 import planners
-from monet_jax import _backend, _compile_worker, _fusion, _settle
+from monet_jax import _backend, _compile_worker, _fusion, _trials
 from monet_jax._pins import Pins
+from monet_jax._settle import Settling
 from monet_jax._targets import resolve_target
+from monet_jax._trials import Trials
 from monet_jax.bench._programs import trace_loss
 
 Spec = jax.ShapeDtypeStruct
@@ -71,17 +73,19 @@ def _specs():
 
 def _settling(target):
     traced = trace_loss(_transformer, _specs(), target)
-    return _settle.Settling(traced, target, planners.Stages(), Pins())
+    return Settling(Trials(traced, target, Pins()), planners.Stages())
 
 
 def _errors(settling):
     """By how much the bytes of three plans are missed; each is compiled."""
-    temps = settling.unplanned.temp_bytes
+    temps = settling.trials.unplanned.temp_bytes
     found = {}
     for share in (0.35, 0.5, 0.75):
-        decisions = settling._modelled_within(settling._scale.modelled_for(int(share * temps)))
-        trial = settling._try(decisions)
-        found[decisions.regions] = trial.predicted_temp_bytes / trial.figures.temp_bytes - 1
+        decisions = settling._modelled_within(settling.trials.modelled_for(int(share * temps)))
+        trial = settling.trials.of(decisions)
+        found[decisions.regions] = (
+            trial.predicted_temp_bytes / settling.trials.temp_bytes(trial) - 1
+        )
     assert len(found) == 3
     return list(found.values())
 
@@ -94,7 +98,7 @@ def test_predictions_are_near_what_is_compiled(name):
 @pytest.mark.parametrize("name", [_foreign("tpu:v5e")])
 def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
     mixed = dataclasses.replace(_backend.backend_of(name), fuses_into_products=False)
-    monkeypatch.setattr(_settle, "backend_of", lambda target: mixed)
+    monkeypatch.setattr(_trials, "backend_of", lambda target: mixed)
     assert np.median(np.abs(_errors(_settling(resolve_target(name))))) > 0.1
 
 

@@ -6,9 +6,11 @@ import pytest
 from networks import net, specs
 
 import planners
-from monet_jax import InfeasibleBudget, _compile, _settle
+from monet_jax import InfeasibleBudget, _compile, _trials
 from monet_jax._pins import Pins
+from monet_jax._settle import Settling
 from monet_jax._targets import resolve_target
+from monet_jax._trials import Trials
 from monet_jax.bench._programs import trace_loss
 
 TPU = resolve_target("tpu:v5e")
@@ -33,14 +35,14 @@ def settling(monkeypatch):
         factor = 1.2 if figures.temp_bytes > 1.1 * min(seen) else 1.001
         return dataclasses.replace(figures, temp_bytes=int(factor * figures.temp_bytes))
 
-    monkeypatch.setattr(_settle, "compile_bytes", compiled)
+    monkeypatch.setattr(_trials, "compile_bytes", compiled)
     traced = trace_loss(net, specs(), TPU)
-    return lambda: _settle.Settling(traced, TPU, planners.Stages(), Pins())
+    return lambda: Settling(Trials(traced, TPU, Pins()), planners.Stages())
 
 
 def test_plans_are_within_the_budget_in_full(settling):
     search = settling()
-    unplanned = search.unplanned.total_bytes
+    unplanned = search.trials.unplanned.total_bytes
     found = set()
     for share in (0.9, 0.75, 0.6, 0.5, 0.4):
         plan = search.plan(lambda _, share=share: int(share * unplanned))
@@ -50,7 +52,7 @@ def test_plans_are_within_the_budget_in_full(settling):
 
 
 def test_the_minimum_of_an_infeasible_budget_is_feasible(settling):
-    fixed = settling().fixed_bytes
+    fixed = settling().trials.fixed_bytes
     with pytest.raises(InfeasibleBudget) as caught:
         settling().plan(lambda _: fixed + 1000)
     minimum = caught.value.minimum_budget

@@ -15,6 +15,7 @@ from .._plan import Plan
 from .._settle import InfeasibleBudget, Settling
 from .._targets import Target
 from .._transform import transform
+from .._trials import Trials
 from ._programs import baselines, costs_of, trace_loss, work_of_step
 from ._rows import Row
 
@@ -53,7 +54,8 @@ class Cell:
         problem = zoo.build(model, scale=scale)
         self.args = problem.args
         self.traced = trace_loss(problem.loss, problem.args, target)
-        self.settling = Settling(self.traced, target, planners.Stages(), make_pins(None))
+        self.trials = Trials(self.traced, target, make_pins(None))
+        self.settling = Settling(self.trials, planners.Stages())
         self.rows: list[Row] = []
         self.checked: set[int] = set()
 
@@ -81,15 +83,15 @@ class Cell:
 
     @property
     def _fixed_bytes(self) -> int:
-        return self.settling.fixed_bytes
+        return self.trials.fixed_bytes
 
     def _share_bytes(self, share: float) -> int:
-        return self._fixed_bytes + int(share * self.settling.unplanned_in_full.temp_bytes)
+        return self._fixed_bytes + int(share * self.trials.unplanned_in_full.temp_bytes)
 
     def _plain(self) -> Program:
         work = work_of_step(self.traced, self.traced.flat, self.target)
         self.plain_work = work
-        row = self._row("plain", "plain", **self._costs(self.settling.unplanned_in_full, work))
+        row = self._row("plain", "plain", **self._costs(self.trials.unplanned_in_full, work))
         return Program(row, "plain", self.traced, self.traced.flat)
 
     def _baseline(self, name: str, make: Callable[[], Callable[..., Any]]) -> Program:
@@ -139,7 +141,7 @@ class Cell:
         if plan.decisions is None:
             function, key, work = self.traced.flat, "plain", self.plain_work
         else:
-            function, key = transform(self.settling.origins, plan.decisions), plan.decisions.regions
+            function, key = transform(self.trials.origins, plan.decisions), plan.decisions.regions
             work = work_of_step(self.traced, function, self.target)
         row = self._row(name, "ours", **asked, **self._work(work), **self._outcome(plan))
         return Program(row, key, self.traced, function)
@@ -164,13 +166,13 @@ class Cell:
 
     def _is_predicted(self, plan: Plan) -> bool:
         """Whether the bytes were predicted, and not among those that the model is placed by."""
-        graph = self.settling.graph
+        graph = self.trials.graph
         known = planners.save_nothing(graph).regions, planners.save_all(graph).regions
         return plan.decisions is not None and plan.decisions.regions not in known
 
     def _free(self) -> Iterator[Program]:
         """Plans that close in on the least temporaries at plain's FLOPs."""
-        plain_bytes = self.settling.unplanned_in_full.temp_bytes
+        plain_bytes = self.trials.unplanned_in_full.temp_bytes
         for _ in range(FREE_STEPS):
             ours = [r for r in self.rows if r.kind == "ours" and r.budget_bytes]
             free = [r.temp_bytes for r in ours if _is_free(r)]

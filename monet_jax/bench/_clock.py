@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from .. import zoo
-from .._settle import step_to_compile
 from .._signature import make_options, take_apart
+from .._trials import step_to_compile
 from ._cells import Program
 
 #: Turns in which every program runs once; the first is not counted.

@@ -11,10 +11,10 @@ from .._backend import backend_of
 from .._compile import CompiledBytes, compile_bytes
 from .._gradient import FlatFunction
 from .._measure import StepCosts, step_costs
-from .._settle import roofline_of, step_to_compile
 from .._signature import make_options, take_apart
 from .._targets import Target
 from .._trace import Traced
+from .._trials import roofline_of, step_to_compile
 
 #: What each baseline policy may save, by the zoo's names.
 POLICIES = {

@@ -1,0 +1,246 @@
+"""How many bytes does each plan of one function take: as compiled, and as predicted before?
+
+    unplanned   the function as it is; if it fits, nothing is planned
+    base        the plan that saves nothing: with the unplanned program (or, where pooling was
+                rewritten, the plan that saves all) it places the model on the compiler's scale
+
+On a TPU, programs are compiled up to the generation of code, which takes nine tenths of the time
+and adds a few percent. What it adds is known for the base, and taken to be the same for others
+until one of them is compiled in full.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+import planners
+from planners.graph import Graph
+from planners.plan import Region
+
+from ._analyze import analyze
+from ._backend import backend_of
+from ._compile import CompiledBytes, compile_bytes
+from ._costs import Roofline
+from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
+from ._origins import Origins
+from ._pins import Pins
+from ._predict import Scale, predicted_temp_bytes, with_alone_bytes
+from ._targets import Target
+from ._trace import Traced
+from ._transform import transform
+
+_Regions = tuple[Region, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A plan and what the compiler says of it.
+
+    Attributes:
+        decisions: the plan.
+        predicted_temp_bytes: by the model and the programs that place it.
+        figures: as compiled; None where plans are not compiled.
+        is_full: whether nothing was left out when it was compiled.
+    """
+
+    decisions: planners.Plan
+    predicted_temp_bytes: int
+    figures: CompiledBytes | None
+    is_full: bool = False
+
+
+class Trials:
+    """The plans of one traced function that were looked at, each compiled once.
+
+    Arguments:
+        traced: the function.
+        target: what to compile for.
+        pins: values that must be saved or must be recomputed.
+        verify: whether planned programs are compiled; without, only what places the model is.
+    """
+
+    def __init__(self, traced: Traced, target: Target, pins: Pins, verify: bool = True):
+        self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
+        self._made: dict[_Regions, Trial] = {}
+        self._placing: dict[_Regions, CompiledBytes] = {}
+        self._last_added_bytes: int | None = None
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self._made.values())
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __contains__(self, decisions: planners.Plan) -> bool:
+        return decisions.regions in self._made
+
+    @functools.cached_property
+    def unplanned(self) -> CompiledBytes:
+        """The function as it is, XLA's own rematerialization off."""
+        return self._compile(self.traced.flat)
+
+    @functools.cached_property
+    def unplanned_in_full(self) -> CompiledBytes:
+        """The same with nothing left out."""
+        if not self._in_part:
+            return self.unplanned
+        return self._compile(self.traced.flat, fast=False)
+
+    @property
+    def best_known_unplanned(self) -> CompiledBytes:
+        """`unplanned_in_full` if that was needed before, else `unplanned`."""
+        return self.__dict__.get("unplanned_in_full", self.unplanned)
+
+    @functools.cached_property
+    def fixed_bytes(self) -> int:
+        """What no plan can change: arguments and results."""
+        return self.unplanned.total_bytes - self.unplanned.temp_bytes
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """The planning graph, its stages left alone charged with what the unplanned program takes.
+
+        Where nothing is recomputed the compiler decides what the forward keeps, and that is more
+        than the backward needs: an elementwise result beside its operand, a copy in another layout.
+        """
+        graph, _ = self._analyzed
+        modelled = self.modelled(planners.save_all(graph).regions, graph)
+        more = self._all_saved_bytes - modelled - self._base_shift
+        return with_alone_bytes(graph, max(0, more))
+
+    @property
+    def origins(self) -> Origins:
+        """Where the graph came from."""
+        return self._analyzed[1]
+
+    @functools.cached_property
+    def base(self) -> planners.Plan:
+        """The plan that saves nothing."""
+        return planners.save_nothing(self._analyzed[0])
+
+    def of(self, decisions: planners.Plan) -> Trial:
+        """The trial of a plan, which is compiled if it is new."""
+        if decisions.regions not in self._made:
+            assigned = self._scale.compiled_for(self.modelled(decisions.regions))
+            predicted = assigned + self._base_added_bytes
+            function = transform(self.origins, decisions)
+            figures = self._compile(function) if self.verify else None
+            is_full = figures is not None and not self._in_part
+            self._made[decisions.regions] = Trial(decisions, predicted, figures, is_full)
+        return self._made[decisions.regions]
+
+    def in_full(self, trial: Trial) -> Trial:
+        """A trial, compiled with nothing left out."""
+        if not trial.is_full:
+            figures = self._compile(transform(self.origins, trial.decisions), fast=False)
+            if trial.figures is not None:
+                self._last_added_bytes = figures.total_bytes - trial.figures.total_bytes
+            trial = dataclasses.replace(trial, figures=figures, is_full=True)
+            self._made[trial.decisions.regions] = trial
+        return trial
+
+    def temp_bytes(self, trial: Trial) -> int:
+        """Everything but arguments and results, as compiled where that is known."""
+        if trial.figures is None:
+            return trial.predicted_temp_bytes
+        added = 0 if trial.is_full else self._added_bytes
+        return trial.figures.total_bytes - self.fixed_bytes + added
+
+    def smallest(self) -> Trial:
+        """The trial with the least temporaries."""
+        return min(self, key=self.temp_bytes)
+
+    def fastest_within(self, room: int) -> Trial | None:
+        """The fastest trial whose temporaries fit in `room` bytes."""
+        fits = [t for t in self if self.temp_bytes(t) <= room]
+        return min(fits, key=lambda t: t.decisions.seconds, default=None)
+
+    def modelled(self, regions: _Regions, graph: Graph | None = None) -> int:
+        """Temporaries of a plan by the model alone."""
+        return predicted_temp_bytes(graph or self.graph, regions, self.origins.output_bytes)
+
+    def modelled_for(self, temp_bytes: int) -> int:
+        """Modelled temporaries of plans that will compile to `temp_bytes`."""
+        return self._scale.modelled_for(temp_bytes - self._added_bytes)
+
+    @functools.cached_property
+    def _analyzed(self) -> tuple[Graph, Origins]:
+        roofline, backend = roofline_of(self.target), backend_of(self.target.name)
+        return analyze(self.traced.program, self.traced.derivative, roofline, backend, self.pins)
+
+    @functools.cached_property
+    def _scale(self) -> Scale:
+        """From modelled temporaries to compiled ones, by the base and by saving all."""
+        small = self.modelled(self.base.regions, self._analyzed[0])
+        least = small + self._base_shift
+        large, most = self.modelled(planners.save_all(self.graph).regions), self._all_saved_bytes
+        if large <= small or most <= least:  # saving all takes no more: the base says it alone
+            large, most = small + 1, least + 1
+        return Scale((small, large), (least, most))
+
+    @functools.cached_property
+    def _all_saved_bytes(self) -> int:
+        """Compiled temporaries where nothing is recomputed."""
+        if self.traced.program.is_rewritten:  # then that is not the unplanned program
+            return self._measured(planners.save_all(self._analyzed[0])).temp_bytes
+        return self.unplanned.temp_bytes
+
+    @functools.cached_property
+    def _base_shift(self) -> int:
+        """Compiled minus modelled temporaries of the base."""
+        modelled = self.modelled(self.base.regions, self._analyzed[0])
+        return self._measured(self.base).temp_bytes - modelled
+
+    def _measured(self, decisions: planners.Plan) -> CompiledBytes:
+        """A plan that the model is placed by, as compiled in the first place."""
+        if decisions.regions not in self._placing:
+            figures = self._compile(transform(self.origins, decisions))
+            trial = Trial(decisions, figures.temp_bytes, figures, not self._in_part)
+            self._made[decisions.regions] = trial
+            self._placing[decisions.regions] = figures
+        return self._placing[decisions.regions]
+
+    @property
+    def _in_part(self) -> bool:
+        """Whether the last part of a compilation is left out where it need not be exact."""
+        return self.target.platform == "tpu"
+
+    @functools.cached_property
+    def _base_added_bytes(self) -> int:
+        """What generating code adds to the base, where trials are compiled in part."""
+        in_part = self._measured(self.base)
+        in_full = self.in_full(self._made[self.base.regions]).figures
+        return in_full.total_bytes - in_part.total_bytes if in_full else 0
+
+    @property
+    def _added_bytes(self) -> int:
+        """What generating code is taken to add to a trial: the same as to the last known one."""
+        if self._last_added_bytes is None:
+            self._last_added_bytes = self._base_added_bytes
+        return self._last_added_bytes
+
+    def _compile(self, function: FlatFunction, fast: bool = True) -> CompiledBytes:
+        step = step_to_compile(self.traced, function)
+        return compile_bytes(*step, target=self.target, fast=fast)
+
+
+def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..., Any], tuple]:
+    """The value and gradient of a traced function, run by `function`, and its arguments."""
+    step = value_and_gradient(function, traced.program, traced.derivative)
+    avals = map(jax.typeof, traced.constants)
+    constants = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    cotangents = cotangent_avals(traced.program, traced.derivative)
+    return step, (list(traced.avals), constants, cotangents)
+
+
+def roofline_of(target: Target) -> Roofline:
+    """The peaks of a target."""
+    half = target.matmul_flops_per_second(2)
+    return Roofline(
+        {"float32": target.matmul_flops_per_second(4), "bfloat16": half, "float16": half},
+        target.flops_per_second,
+        target.bandwidth_bytes_per_second,
+    )
