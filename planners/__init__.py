@@ -21,3 +21,11 @@ from .schedule import runs as runs
 from .stages import Stages as Stages
 from .stages import save_all as save_all
 from .stages import save_nothing as save_nothing
+from .steps import Cost as Cost
+from .steps import Execute as Execute
+from .steps import Free as Free
+from .steps import Schedule as Schedule
+from .steps import certified_steps as certified_steps
+from .steps import cost_of as cost_of
+from .steps import steps_of as steps_of
+from .steps import steps_to_json as steps_to_json

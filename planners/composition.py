@@ -26,9 +26,9 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
 
 from ._highs import Outcome, solve
+from ._sparse import matrix
 from .effects import Candidate, Moment
 from .graph import Graph
 from .plan import Region
@@ -63,7 +63,7 @@ class Composition:
         self._seconds = graph.seconds or 1.0
         self._rows = rows = _Rows(graph, self._candidates)
         memory, constants = rows.memory()
-        self._memory = _matrix(memory, rows.width), np.array(constants)
+        self._memory = matrix(memory, rows.width), np.array(constants)
         self._budget, peak = cp.Parameter(), cp.Variable()
         self._choose = choose = cp.Variable(len(candidates), boolean=True)
         plan, in_memory = self._constraints(choose)
@@ -84,12 +84,12 @@ class Composition:
         """What makes a choice a plan, and the bytes in memory at each moment."""
         rows, n = self._rows, len(self._candidates)
         x = cp.hstack([choose, cp.Variable(rows.width - n, nonneg=True)])
-        cover = _matrix([dict.fromkeys(some, 1.0) for some in rows.covering], n)
-        constraints = [cover @ choose == 1, _matrix(rows.earlier(), rows.width) @ x == 0]
+        cover = matrix([dict.fromkeys(some, 1.0) for some in rows.covering], n)
+        constraints = [cover @ choose == 1, matrix(rows.earlier(), rows.width) @ x == 0]
         if rows.kept_rows:
-            constraints.append(_matrix(rows.kept_rows, rows.width) @ x >= 0)
-        matrix, constants = self._memory
-        return constraints, matrix @ x + constants
+            constraints.append(matrix(rows.kept_rows, rows.width) @ x >= 0)
+        memory, constants = self._memory
+        return constraints, memory @ x + constants
 
     def fastest(self, budget_bytes: int, *, time_limit: float, gap: float) -> Outcome:
         """Solves for the least seconds within a budget.
@@ -270,13 +270,6 @@ def _holders(sets: Iterable[Iterable[int]]) -> dict[int, list[int]]:
 def _add(row: _Terms, terms: _Terms, factor: float) -> None:
     for column, x in terms.items():
         row[column] = row.get(column, 0.0) + factor * x
-
-
-def _matrix(rows: Sequence[_Terms], width: int) -> sp.csr_array:
-    place = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    columns = [column for row in rows for column in row]
-    data = [x for row in rows for x in row.values()]
-    return sp.csr_array((data, (place, columns)), shape=(len(rows), width))
 
 
 def _ties(candidates: Sequence[Candidate], rows: _Rows) -> np.ndarray:

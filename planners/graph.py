@@ -111,6 +111,30 @@ class Graph:
         return {value.name: i for i, value in enumerate(self.values)}
 
     @ft.cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """Every op, in the order of its first run."""
+        forward = [op for stage in self.stages for op in stage.forward]
+        return (*forward, *(op for stage in reversed(self.stages) for op in stage.backward))
+
+    @ft.cached_property
+    def op_numbers(self) -> dict[tuple[str, int, int], int]:
+        """ "forward" or "backward", stage and position there -> position in `ops`."""
+        stages = list(enumerate(self.stages))
+        forward = [("forward", s, o) for s, stage in stages for o in range(len(stage.forward))]
+        backward = [
+            ("backward", s, o) for s, stage in stages[::-1] for o in range(len(stage.backward))
+        ]
+        return {key: number for number, key in enumerate((*forward, *backward))}
+
+    def may_rerun(self, number: int) -> bool:
+        """Whether an op of `ops` may run more than once: it is recomputable, and of a forward."""
+        return number < self._forward_count and self.ops[number].recomputable
+
+    @ft.cached_property
+    def _forward_count(self) -> int:
+        return sum(len(stage.forward) for stage in self.stages)
+
+    @ft.cached_property
     def forward_writer(self) -> dict[int, tuple[int, int]]:
         """Value -> the stage and position of the forward op that writes it; gradients have none."""
         return {

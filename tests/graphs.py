@@ -1,5 +1,6 @@
 """Graphs that the planner tests share: tiny named ones, long ones, and random small ones."""
 
+import dataclasses
 import itertools as it
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -189,3 +190,9 @@ def tilings(regions: Iterable[Region], n_stages: int) -> Iterator[tuple[Region, 
 def subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Every subset, smallest first."""
     return it.chain.from_iterable(it.combinations(names, k) for k in range(len(names) + 1))
+
+
+def without_extras(graph: Graph) -> Graph:
+    """The graph without the bytes that belong to a whole stage and are no value's."""
+    stages = (dataclasses.replace(stage, alone_bytes=0, result_bytes=()) for stage in graph.stages)
+    return dataclasses.replace(graph, stages=tuple(stages))

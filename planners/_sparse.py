@@ -1,0 +1,22 @@
+"""Rows of coefficients as a sparse matrix."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import scipy.sparse as sp
+
+
+def matrix(rows: Sequence[Mapping[int, float]], width: int) -> sp.csr_array:
+    """The matrix of rows, each a mapping of columns to coefficients."""
+    place = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    columns = [column for row in rows for column in row]
+    data = [x for row in rows for x in row.values()]
+    return sp.csr_array((data, (place, columns)), shape=(len(rows), width))
+
+
+def total(terms: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """One row of (column, coefficient) pairs, those of the same column added up."""
+    found: dict[int, float] = {}
+    for column, coefficient in terms:
+        found[column] = found.get(column, 0.0) + coefficient
+    return found

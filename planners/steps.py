@@ -1,0 +1,202 @@
+"""A schedule that anyone can check: which op runs and which value is freed, one step at a time.
+
+A `Plan` says what regions of stages do; a `Schedule` is the list that is left when nothing is
+implied. Its JSON holds all that its peak and its seconds follow from: add the bytes of a value when
+an op writes it, take them away when it is freed, and look at the sum while each op runs.
+
+Values may be freed and written again as often as the schedule says, but an op that is not
+recomputable, and every op of the backward pass, runs once.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .errors import InvalidPlan
+from .graph import Graph
+from .plan import Plan, Region
+from .schedule import runs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Execute:
+    """An op runs: all that it reads is in memory, and nothing of what it writes.
+
+    Attributes:
+        op: its position in `Graph.ops`.
+    """
+
+    op: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Free:
+    """A value leaves memory.
+
+    Attributes:
+        value: its index in the graph.
+    """
+
+    value: int
+
+
+Step = Execute | Free
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Schedule:
+    """What a planner answers that decides op by op, with its certificate.
+
+    Attributes:
+        steps: in order.
+        peak_bytes, seconds, flops: by `cost_of`.
+        bound_seconds: no schedule of the planner's space within the budget takes less.
+        planner: who made it.
+    """
+
+    steps: tuple[Step, ...]
+    peak_bytes: int
+    seconds: float
+    flops: int
+    bound_seconds: float
+    planner: str
+
+    @property
+    def gap(self) -> float:
+        """`(seconds - bound_seconds) / seconds`: 0 where the schedule is proven the best."""
+        return (self.seconds - self.bound_seconds) / self.seconds if self.seconds else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """What steps take.
+
+    Attributes:
+        peak_bytes: the largest of `live_bytes`.
+        seconds, flops: of all runs.
+        live_bytes: for each `Execute` the bytes in memory while it runs, workspace included.
+    """
+
+    peak_bytes: int
+    seconds: float
+    flops: int
+    live_bytes: tuple[int, ...]
+
+
+def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
+    """Runs steps on paper.
+
+    Raises:
+        InvalidPlan: an op reads what is not in memory, writes what is, must run once and does not,
+            or a value is freed that is not in memory.
+    """
+    live: set[int] = set()
+    nbytes, during = 0, []
+    times: collections.Counter[int] = collections.Counter()
+    for step in steps:
+        if isinstance(step, Free):
+            _require(step.value in live, graph, step.value, "is freed, but not in memory")
+            live.remove(step.value)
+            nbytes -= graph.values[step.value].nbytes
+            continue
+        op = graph.ops[step.op]
+        for i in op.inputs:
+            _require(i in live, graph, i, f"is read by op `{op.name}`, but not in memory")
+        for i in op.outputs:
+            _require(i not in live, graph, i, f"is written by `{op.name}`, but still in memory")
+            live.add(i)
+            nbytes += graph.values[i].nbytes
+        during.append(nbytes + op.workspace_bytes)
+        times[step.op] += 1
+    _check_times(graph, times)
+    ran = [(graph.ops[o], n) for o, n in sorted(times.items())]
+    return Cost(
+        max(during, default=0),
+        sum(op.seconds * n for op, n in ran),
+        sum(op.flops * n for op, n in ran),
+        tuple(during),
+    )
+
+
+def _require(holds: bool, graph: Graph, value: int, what: str) -> None:
+    if not holds:
+        raise InvalidPlan(f"Value `{graph.values[value].name}` {what}.")
+
+
+def _check_times(graph: Graph, times: Mapping[int, int]) -> None:
+    for o, op in enumerate(graph.ops):
+        count = times.get(o, 0)
+        if not count or (count > 1 and not graph.may_rerun(o)):
+            raise InvalidPlan(f"Op {o} (`{op.name}`) runs {count} times; need once.")
+
+
+def certified_steps(
+    graph: Graph, steps: Iterable[Step], *, bound_seconds: float, planner: str
+) -> Schedule:
+    """A schedule whose figures come from `cost_of`."""
+    steps = tuple(steps)
+    cost = cost_of(graph, steps)
+    bound = min(max(bound_seconds, graph.seconds), cost.seconds)
+    return Schedule(steps, cost.peak_bytes, cost.seconds, cost.flops, bound, planner)
+
+
+def steps_of(graph: Graph, plan: Plan | Sequence[Region]) -> tuple[Step, ...]:
+    """The steps that a plan stands for: every value is freed once nothing reads it any more.
+
+    Its peak is that of `replay` where no stage takes bytes beside its values (`alone_bytes`) and
+    none waits in the memory of a result (`result_bytes`): steps know of neither.
+    """
+    regions = plan.regions if isinstance(plan, Plan) else tuple(plan)
+    number = graph.op_numbers
+    order = [number[run.phase, run.stage, run.op] for run in runs(graph, regions)]
+    return with_frees(graph, order)
+
+
+def with_frees(graph: Graph, order: Sequence[int]) -> tuple[Step, ...]:
+    """Steps that run ops in an order, each value freed after its last read before it is rewritten.
+
+    An op whose outputs are in memory already is run all the same; they are freed before it.
+    """
+    last: dict[int, int] = {}  # value -> the last position that writes or reads its instance
+    ends: dict[int, list[int]] = collections.defaultdict(list)  # position -> values to free
+    for k, o in enumerate(order):
+        for i in graph.ops[o].inputs:
+            last[i] = k
+        for i in graph.ops[o].outputs:
+            if i in last:
+                ends[last[i]].append(i)
+            last[i] = k
+    for i, k in last.items():
+        ends[k].append(i)
+    found: list[Step] = []
+    for k, o in enumerate(order):
+        found.append(Execute(o))
+        found += [Free(i) for i in ends[k]]
+    return tuple(found)
+
+
+def steps_to_json(graph: Graph, schedule: Schedule) -> dict[str, Any]:
+    """All that is needed to check a schedule, as plain data for `json.dumps`.
+
+    Returns:
+        `values` by name with their bytes, `ops` with what they read and write by position in
+        `values`, `steps` as `{"run": op}` or `{"free": value}`, and the figures to find.
+    """
+    figures = dataclasses.asdict(schedule)
+    figures["steps"] = [
+        {"run": s.op} if isinstance(s, Execute) else {"free": s.value} for s in schedule.steps
+    ]
+    ops = [
+        {
+            "name": op.name,
+            "reads": list(op.inputs),
+            "writes": list(op.outputs),
+            "seconds": op.seconds,
+            "flops": op.flops,
+            "workspace_bytes": op.workspace_bytes,
+        }
+        for op in graph.ops
+    ]
+    values = [{"name": value.name, "nbytes": value.nbytes} for value in graph.values]
+    return {"values": values, "ops": ops, **figures}
