@@ -137,7 +137,7 @@ class Settling:
             best = found
 
     def _searched_in_full(self, best: Trial, room: int) -> Trial:
-        """The fastest trial that fits, or the last one that was looked at if none does.
+        """The fastest trial that fits, or the smallest one if none does.
 
         Where trials are compiled in part, what is settled on is compiled in full, and the search
         repeated with what that shows.
@@ -148,8 +148,14 @@ class Settling:
             if self.trials.temp_bytes(best) <= room or not may_fit:  # then it is the least
                 break
             best = self._search(room)
-        fits = [t for t in self.trials if t.is_full and self.trials.temp_bytes(t) <= room]
-        return min(fits, key=lambda t: t.decisions.seconds) if fits else self.trials.in_full(best)
+        fits = [t for t in self._known_in_full() if self.trials.temp_bytes(t) <= room]
+        if fits:
+            return min(fits, key=lambda t: t.decisions.seconds)
+        self.trials.in_full(best)
+        return min(self._known_in_full(), key=self.trials.temp_bytes)
+
+    def _known_in_full(self) -> list[Trial]:
+        return [t for t in self.trials if t.is_full]
 
     def _search(self, room: int) -> Trial:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
