@@ -128,10 +128,11 @@ class Graph:
 
     def may_rerun(self, number: int) -> bool:
         """Whether an op of `ops` may run more than once: it is recomputable, and of a forward."""
-        return number < self._forward_count and self.ops[number].recomputable
+        return number < self.forward_count and self.ops[number].recomputable
 
     @ft.cached_property
-    def _forward_count(self) -> int:
+    def forward_count(self) -> int:
+        """How many of `ops` are of the forward pass."""
         return sum(len(stage.forward) for stage in self.stages)
 
     @ft.cached_property
