@@ -3,8 +3,8 @@
 A forward value is read at a few places of the backward pass; in each gap between two of them it is
 either held in memory or computed again. Checkmate asks that of every value before every op; here,
 the backward ops are grouped into *events*, and only before an event may forward ops run again. That
-is a row of memory for each backward op, where MONeT's and Checkmate's programs have one for each
-pair of ops, and it is why they take hours where this takes seconds.
+is a row of memory for each event, and a short one for each op that may run again before it, where
+MONeT's and Checkmate's programs have one for each pair of ops.
 
 The space of schedules: forward ops run once, in order. Then, event by event, some of them run
 again, each at most once and in order, and then the event's backward ops run. What is in memory
@@ -40,7 +40,7 @@ import numpy as np
 from ._highs import solve
 from ._sparse import matrix, total
 from .errors import InfeasibleBudget, SolverStopped
-from .graph import Graph
+from .graph import Graph, Op
 from .steps import Schedule, certified_steps, with_frees
 
 _Row = dict[int, float]
@@ -207,36 +207,47 @@ class _Program:
         yield from self._within(rows, fixed)
 
     def _recomputation_memory(self) -> Iterator[Any]:
-        """While a forward op runs again: gradients, what was carried, what has run again so far."""
-        gradients = self._gradient_bytes()
-        rows, fixed = [], []
-        for o, k in self.run:
-            rows.append(total(self._present(o, k)))
-            fixed.append(gradients[self.groups[k][0]][0])
-        yield from self._within(rows, fixed)
+        """While a forward op runs again: gradients, what was carried, what has run again so far.
 
-    def _present(self, o: int, k: int) -> Iterator[tuple[int, float]]:
+        `level[o, k]` is what is in memory when op `o` is reached. Written as a change from the op
+        before, it takes a handful of coefficients where its sum takes one for each value.
+        """
+        gradients = self._gradient_bytes()
+        steps, changes, runs, fixed = [], [], [], []
+        for k, group in enumerate(self.groups):
+            before: _Row = {}
+            for o in self.again:
+                n, present = len(steps), self._present(o, k)
+                steps.append({n: 1.0, n - 1: -1.0} if before else {n: 1.0})
+                changes.append(_difference(present, before))
+                runs.append({self.run[o, k]: self._own_bytes(self.forward[o])})
+                fixed.append(gradients[group[0]][0])
+                before = present
+        if steps:
+            level = cp.Variable(len(steps))
+            yield matrix(steps, len(steps)) @ level == matrix(changes, self.width) @ self.x
+            yield level + matrix(runs, self.width) @ self.x <= 1.0 - np.array(fixed)
+
+    def _present(self, o: int, k: int) -> _Row:
+        """What is in memory when op `o` is reached before event `k`, its own outputs apart."""
+        found = {}
         for i in self.values:
-            nbytes, written = self._bytes(i), self.writer[i]
-            if written >= o:
-                yield self.carry[i, k], nbytes
-            else:
-                yield self.hold[i, k], nbytes
-                if self.last_reader[i] >= o:
-                    yield self.passed[i, k], nbytes
-        op = self.forward[o]
-        written = sum(map(self._bytes, op.outputs)) + op.workspace_bytes / self.scale
-        yield self.run[o, k], written
+            if self.writer[i] >= o:
+                found[self.carry[i, k]] = self._bytes(i)
+                continue
+            found[self.hold[i, k]] = self._bytes(i)
+            if self.last_reader[i] >= o:
+                found[self.passed[i, k]] = self._bytes(i)
+        return found
 
     def _backward_memory(self) -> Iterator[Any]:
-        """While a backward op runs: gradients, and what is held during its event."""
+        """While the largest backward op of an event runs: gradients, and what is held."""
         gradients = self._gradient_bytes()
         rows, fixed = [], []
         for k, group in enumerate(self.groups):
-            held = {self.hold[i, k]: self._bytes(i) for i in self.values}
-            for b in group:
-                rows.append(held)
-                fixed.append(gradients[b][1] + self.graph.ops[b].workspace_bytes / self.scale)
+            rows.append({self.hold[i, k]: self._bytes(i) for i in self.values})
+            workspaces = {b: self.graph.ops[b].workspace_bytes / self.scale for b in group}
+            fixed.append(max(gradients[b][1] + workspaces[b] for b in group))
         yield from self._within(rows, fixed)
 
     def _gradient_bytes(self) -> dict[int, tuple[float, float]]:
@@ -251,6 +262,9 @@ class _Program:
             found[b] = before, sum(map(self._bytes, live))
             live = {i for i in live if last[i] > b}
         return found
+
+    def _own_bytes(self, op: Op) -> float:
+        return sum(map(self._bytes, op.outputs)) + op.workspace_bytes / self.scale
 
     def _bytes(self, i: int) -> float:
         return self.graph.values[i].nbytes / self.scale
@@ -277,3 +291,8 @@ class _Program:
             found += [o for o in self.again if (o, k) in runs]
             found += group
         return found
+
+
+def _difference(row: _Row, other: _Row) -> _Row:
+    terms = [*row.items(), *((column, -x) for column, x in other.items())]
+    return {column: x for column, x in total(terms).items() if x}
