@@ -175,10 +175,11 @@ def _check_kept(
     i, writer = instance.value, schedule[instance.written]
     if writer.phase == "backward":
         return
-    name = graph.values[i].name
+    name, is_saved = graph.values[i].name, False
     for region in chain[writer.depth : run.depth]:
         inside = region.first <= writer.stage <= region.last
-        if inside and not region.alone and name not in region.saved:
+        is_saved = is_saved or name in region.saved
+        if inside and not region.alone and not is_saved:
             raise InvalidPlan(
                 f"{_where(graph, run)} reads `{name}`, but region {region.first}-{region.last} "
                 f"neither saves nor recomputes it. Save it, or recompute it first."

@@ -8,7 +8,8 @@ First every forward op runs once, in order. Then the regions' backwards run, las
   in a region of one stage, before the region's backward in a larger one, since a compiler is free
   to run all of it then. What was recomputed stays until the region's backward ends.
 - *nested*: one run of the forward ops that its inner regions' saved values and inputs need, from
-  the outer region's saved values; then the inner regions' backwards, last one first.
+  the outer region's saved values; then the inner regions' backwards, last one first. What an outer
+  region saves is there for the regions inside it, whether or not they save it too.
 """
 
 import dataclasses
@@ -62,11 +63,16 @@ def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def backward_runs(graph: Graph, region: Region, depth: int = 1) -> list[Run]:
-    """The op executions of one region's backward, recomputation included, in order."""
+def backward_runs(
+    graph: Graph, region: Region, depth: int = 1, saved: tuple[str, ...] = ()
+) -> list[Run]:
+    """The op executions of one region's backward, recomputation included, in order.
+
+    `saved` are the names that regions round it save.
+    """
     if region.inner:
-        return _nested_runs(graph, region, depth)
-    held = {graph.index[name] for name in region.saved}
+        return _nested_runs(graph, region, depth, saved)
+    held = {graph.index[name] for name in (*region.saved, *saved)}
     stages = range(region.last, region.first - 1, -1)
     found = []
     if len(stages) > 1 and not region.alone:
@@ -81,14 +87,15 @@ def backward_runs(graph: Graph, region: Region, depth: int = 1) -> list[Run]:
     return found
 
 
-def _nested_runs(graph: Graph, region: Region, depth: int) -> list[Run]:
-    backwards = [backward_runs(graph, inner, depth + 1) for inner in region.inner]
+def _nested_runs(graph: Graph, region: Region, depth: int, saved: tuple[str, ...]) -> list[Run]:
+    saved = (*region.saved, *saved)
+    backwards = [backward_runs(graph, inner, depth + 1, saved) for inner in region.inner]
     wanted = [
         i
         for inner, found in zip(region.inner, backwards, strict=True)
         for i in _wanted(graph, inner, found)
     ]
-    held = {graph.index[name] for name in region.saved}
+    held = {graph.index[name] for name in saved}
     forward = _reruns(graph, region, wanted, held, depth)
     return forward + [run for found in reversed(backwards) for run in found]
 
