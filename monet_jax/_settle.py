@@ -80,7 +80,7 @@ class Settling:
         #: Why the planner had no answer at some point of the last search, if so.
         self.stopped: planners.SolverStopped | None = None
 
-    @functools.cached_property
+    @property
     def _graph(self) -> Graph:
         return self.trials.graph
 
@@ -167,10 +167,8 @@ class Settling:
             if decisions is None or (is_new and compiled == self._max_rounds):
                 break
             compiled += is_new
-            used, modelled = (
-                self.trials.temp_bytes(self.trials.of(decisions)),
-                self.trials.modelled(decisions.regions),
-            )
+            used = self.trials.temp_bytes(self.trials.of(decisions))
+            modelled = self.trials.modelled(decisions.regions)
             if used <= room:
                 low = max(low, wanted, modelled)
                 if used >= GOOD_USE * room or decisions.seconds <= self._graph.seconds:

@@ -65,7 +65,6 @@ class Trials:
     def __init__(self, traced: Traced, target: Target, pins: Pins, verify: bool = True):
         self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
         self._made: dict[_Regions, Trial] = {}
-        self._placing: dict[_Regions, CompiledBytes] = {}
         self._last_added_bytes: int | None = None
 
     def __iter__(self) -> Iterator[Trial]:
@@ -192,16 +191,19 @@ class Trials:
     def _base_shift(self) -> int:
         """Compiled minus modelled temporaries of the base."""
         modelled = self.modelled(self.base.regions, self._analyzed[0])
-        return self._measured(self.base).temp_bytes - modelled
+        return self._base_figures.temp_bytes - modelled
+
+    @functools.cached_property
+    def _base_figures(self) -> CompiledBytes:
+        """The base as compiled in the first place, which may be in part."""
+        return self._measured(self.base)
 
     def _measured(self, decisions: planners.Plan) -> CompiledBytes:
-        """A plan that the model is placed by, as compiled in the first place."""
-        if decisions.regions not in self._placing:
-            figures = self._compile(transform(self.origins, decisions))
-            trial = Trial(decisions, figures.temp_bytes, figures, not self._in_part)
-            self._made[decisions.regions] = trial
-            self._placing[decisions.regions] = figures
-        return self._placing[decisions.regions]
+        """A plan that the model is placed by, as compiled."""
+        figures = self._compile(transform(self.origins, decisions))
+        trial = Trial(decisions, figures.temp_bytes, figures, not self._in_part)
+        self._made[decisions.regions] = trial
+        return figures
 
     @property
     def _in_part(self) -> bool:
@@ -211,7 +213,7 @@ class Trials:
     @functools.cached_property
     def _base_added_bytes(self) -> int:
         """What generating code adds to the base, where trials are compiled in part."""
-        in_part = self._measured(self.base)
+        in_part = self._base_figures
         in_full = self.in_full(self._made[self.base.regions]).figures
         return in_full.total_bytes - in_part.total_bytes if in_full else 0
 

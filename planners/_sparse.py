@@ -1,7 +1,9 @@
-"""Rows of coefficients as a sparse matrix."""
+"""Rows of coefficients as a sparse matrix, and as constraints."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
@@ -12,6 +14,15 @@ def matrix(rows: Sequence[Mapping[int, float]], width: int) -> sp.csr_array:
     columns = [column for row in rows for column in row]
     data = [x for row in rows for x in row.values()]
     return sp.csr_array((data, (place, columns)), shape=(len(rows), width))
+
+
+def at_least(
+    x: cp.Variable, rows: Iterable[Mapping[int, float]], right: float | Sequence[float] = 0.0
+) -> Iterator[Any]:
+    """One family of constraints on `x`, if it has rows: each sums to its right side or more."""
+    rows = list(rows)
+    if rows:
+        yield matrix(rows, x.size) @ x >= np.asarray(right)
 
 
 def total(terms: Iterable[tuple[int, float]]) -> dict[int, float]:

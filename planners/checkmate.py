@@ -22,14 +22,14 @@ dozens are practical. Beside the paper: workspaces, and ops that must run once.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
 from ._highs import solve
-from ._sparse import matrix, total
+from ._sparse import at_least, matrix, total
 from .errors import InfeasibleBudget, SolverStopped
 from .graph import Graph
 from .steps import Execute, Free, Schedule, Step, certified_steps
@@ -133,25 +133,25 @@ class _Program:
 
     def _reads(self) -> Iterator[Any]:
         """(1b) What an op reads runs in its stage or is kept into it."""
-        yield from self._at_least(
-            (self._available(t, i) | {self.run[t, j]: -1.0}, 0.0)
+        rows = (
+            self._available(t, i) | {self.run[t, j]: -1.0}
             for t, j in self.moments
             for i in self.reads[j]
         )
+        yield from at_least(self.x, rows)
 
     def _keeps(self) -> Iterator[Any]:
         """(1c) What is kept into a stage ran or was kept in the one before."""
-        yield from self._at_least(
-            (self._available(t - 1, i) | {column: -1.0}, 0.0)
-            for (t, i), column in self.keep.items()
-        )
+        rows = (self._available(t - 1, i) | {n: -1.0} for (t, i), n in self.keep.items())
+        yield from at_least(self.x, rows)
 
     def _frees(self) -> Iterator[Any]:
         """(5) Nothing is freed where there is a hazard.
 
         The paper also frees whatever has none; a program that minimizes does so by itself.
         """
-        yield from self._at_least(self._kept_by_hazards(*key) for key in self.free)
+        rows, right = zip(*(self._kept_by_hazards(*key) for key in self.free), strict=True)
+        yield from at_least(self.x, rows, right)
 
     def _first_runs(self) -> Iterator[Any]:
         """(4.6) Each stage ends with the first run of its op."""
@@ -162,13 +162,6 @@ class _Program:
         once = [c for (t, i), c in self.run.items() if i < t and not self.graph.may_rerun(i)]
         if once:
             yield self.x[once] == 0
-
-    def _at_least(self, rows: Iterable[tuple[_Row, float]]) -> Iterator[Any]:
-        """One family of constraints: each row of coefficients sums to its right side or more."""
-        rows = list(rows)
-        if rows:
-            right = np.array([least for _, least in rows])
-            yield matrix([row for row, _ in rows], self.width) @ self.x >= right
 
     def _available(self, t: int, i: int) -> _Row:
         found = {self.run[t, i]: 1.0}

@@ -31,14 +31,14 @@ Known limits: nothing runs again during the forward pass, and `bound_seconds` is
 
 import dataclasses
 import itertools as it
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 
 from ._highs import solve
-from ._sparse import matrix, total
+from ._sparse import at_least, matrix, total
 from .errors import InfeasibleBudget, SolverStopped
 from .graph import Graph, Op
 from .steps import Schedule, certified_steps, with_frees
@@ -119,7 +119,7 @@ class _Program:
         self.values = sorted(self._needed())
         self.again = sorted({self.writer[i] for i in self.values if self._may_rerun(i)})
         self._number_variables()
-        self.is_hopeless = False
+        self.is_hopeless = False  # whether what no decision changes is too much by itself
         self.x = cp.Variable(self.width, boolean=True)
         cost = np.zeros(self.width)
         for (o, _), column in self.run.items():
@@ -169,10 +169,11 @@ class _Program:
 
     def _sources(self) -> Iterator[Any]:
         """What is held or passed was carried, or its op has run again."""
-        yield from self._at_least(
+        rows = (
             total([*self._given(i, k), (self.hold[i, k], -1.0), (self.passed[i, k], -1.0)])
             for i, k in self.hold
         )
+        yield from at_least(self.x, rows)
 
     def _given(self, i: int, k: int) -> Iterator[tuple[int, float]]:
         yield self.carry[i, k], 1.0
@@ -181,19 +182,21 @@ class _Program:
 
     def _carries(self) -> Iterator[Any]:
         """What is carried into an event was held during the one before."""
-        yield from self._at_least(
+        rows = (
             {self.hold[i, k - 1]: 1.0, column: -1.0}
             for (i, k), column in self.carry.items()
             if k > 0
         )
+        yield from at_least(self.x, rows)
 
     def _inputs(self) -> Iterator[Any]:
         """What an op reads that runs again is held or passed."""
-        yield from self._at_least(
+        rows = (
             {self.hold[i, k]: 1.0, self.passed[i, k]: 1.0, column: -1.0}
             for (o, k), column in self.run.items()
             for i in sorted(set(self.forward[o].inputs))
         )
+        yield from at_least(self.x, rows)
 
     def _forward_memory(self) -> Iterator[Any]:
         """While a forward op runs: what later ones read, and what waits for the first event."""
@@ -268,12 +271,6 @@ class _Program:
 
     def _bytes(self, i: int) -> float:
         return self.graph.values[i].nbytes / self.scale
-
-    def _at_least(self, rows: Iterable[_Row]) -> Iterator[Any]:
-        """One family of constraints: each row of coefficients sums to 0 or more."""
-        rows = list(rows)
-        if rows:
-            yield matrix(rows, self.width) @ self.x >= 0
 
     def _within(self, rows: list[_Row], fixed: list[float]) -> Iterator[Any]:
         """One family of constraints: each row and what it adds to keep the budget."""

@@ -113,12 +113,11 @@ class Graph:
     @ft.cached_property
     def ops(self) -> tuple[Op, ...]:
         """Every op, in the order of its first run."""
-        forward = [op for stage in self.stages for op in stage.forward]
-        return (*forward, *(op for stage in reversed(self.stages) for op in stage.backward))
+        return tuple(getattr(self.stages[s], phase)[o] for phase, s, o in self.op_numbers)
 
     @ft.cached_property
     def op_numbers(self) -> dict[tuple[str, int, int], int]:
-        """ "forward" or "backward", stage and position there -> position in `ops`."""
+        """Phase ("forward" or "backward"), stage and position there -> position in `ops`."""
         stages = list(enumerate(self.stages))
         forward = [("forward", s, o) for s, stage in stages for o in range(len(stage.forward))]
         backward = [
@@ -194,9 +193,7 @@ def _check_dataflow(graph: Graph) -> None:
         if stage.alone_bytes < 0:
             raise ValueError(f"Stage `{stage.name}` has a negative `alone_bytes`.")
     written: set[int] = set()
-    forward = [op for stage in graph.stages for op in stage.forward]
-    backward = [op for stage in reversed(graph.stages) for op in stage.backward]
-    for op in forward + backward:
+    for op in graph.ops:
         if not (op.seconds >= 0 and op.flops >= 0):
             raise ValueError(f"Op `{op.name}` has a negative time or FLOP count.")
         if op.workspace_bytes < -sum(graph.values[i].nbytes for i in op.outputs):

@@ -33,8 +33,21 @@ class Region:
             yield from region.walk()
 
 
+class Certified:
+    """What takes `seconds`, of which it is proven that they cannot be less than `bound_seconds`."""
+
+    __slots__ = ()
+    seconds: float
+    bound_seconds: float
+
+    @property
+    def gap(self) -> float:
+        """`(seconds - bound_seconds) / seconds`: 0 where it is proven the best."""
+        return (self.seconds - self.bound_seconds) / self.seconds if self.seconds else 0.0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Certified):
     """A decision for every value of a graph, with its certificate.
 
     Attributes:
@@ -52,11 +65,6 @@ class Plan:
     flops: int
     bound_seconds: float
     planner: str
-
-    @property
-    def gap(self) -> float:
-        """`(seconds - bound_seconds) / seconds`: 0 where the plan is proven the best."""
-        return (self.seconds - self.bound_seconds) / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`; `plan_from_json` is the inverse."""

@@ -28,6 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ._highs import solve
+from ._sparse import matrix
 from .graph import Graph, Op
 
 # Ties: of answers equally fast take fewer FLOPs, and then fewer bytes.
@@ -210,7 +211,11 @@ def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, n
         [({hold[u]: 1.0, column: -1.0}, 0.0) for column, u in inputs if u in hold],
     ]
     width = len(save) + len(rerun) + len(hold) + len(save)
-    return [_rows(family, width) for family in families if family]
+    return [
+        (matrix([row for row, _ in family], width), np.array([right for _, right in family]))
+        for family in families
+        if family
+    ]
 
 
 def _lodging(result_bytes: Sequence[int], sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
@@ -218,15 +223,6 @@ def _lodging(result_bytes: Sequence[int], sizes: np.ndarray) -> Iterator[tuple[n
     results = np.array(result_bytes)
     for size in np.unique(sizes):
         yield (sizes >= size).astype(float), int((results >= size).sum())
-
-
-def _rows(
-    family: Sequence[tuple[dict[int, float], float]], width: int
-) -> tuple[sp.csr_array, np.ndarray]:
-    entries = [(row, c, x) for row, (terms, _) in enumerate(family) for c, x in terms.items()]
-    rows, columns, data = zip(*entries, strict=True)
-    matrix = sp.csr_array((data, (rows, columns)), shape=(len(family), width))
-    return matrix, np.array([right for _, right in family])
 
 
 def _shares(amounts: Iterable[float]) -> np.ndarray:

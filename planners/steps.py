@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import InvalidPlan
 from .graph import Graph
-from .plan import Plan, Region
+from .plan import Certified, Plan, Region
 from .schedule import runs
 
 
@@ -45,7 +45,7 @@ Step = Execute | Free
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Certified):
     """What a planner answers that decides op by op, with its certificate.
 
     Attributes:
@@ -61,11 +61,6 @@ class Schedule:
     flops: int
     bound_seconds: float
     planner: str
-
-    @property
-    def gap(self) -> float:
-        """`(seconds - bound_seconds) / seconds`: 0 where the schedule is proven the best."""
-        return (self.seconds - self.bound_seconds) / self.seconds if self.seconds else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
