@@ -39,5 +39,8 @@ _BACKENDS = {
 
 
 def backend_of(target: str) -> Backend:
-    """The compiler for a target, by its name: "cpu", "gpu:h100", "tpu:v5e"."""
-    return _BACKENDS[target.partition(":")[0]]
+    """The compiler for a target, by its name: "cpu", "gpu:h100", "tpu:v5e".
+
+    A platform that is not known counts as a GPU, as it does in `_targets`.
+    """
+    return _BACKENDS.get(target.partition(":")[0], _BACKENDS["gpu"])

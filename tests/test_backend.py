@@ -44,6 +44,11 @@ def test_every_primitive_of_lax_has_its_place():
     assert names - known - SOLID == set()
 
 
+def test_a_device_of_an_unknown_platform_counts_as_a_gpu():
+    assert _backend.backend_of("metal:m3") == _backend.backend_of("gpu:h100")
+    assert _backend.backend_of("tpu:v9") != _backend.backend_of("gpu:h100")
+
+
 def _transformer(params, words, targets):
     """The mean loss of a small language model with a large head."""
     x = params["words"][words]
