@@ -1,16 +1,20 @@
 """How a CVXPY problem is solved with HiGHS, and what its statuses mean.
 
-The only `Problem.solve` in the repository. CVXPY 1.9 reports `user_limit`, an objective of 0 and
-variables of zeros where HiGHS stops without an incumbent (cvxpy/cvxpy#3534), so HiGHS is asked.
-Every solve starts cold: CVXPY 1.9.3 hands HiGHS 1.15 the last solution of the problem, and with it
-HiGHS called an answer for another budget optimal that is not (the tests notice).
+The only place where a solver runs. CVXPY 1.9 reports `user_limit`, an objective of 0 and variables
+of zeros where HiGHS stops without an incumbent (cvxpy/cvxpy#3534), so HiGHS is asked. A solve
+starts from nothing, or from a point that the caller gives; CVXPY's own warm start, which is the
+last solution of the same problem, is not used: with it HiGHS 1.15 called an answer for another
+budget optimal that is not (the tests notice).
 """
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import cvxpy as cp
+import highspy
+import numpy as np
 
 from .errors import SolverStopped
 
@@ -30,7 +34,13 @@ class Outcome:
     bound: float
 
 
-def solve(problem: cp.Problem, *, time_limit: float, absolute_gap: float) -> Outcome:
+def solve(
+    problem: cp.Problem,
+    *,
+    time_limit: float,
+    absolute_gap: float,
+    start: Mapping[cp.Variable, np.ndarray] | None = None,
+) -> Outcome:
     """Minimizes a linear problem, mixed-integer or not.
 
     Arguments:
@@ -38,6 +48,7 @@ def solve(problem: cp.Problem, *, time_limit: float, absolute_gap: float) -> Out
         time_limit: in seconds.
         absolute_gap: stop where the objective is within this of its bound. A linear problem
             without integers is solved to the end.
+        start: values of all variables, where a feasible point is known; HiGHS ignores what is not.
 
     Raises:
         SolverStopped: HiGHS failed for another reason than the time limit.
@@ -52,7 +63,7 @@ def solve(problem: cp.Problem, *, time_limit: float, absolute_gap: float) -> Out
         with warnings.catch_warnings():
             # "Solution may be inaccurate": the caller replays whatever comes back.
             warnings.simplefilter("ignore", UserWarning)
-            problem.solve(solver=cp.HIGHS, warm_start=False, **options)
+            _run(problem, options, start)
     except cp.SolverError as error:
         raise SolverStopped(f"HiGHS failed: {error}") from error
     except ValueError as error:
@@ -69,3 +80,27 @@ def solve(problem: cp.Problem, *, time_limit: float, absolute_gap: float) -> Out
         infeasible=False,
         bound=info.mip_dual_bound if problem.is_mixed_integer() else objective,
     )
+
+
+def _run(
+    problem: cp.Problem, options: dict[str, Any], start: Mapping[cp.Variable, np.ndarray] | None
+) -> None:
+    """`Problem.solve`, from a start."""
+    data, chain, inverse = problem.get_problem_data(cp.HIGHS)
+    cache = None
+    if start is not None:
+        cache = {cp.HIGHS: (None, None, _as_results(data, start))}
+    results = chain.solver.solve_via_data(data, start is not None, False, options, cache)
+    problem.unpack_results(results, chain, inverse)
+
+
+def _as_results(data: dict[str, Any], start: Mapping[cp.Variable, np.ndarray]) -> dict[str, Any]:
+    """A start as CVXPY keeps the results of an earlier solve."""
+    point = np.zeros(data["c"].size)
+    columns = data["param_prob"].var_id_to_col
+    for variable, value in start.items():
+        first = columns[variable.id]
+        point[first : first + variable.size] = value
+    solution = highspy.HighsSolution()
+    solution.col_value = point.tolist()
+    return {"model_status": "kOptimal", "solution": solution}

@@ -31,6 +31,26 @@ class Value:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run an op. Whatever the way, it writes the same values.
+
+    Attributes:
+        inputs, seconds, flops, workspace_bytes: as those of `Op`.
+        overwrites: values of `inputs` in whose memory the outputs are written: they are gone
+            once the op has run. Their bytes are taken off `workspace_bytes`.
+        only_again: whether this way is open only where the op has run before (a batch norm whose
+            statistics are known, say).
+    """
+
+    inputs: tuple[int, ...]
+    seconds: float
+    flops: int = 0
+    workspace_bytes: int = 0
+    overwrites: tuple[int, ...] = ()
+    only_again: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Op:
     """Equations that run together.
 
@@ -43,6 +63,9 @@ class Op:
         workspace_bytes: bytes that it needs only while it runs, beside its inputs and outputs.
             Negative where an output is written over an input that nothing reads later.
         recomputable: False for an op that must run exactly once (an effect, an impure generator).
+        variants: further ways to run it. A planner that knows of none uses the op's own figures.
+        optional: True for an op that need not run at all (it packs a mask that only one variant of
+            a backward op reads, say).
     """
 
     name: str
@@ -52,6 +75,16 @@ class Op:
     flops: int = 0
     workspace_bytes: int = 0
     recomputable: bool = True
+    variants: tuple[Variant, ...] = ()
+    optional: bool = False
+
+    @property
+    def ways(self) -> tuple[Variant, ...]:
+        """All ways to run it; the first has the op's own figures."""
+        return (
+            Variant(self.inputs, self.seconds, self.flops, self.workspace_bytes),
+            *self.variants,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,7 +184,8 @@ class Graph:
             i
             for s, stage in enumerate(self.stages)
             for op in stage.forward + stage.backward
-            for i in op.inputs
+            for way in op.ways
+            for i in way.inputs
             if self.forward_writer.get(i, (s,))[0] != s
         )
 
@@ -174,8 +208,20 @@ class Graph:
 
     @ft.cached_property
     def seconds(self) -> float:
-        """Run time of the step when nothing is recomputed."""
-        return sum(op.seconds for stage in self.stages for op in stage.forward + stage.backward)
+        """Run time of the step when nothing is recomputed and every op runs in its first way."""
+        return sum(op.seconds for op in self.ops if not op.optional)
+
+    @ft.cached_property
+    def least_seconds(self) -> float:
+        """Run time when nothing is recomputed and every op runs in its fastest way.
+
+        No schedule takes less: each of these ops runs at least once.
+        """
+        return sum(
+            min(way.seconds for way in op.ways if not way.only_again)
+            for op in self.ops
+            if not op.optional
+        )
 
 
 def _check_values(graph: Graph) -> None:
@@ -194,23 +240,30 @@ def _check_dataflow(graph: Graph) -> None:
             raise ValueError(f"Stage `{stage.name}` has a negative `alone_bytes`.")
     written: set[int] = set()
     for op in graph.ops:
-        if not (op.seconds >= 0 and op.flops >= 0):
-            raise ValueError(f"Op `{op.name}` has a negative time or FLOP count.")
-        if op.workspace_bytes < -sum(graph.values[i].nbytes for i in op.outputs):
-            raise ValueError(f"Op `{op.name}` writes more over its inputs than it writes.")
-        for i in op.inputs:
-            if i not in written:
-                raise ValueError(f"Op `{op.name}` reads value {i}, which no earlier op writes.")
+        for way in op.ways:
+            _check_way(graph, op, way, written)
         for i in op.outputs:
             if not 0 <= i < len(graph.values) or i in written:
                 raise ValueError(f"Op `{op.name}` writes value {i}: unknown or written before.")
             written.add(i)
 
 
+def _check_way(graph: Graph, op: Op, way: Variant, written: set[int]) -> None:
+    if not (way.seconds >= 0 and way.flops >= 0):
+        raise ValueError(f"Op `{op.name}` has a negative time or FLOP count.")
+    if way.workspace_bytes < -sum(graph.values[i].nbytes for i in op.outputs):
+        raise ValueError(f"Op `{op.name}` writes more over its inputs than it writes.")
+    for i in way.inputs:
+        if i not in written:
+            raise ValueError(f"Op `{op.name}` reads value {i}, which no earlier op writes.")
+    if not set(way.overwrites) <= set(way.inputs):
+        raise ValueError(f"Op `{op.name}` writes over what it does not read.")
+
+
 def _check_backward(graph: Graph) -> None:
     for s, stage in enumerate(graph.stages):
         for op in stage.backward:
-            for i in op.inputs:
+            for i in {i for way in op.ways for i in way.inputs}:
                 home = graph.forward_writer.get(i, (s,))[0]
                 if home > s:
                     raise ValueError(

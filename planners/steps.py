@@ -25,9 +25,11 @@ class Execute:
 
     Attributes:
         op: its position in `Graph.ops`.
+        way: the position in its `ways`.
     """
 
     op: int
+    way: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
     """
     live: set[int] = set()
     nbytes, during = 0, []
-    times: collections.Counter[int] = collections.Counter()
+    times: collections.Counter[Execute] = collections.Counter()
+    before: set[int] = set()  # ops that have run
     for step in steps:
         if isinstance(step, Free):
             _require(step.value in live, graph, step.value, "is freed, but not in memory")
@@ -96,22 +99,33 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
             nbytes -= graph.values[step.value].nbytes
             continue
         op = graph.ops[step.op]
-        for i in op.inputs:
+        way = op.ways[step.way]
+        if way.only_again and step.op not in before:
+            raise InvalidPlan(f"Op `{op.name}` runs first in a way that is open only later.")
+        for i in way.inputs:
             _require(i in live, graph, i, f"is read by op `{op.name}`, but not in memory")
         for i in op.outputs:
             _require(i not in live, graph, i, f"is written by `{op.name}`, but still in memory")
-            live.add(i)
-            nbytes += graph.values[i].nbytes
-        during.append(nbytes + op.workspace_bytes)
-        times[step.op] += 1
-    _check_times(graph, times)
-    ran = [(graph.ops[o], n) for o, n in sorted(times.items())]
+        live |= set(op.outputs)
+        nbytes += sum(graph.values[i].nbytes for i in op.outputs)
+        during.append(nbytes + way.workspace_bytes)
+        live -= set(way.overwrites)
+        nbytes -= sum(graph.values[i].nbytes for i in way.overwrites)
+        before.add(step.op)
+        times[step] += 1
+    _check_times(graph, collections.Counter(run.op for run in times.elements()))
+    # In the order of ops, so that the same runs sum to the same seconds in whatever order.
+    ran = [(graph.ops[run.op].ways[run.way], times[run]) for run in sorted(times, key=_number)]
     return Cost(
         max(during, default=0),
-        sum(op.seconds * n for op, n in ran),
-        sum(op.flops * n for op, n in ran),
+        sum(way.seconds * n for way, n in ran),
+        sum(way.flops * n for way, n in ran),
         tuple(during),
     )
+
+
+def _number(run: Execute) -> tuple[int, int]:
+    return run.op, run.way
 
 
 def _require(holds: bool, graph: Graph, value: int, what: str) -> None:
@@ -122,7 +136,7 @@ def _require(holds: bool, graph: Graph, value: int, what: str) -> None:
 def _check_times(graph: Graph, times: Mapping[int, int]) -> None:
     for o, op in enumerate(graph.ops):
         count = times.get(o, 0)
-        if not count or (count > 1 and not graph.may_rerun(o)):
+        if count < (not op.optional) or (count > 1 and not graph.may_rerun(o)):
             raise InvalidPlan(f"Op {o} (`{op.name}`) runs {count} times; need once.")
 
 
@@ -132,7 +146,7 @@ def certified_steps(
     """A schedule whose figures come from `cost_of`."""
     steps = tuple(steps)
     cost = cost_of(graph, steps)
-    bound = min(max(bound_seconds, graph.seconds), cost.seconds)
+    bound = min(max(bound_seconds, graph.least_seconds), cost.seconds)
     return Schedule(steps, cost.peak_bytes, cost.seconds, cost.flops, bound, planner)
 
 
@@ -144,29 +158,33 @@ def steps_of(graph: Graph, plan: Plan | Sequence[Region]) -> tuple[Step, ...]:
     """
     regions = plan.regions if isinstance(plan, Plan) else tuple(plan)
     number = graph.op_numbers
-    order = [number[run.phase, run.stage, run.op] for run in runs(graph, regions)]
-    return with_frees(graph, order)
+    return with_frees(graph, (number[run.phase, run.stage, run.op] for run in runs(graph, regions)))
 
 
-def with_frees(graph: Graph, order: Sequence[int]) -> tuple[Step, ...]:
+def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]:
     """Steps that run ops in an order, each value freed after its last read before it is rewritten.
 
-    An op whose outputs are in memory already is run all the same; they are freed before it.
+    A number stands for the op's first way. An op whose outputs are in memory already is run all
+    the same; they are freed before it.
     """
+    order = [Execute(run) if isinstance(run, int) else run for run in order]
     last: dict[int, int] = {}  # value -> the last position that writes or reads its instance
     ends: dict[int, list[int]] = collections.defaultdict(list)  # position -> values to free
-    for k, o in enumerate(order):
-        for i in graph.ops[o].inputs:
-            last[i] = k
-        for i in graph.ops[o].outputs:
+    for k, run in enumerate(order):
+        op = graph.ops[run.op]
+        way = op.ways[run.way]
+        last.update(dict.fromkeys(way.inputs, k))
+        for i in op.outputs:
             if i in last:
                 ends[last[i]].append(i)
             last[i] = k
+        for i in way.overwrites:
+            last.pop(i, None)
     for i, k in last.items():
         ends[k].append(i)
     found: list[Step] = []
-    for k, o in enumerate(order):
-        found.append(Execute(o))
+    for k, run in enumerate(order):
+        found.append(run)
         found += [Free(i) for i in ends[k]]
     return tuple(found)
 
@@ -175,21 +193,29 @@ def steps_to_json(graph: Graph, schedule: Schedule) -> dict[str, Any]:
     """All that is needed to check a schedule, as plain data for `json.dumps`.
 
     Returns:
-        `values` by name with their bytes, `ops` with what they read and write by position in
-        `values`, `steps` as `{"run": op}` or `{"free": value}`, and the figures to find.
+        `values` by name with their bytes, `ops` with their ways and what they read and write by
+        position in `values`, `steps` as `{"run": op, "way": way}` or `{"free": value}`, and the
+        figures to find.
     """
     figures = dataclasses.asdict(schedule)
     figures["steps"] = [
-        {"run": s.op} if isinstance(s, Execute) else {"free": s.value} for s in schedule.steps
+        {"run": s.op, "way": s.way} if isinstance(s, Execute) else {"free": s.value}
+        for s in schedule.steps
     ]
     ops = [
         {
             "name": op.name,
-            "reads": list(op.inputs),
             "writes": list(op.outputs),
-            "seconds": op.seconds,
-            "flops": op.flops,
-            "workspace_bytes": op.workspace_bytes,
+            "ways": [
+                {
+                    "reads": list(way.inputs),
+                    "overwrites": list(way.overwrites),
+                    "seconds": way.seconds,
+                    "flops": way.flops,
+                    "workspace_bytes": way.workspace_bytes,
+                }
+                for way in op.ways
+            ],
         }
         for op in graph.ops
     ]

@@ -36,8 +36,10 @@ def checked_by_hand(data):
             live -= data["values"][step["free"]]["nbytes"]
             continue
         op = data["ops"][step["run"]]
+        way = op["ways"][step["way"]]
         live += sum(data["values"][i]["nbytes"] for i in op["writes"])
-        peak, seconds = max(peak, live + op["workspace_bytes"]), seconds + op["seconds"]
+        peak, seconds = max(peak, live + way["workspace_bytes"]), seconds + way["seconds"]
+        live -= sum(data["values"][i]["nbytes"] for i in way["overwrites"])
     return peak, seconds
 
 
