@@ -1,12 +1,11 @@
 """Published planning problems as graphs: files of numbers, one problem each.
 
-Read so far, each by the name that the file gives itself:
+Read so far: the runs of Checkmate in the schedule zoo of MONeT (Shah et al., ICLR 2021), whose
+files end in `_checkmate_normal.json`. Their seconds are in units of ten microseconds, as in the
+published objectives, and a tensor's bytes are whole kibibytes.
 
-- `..._checkmate_normal`: the runs of Checkmate in the schedule zoo of MONeT (Shah et al., ICLR
-  2021). Their seconds are in units of ten microseconds, as in the published objectives, and a
-  tensor's bytes are whole kibibytes.
-- `moccasin_...`: the graphs of Moccasin (Bartan et al., ICML 2023), random ones and Checkmate's,
-  in units of their own.
+Also the graphs of Moccasin (Bartan et al., ICML 2023), random ones and Checkmate's, whose files
+begin with `moccasin_`, in units of their own.
 """
 
 import collections
@@ -77,17 +76,10 @@ def read_instance(path: Path | str) -> Instance:
         ValueError: the file holds no problem of a kind that is known here.
     """
     data = json.loads(Path(path).read_text())
-    name = str(data.get("name", "")) if isinstance(data, dict) else ""
-    if name.endswith("_checkmate_normal"):
-        return _read_checkmate(data)
-    if name.startswith("moccasin_"):
+    if str(data.get("name", "")).startswith("moccasin_"):
         return _read_moccasin(data)
-    raise ValueError(
-        f"{path} is no Checkmate run of MONeT's zoo and no graph of Moccasin: {name!r}."
-    )
-
-
-def _read_checkmate(data: Mapping[str, Any]) -> Instance:
+    if not str(data.get("name", "")).endswith("_checkmate_normal"):
+        raise ValueError(f"{path} is no Checkmate run of MONeT's zoo: {data.get('name')!r}.")
     nodes = data["nodes"]
     fixed_kib = round(nodes[-1]["fixed_bytes"] / KIB)
     cells = (_cell(row, fixed_kib) for row in data["published"])

@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_a_row(folder):
     *rows, last = rows_of("--instances", folder)
     assert len(rows) == len(ROWS)
     assert (last["status"], last["purpose"]) == ("error", "read")
-    assert last["instance"].endswith("b.json") and "no Checkmate run" in last["message"]
+    assert last["instance"].endswith("b.json") and "'other'" in last["message"]
 
 
 def test_time_limits_and_a_sweep(folder):

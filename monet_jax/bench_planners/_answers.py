@@ -74,14 +74,14 @@ def row_of(answer: Answer, budget_bytes: int, cell: Cell | None = None, /, **mor
 
 
 def _published(answer: Answer, cell: Cell) -> dict[str, object]:
-    solved = "unknown" if cell.doubts else "infeasible"
+    otherwise = "infeasible" if cell.is_infeasible else "unknown"
     ratio = None
     if answer.status == "ok" and answer.objective is not None and cell.seconds:
         ratio = answer.objective / cell.seconds
     return {
         "budget": cell.budget,
         "rival": cell.rival,
-        "published": solved if cell.seconds is None else "solved",
+        "published": otherwise if cell.seconds is None else "solved",
         "published_objective": cell.seconds,
         "published_bound": cell.bound,
         "published_root": cell.root_bound,

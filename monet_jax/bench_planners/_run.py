@@ -128,7 +128,7 @@ def run_bench(request: Request, out: Path | None, console: Console) -> Results:
 def _file_rows(path: Path, request: Request) -> Iterator[Row]:
     try:
         instance = read_instance(path)
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         message = f"{type(error).__name__}: {error}"
         yield Row(instance=str(path), planner="", purpose="read", status="error", message=message)
         return
