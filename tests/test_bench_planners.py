@@ -284,7 +284,8 @@ INFEASIBLE = {"published": "infeasible", "published_objective": None, "published
         ("2. Checkmate: published inf", {"status": "infeasible", **NONE, **INFEASIBLE}, INFEASIBLE),
         ("5. bounds", {"bound": 48.0}, {"bound": 47.9}),
         ("5. bounds", {"published_root": None}, {"status": "infeasible", **NONE}),
-        ("5. the median", {"gap": 0.03}, {"gap": 0.031}),
+        ("5. the median", {"gap": 0.02}, {"gap": 0.021}),
+        ("5. the median", {"gap": 0.02}, {"status": "stopped", **NONE}),
     ],
 )
 def test_a_claim_holds_up_to_its_limit_and_no_further(title, good, bad):

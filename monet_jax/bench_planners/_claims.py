@@ -130,7 +130,8 @@ def _objectives(goal: Goal, rows: Sequence[Row], left_out: int) -> Claim:
     figure += f"{unanswered} without an answer" if unanswered else f"worst ratio {worst:.4f}"
     figure += f"; {left_out} not clean, left out" if left_out else ""
     holds = len(worse) <= allowed and worst <= goal.worst
-    return Claim(title, figure, holds, tuple(f"{r.name} ({ratios[r]:.4f})" for r in worse))
+    ratio = {r: "no answer" if r.ratio is None else f"{r.ratio:.4f}" for r in worse}
+    return Claim(title, figure, holds, tuple(f"{r.name} ({ratio[r]})" for r in worse))
 
 
 def _seconds(goal: Goal, rows: Sequence[Row]) -> Claim:
@@ -170,8 +171,11 @@ def _median_gap(rows: Sequence[Row]) -> Claim:
     if not solved:
         return Claim(title, "", None)
     gaps = [math.inf if r.gap is None else r.gap for r in solved]
-    median = statistics.median(gaps)
-    figure = f"{median:.2%} of {len(gaps)} clean cells, largest {max(gaps):.2%}"
+    unanswered = sum(map(math.isinf, gaps))
+    median = statistics.median_high(gaps)  # of an even number, the worse of the two
+    figure = "none" if math.isinf(median) else f"{median:.2%}"
+    figure += f" of {len(gaps)} clean cells, "
+    figure += f"{unanswered} without an answer" if unanswered else f"largest {max(gaps):.2%}"
     return Claim(title, figure, median <= MEDIAN_GAP)
 
 

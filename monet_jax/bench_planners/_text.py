@@ -86,7 +86,7 @@ def _claims_text(claims: Sequence[Claim]) -> str:
 
 
 def _against(claims: Sequence[Claim]) -> list[str]:
-    return [f"against {c.title!r}: {name}" for c in claims for name in c.against]
+    return [f"against {c.title!r}: {'; '.join(c.against)}" for c in claims if c.against]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -124,6 +124,6 @@ def _remarks(row: Row) -> list[str]:
         found.append(f"limit {row.time_limit:g} s")
     if row.status == row.published == "infeasible":
         found.append("agrees")
-    elif row.status != "ok":
+    elif row.status in ("refused", "error"):  # of the others, the status says it
         found.append(row.message)
     return found
