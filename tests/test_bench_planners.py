@@ -346,7 +346,8 @@ def test_late_answers_and_refused_plans_under_a_limit_are_seen():
         return [c.holds for c in check_claims([row]) if c.title.startswith("8.")]
 
     assert under() == [True, True]
-    assert under(status="stopped", **NONE) == [True, True]
+    assert under(status="stopped", **NONE) == [None, True]  # no plan to accept
+    assert under(status="error", **NONE) == [False, True]
     assert under(planning_seconds=2.1) == [True, False]
     assert under(status="refused") == [False, True]
     assert under(purpose="published") == [None, None]
