@@ -87,6 +87,7 @@ def _run(
 ) -> None:
     """`Problem.solve`, from a start."""
     data, chain, inverse = problem.get_problem_data(cp.HIGHS)
+    assert chain is not None  # but for an interface that CVXPY has retired
     cache = None
     if start is not None:
         cache = {cp.HIGHS: (None, None, _as_results(data, start))}

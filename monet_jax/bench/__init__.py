@@ -15,7 +15,7 @@ the same compiler, the same FLOP counter and the same roofline.
 Needs the extra `flax`.
 """
 
-from ._claims import Claim as Claim
+from ..report.claims import Claim as Claim
 from ._claims import check_claims as check_claims
 from ._rows import Results as Results
 from ._rows import Row as Row

@@ -1,10 +1,10 @@
 """What do the rows have to show, and do they?"""
 
 import collections
-import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 
+from ..report.claims import Claim
 from ._cells import FREE
 from ._rows import Row
 
@@ -18,23 +18,6 @@ POOR_USE = 0.75
 PREDICTION_ERROR = {"cpu": 0.05, "gpu": 0.05, "tpu": 0.10}
 #: Largest share of plain's temporaries at plain's FLOPs, where one is promised.
 FREE_SHARES = {("gpt2", "gpu:h100"): 2 / 3, ("resnet50", "gpu:h100"): 0.85}
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A claim and what the rows say of it.
-
-    Attributes:
-      title: what is claimed.
-      figure: what was found.
-      holds: whether it is as claimed; None where no row says.
-      against: cells that speak against it.
-    """
-
-    title: str
-    figure: str
-    holds: bool | None
-    against: tuple[str, ...] = ()
 
 
 def check_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:

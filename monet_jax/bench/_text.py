@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._budget import format_bytes
+from ..report.claims import Claim
 from ..report.text import plain_table, render
-from ._claims import Claim, check_claims
+from ._claims import check_claims
 from ._rows import Results, Row
 
 _COLUMNS = (
