@@ -40,6 +40,7 @@ def solve(
     time_limit: float,
     absolute_gap: float,
     start: Mapping[cp.Variable, np.ndarray] | None = None,
+    enough: float | None = None,
 ) -> Outcome:
     """Minimizes a linear problem, mixed-integer or not.
 
@@ -49,6 +50,7 @@ def solve(
         absolute_gap: stop where the objective is within this of its bound. A linear problem
             without integers is solved to the end.
         start: values of all variables, where a feasible point is known; HiGHS ignores what is not.
+        enough: an objective at which to stop.
 
     Raises:
         SolverStopped: HiGHS failed for another reason than the time limit.
@@ -59,6 +61,8 @@ def solve(
         "mip_rel_gap": 0.0,
         "threads": 1,
     }
+    if enough is not None:
+        options["objective_target"] = enough
     try:
         with warnings.catch_warnings():
             # "Solution may be inaccurate": the caller replays whatever comes back.
@@ -100,6 +104,8 @@ def _as_results(data: dict[str, Any], start: Mapping[cp.Variable, np.ndarray]) -
     point = np.zeros(data["c"].size)
     columns = data["param_prob"].var_id_to_col
     for variable, value in start.items():
+        if variable.id not in columns:  # no constraint and no objective looks at it
+            continue
         first = columns[variable.id]
         point[first : first + variable.size] = value
     solution = highspy.HighsSolution()

@@ -1,35 +1,59 @@
-"""Retention and recomputation op by op, on a grid of backward events: one integer program.
+"""Retention and recomputation op by op: integer programs on grids of backward events, from coarse
+to fine.
 
 A forward value is read at a few places of the backward pass; in each gap between two of them it is
 either held in memory or computed again. Checkmate asks that of every value before every op; here,
 the backward ops are grouped into *events*, and only before an event may forward ops run again. That
-is a row of memory for each event, and a short one for each op that may run again before it, where
-MONeT's and Checkmate's programs have one for each pair of ops.
+is a row of memory for each backward op, and a short one for each op that may run again before an
+event, where MONeT's and Checkmate's programs have one for each pair of ops.
 
-Known limits: nothing runs again during the forward pass, and `bound_seconds` is about this space.
+A coarse grid whose recomputation does not reach far is solved in seconds and is already within a
+percent or two of the best; its schedule is where the search on the next, finer grid starts. The
+space of each grid, its variables and its constraints are in `gap_program`.
+
+Known limit: nothing runs again during the forward pass.
 """
 
 import dataclasses
 import itertools as it
+import time
 
-from ._highs import solve
+from ._highs import Outcome, solve
 from .errors import InfeasibleBudget, SolverStopped
 from .gap_program import GapProgram
 from .graph import Graph
-from .steps import Schedule, certified_steps, with_frees
+from .steps import Schedule, at_peak, certified_steps, runs_of, with_frees
+
+#: Graphs with fewer backward ops are planned on the full grid at once.
+_SMALL = 24
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grid:
+    """A space of schedules.
+
+    Attributes:
+        events: groups of backward ops, at most; None makes each op an event of its own.
+        reach: how many ops before the one that wrote what an event reads may run again before it;
+            None for all.
+    """
+
+    events: int | None = None
+    reach: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """The planner: the fastest schedule of its space within a budget.
+    """The planner: the fastest schedule that its grids show within a budget.
 
     Attributes:
-        events: groups of backward ops, at most; None makes each op an event of its own.
-        time_limit: in seconds.
+        grids: in the order in which they are searched, each from the best schedule so far. None
+            chooses them by the number of ops; `(Grid(),)` is the whole space.
+        time_limit: in seconds, shared evenly by the grids. Building a program is not interrupted.
         gap: stop within this share of the step's seconds of the proven bound.
     """
 
-    events: int | None = None
+    grids: tuple[Grid, ...] | None = None
     time_limit: float = 60.0
     gap: float = 1e-4
 
@@ -37,38 +61,119 @@ class Gap:
         """Plans a step.
 
         Raises:
-            InfeasibleBudget: no schedule of the space fits.
+            InfeasibleBudget: no schedule of the last grid's space fits. `minimum_bytes` is the
+                least peak that was found there, by replay.
             SolverStopped: `time_limit` passed without a schedule, or HiGHS failed.
         """
-        program = GapProgram(graph, _groups(graph, self.events), budget_bytes)
-        if program.is_hopeless:
-            raise self._infeasible(budget_bytes)
-        bound = program.constant + program.unit * self._solved(program, budget_bytes)
-        steps = with_frees(graph, program.order())
-        return certified_steps(graph, steps, bound_seconds=bound, planner="Gap")
-
-    def _solved(self, program: GapProgram, budget_bytes: int) -> float:
-        """Solves the program; the bound on its objective."""
-        if not program.width:  # the backward pass reads nothing of the forward
-            return 0.0
-        outcome = solve(program.problem, time_limit=self.time_limit, absolute_gap=self.gap)
-        if outcome.infeasible:
-            raise self._infeasible(budget_bytes)
-        if not outcome.found:
-            raise SolverStopped(
-                f"HiGHS found no schedule within {budget_bytes:,} bytes in {self.time_limit:g} s. "
-                "Raise `time_limit` or the budget, or take fewer `events`."
-            )
-        return outcome.bound
-
-    def _infeasible(self, budget_bytes: int) -> InfeasibleBudget:
-        message = f"No schedule with {self.events or 'all'} events fits in {budget_bytes:,} bytes."
-        return InfeasibleBudget(message, minimum_bytes=budget_bytes + 1)
+        search = _Search(self, graph, budget_bytes)
+        return search.run(_grids(graph) if self.grids is None else self.grids)
 
 
-def _groups(graph: Graph, events: int | None) -> list[range]:
-    """Positions in `Graph.ops` of the backward ops of each event."""
-    first, count = graph.forward_count, len(graph.ops) - graph.forward_count
-    number = min(events or count, count)
-    ends = [first + round(count * n / number) for n in range(number + 1)] if number else []
-    return [range(a, b) for a, b in it.pairwise(ends) if b > a]
+def _grids(graph: Graph) -> tuple[Grid, ...]:
+    """From a sixteenth of the backward ops to all of them."""
+    forward, backward = graph.forward_count, len(graph.ops) - graph.forward_count
+    if backward <= _SMALL:
+        return (Grid(),)
+    events = sorted({max(8, backward // part) for part in (16, 8, 4, 2, 1)})
+    return tuple(Grid(n, max(16, forward // 14) + 4 * k) for k, n in enumerate(events))
+
+
+class _Search:
+    """One graph and budget."""
+
+    def __init__(self, planner: Gap, graph: Graph, budget_bytes: int):
+        self.planner, self.graph, self.budget_bytes = planner, graph, budget_bytes
+        self.deadline = time.monotonic() + planner.time_limit
+        self.best: Schedule | None = None
+        self.bound = graph.least_seconds
+
+    def run(self, grids: tuple[Grid, ...]) -> Schedule:
+        """The best schedule on any of the grids."""
+        is_infeasible = False
+        for n, grid in enumerate(grids):
+            if n and self.left <= 0:
+                break
+            outcome = self._try(grid, self.left / (len(grids) - n))
+            is_infeasible = outcome.infeasible and n == len(grids) - 1
+            if not (outcome.found or outcome.infeasible):
+                # Any schedule that fits is a start for the next grid, and better than none.
+                self._keep(self._smaller(grid, self.left / 3))
+        if self.best is not None:
+            return self.best
+        if is_infeasible:
+            raise self._infeasible(self._smaller(grids[-1], self.left))
+        raise SolverStopped(
+            f"HiGHS found no schedule within {self.budget_bytes:,} bytes in "
+            f"{self.planner.time_limit:g} s. Raise `time_limit` or the budget."
+        )
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return self.deadline - time.monotonic()
+
+    def _try(self, grid: Grid, seconds: float) -> Outcome:
+        """Looks for a better schedule on one grid."""
+        end = time.monotonic() + seconds
+        budget = self.budget_bytes
+        while True:
+            program = GapProgram(self.graph, self._groups(grid), budget, grid.reach)
+            if program.is_hopeless:
+                return Outcome(found=False, infeasible=True, bound=float("inf"))
+            start = None if self.best is None else program.start(runs_of(self.best))
+            left = end - time.monotonic()
+            gap = self.planner.gap
+            outcome = solve(program.problem, time_limit=left, absolute_gap=gap, start=start)
+            if not outcome.found:
+                return outcome
+            schedule = self._scheduled(program)
+            if self._keep(schedule):
+                return outcome
+            # HiGHS allows itself a millionth of a row; a byte too much is too much.
+            budget -= schedule.peak_bytes - self.budget_bytes
+
+    def _scheduled(self, program: GapProgram) -> Schedule:
+        steps = with_frees(self.graph, program.order())
+        return certified_steps(self.graph, steps, bound_seconds=self.bound, planner="Gap")
+
+    def _keep(self, schedule: Schedule) -> bool:
+        """Whether a schedule fits; if so, it is the best one unless there is a better."""
+        if schedule.peak_bytes > self.budget_bytes:
+            return False
+        if self.best is None or schedule.seconds < self.best.seconds:
+            self.best = schedule
+        return True
+
+    def _groups(self, grid: Grid) -> list[range]:
+        """Positions in `Graph.ops` of the backward ops of each event."""
+        first = self.graph.forward_count
+        count = len(self.graph.ops) - first
+        number = min(grid.events or count, count)
+        ends = [first + round(count * n / number) for n in range(number + 1)] if number else []
+        return [range(a, b) for a, b in it.pairwise(ends) if b > a]
+
+    def _smaller(self, grid: Grid, seconds: float) -> Schedule:
+        """The schedule of least peak that is found on a grid, or any that fits the budget."""
+        groups = self._groups(grid)
+        program = GapProgram(self.graph, groups, self.budget_bytes, grid.reach, of_peak=True)
+        start = program.start(program.plain_order())
+        solve(
+            program.problem,
+            time_limit=max(seconds, 0.0),
+            absolute_gap=self.planner.gap,
+            start=start,
+            enough=1.0 - self.planner.gap,
+        )
+        return self._scheduled(program)
+
+    def _infeasible(self, least: Schedule) -> InfeasibleBudget:
+        """With what sets the least peak that is known."""
+        op, values = at_peak(self.graph, least.steps)
+        names = tuple(self.graph.values[i].name for i in values)
+        return InfeasibleBudget(
+            f"No schedule was found within {self.budget_bytes:,} bytes; the smallest takes "
+            f"{least.peak_bytes:,}, in memory while op `{self.graph.ops[op].name}` runs: "
+            f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}.",
+            minimum_bytes=least.peak_bytes,
+            peak_values=names,
+        )

@@ -26,6 +26,7 @@ that writes over a forward value is open to the last forward op that reads it.
 
 import bisect
 import collections
+import functools
 import itertools as it
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -39,6 +40,9 @@ from .steps import Execute
 
 _Row = dict[int, float]
 
+#: A share of the budget that is no difference.
+_TOLERANCE = 1e-9
+
 
 class GapProgram:
     """The program; one vector `x` holds all variables, kind by kind and event by event.
@@ -47,10 +51,16 @@ class GapProgram:
         groups: positions in `Graph.ops` of the backward ops of each event.
         reach: how many ops before the one that wrote what an event reads may run again before the
             event; None for all.
+        of_peak: whether to minimize the peak, as a share of the budget, instead of the seconds.
     """
 
     def __init__(
-        self, graph: Graph, groups: list[range], budget_bytes: int, reach: int | None = None
+        self,
+        graph: Graph,
+        groups: list[range],
+        budget_bytes: int,
+        reach: int | None = None,
+        of_peak: bool = False,
     ):
         self.graph, self.groups = graph, groups
         self.reach = len(graph.ops) if reach is None else reach
@@ -70,17 +80,23 @@ class GapProgram:
         self._number_variables()
         self.is_hopeless = False  # whether what no decision changes is too much by itself
         self.x = cp.Variable(self.width, boolean=True)
-        cost = np.zeros(self.width)
-        for (o, w), column in self.first.items():
-            cost[column] = graph.ops[o].ways[w].seconds / self.unit
-        for (o, w, _), column in self.run.items():
-            cost[column] = self.forward[o].ways[w].seconds / self.unit
-        self.constant = sum(  # ops that run as they do in any schedule
+        self.level = cp.Variable(max(sum(map(len, self.again)), 1))
+        self.peak = cp.Variable() if of_peak else None
+        # Ops that run as they do in any schedule.
+        self.constant = sum(
             op.ways[self.ways_first[o][0]].seconds
             for o, op in enumerate(graph.ops)
             if not self._is_chosen(o)
         )
-        self.problem = cp.Problem(cp.Minimize(cost @ self.x), list(self._constraints()))
+        objective = self._cost() @ self.x if self.peak is None else self.peak
+        self.problem = cp.Problem(cp.Minimize(objective), list(self._constraints()))
+
+    def _cost(self) -> np.ndarray:
+        """Seconds of every variable."""
+        cost = np.zeros(self.width)
+        for (o, w, *_), column in (*self.first.items(), *self.run.items()):
+            cost[column] = self.graph.ops[o].ways[w].seconds / self.unit
+        return cost
 
     def _open_ways(self, o: int, again: bool) -> list[int]:
         """Ways in which an op may run, less those that another is better than in all respects."""
@@ -282,22 +298,29 @@ class GapProgram:
         before, it takes a handful of coefficients where its sum takes one for each value.
         """
         gradients = self._gradient_bytes()
-        steps, changes, runs, fixed = [], [], [], []
+        steps, runs, fixed = [], [], []
         for k, group in enumerate(self.groups):
-            before: _Row = {}
             for o in self.again[k]:
-                n, present = len(steps), self._present(o, k)
+                n = len(steps)
                 is_first = o == self.again[k][0]
                 steps.append({n: 1.0} if is_first else {n: 1.0, n - 1: -1.0})
-                changes.append(_difference(present, before))
                 runs.append({self.run[o, w, k]: self._own_bytes(o, w) for w in self.ways_again[o]})
                 fixed.append(gradients[group[0]][0])
-                before = present
-        self.level = cp.Variable(max(len(steps), 1))
-        self._changes = matrix(changes, self.width)
         if steps:
             yield matrix(steps, len(steps)) @ self.level == self._changes @ self.x
-            yield self.level + matrix(runs, self.width) @ self.x <= 1.0 - np.array(fixed)
+            yield self.level + matrix(runs, self.width) @ self.x <= self._room(fixed)
+
+    @functools.cached_property
+    def _changes(self) -> Any:
+        """By how much what is in memory changes from one op that may run again to the next."""
+        rows = []
+        for k, again in enumerate(self.again):
+            before: _Row = {}
+            for o in again:
+                present = self._present(o, k)
+                rows.append(_difference(present, before))
+                before = present
+        return matrix(rows, self.width)
 
     def _present(self, o: int, k: int) -> _Row:
         """What is in memory when op `o` is reached before event `k`, its own outputs apart."""
@@ -356,9 +379,15 @@ class GapProgram:
     def _within(self, rows: list[_Row], fixed: list[float]) -> Iterator[Any]:
         """One family of constraints: each row and what it adds to keep the budget."""
         if rows:
-            room = 1.0 - np.array(fixed)
-            self.is_hopeless = self.is_hopeless or bool((room < 0).any())
-            yield matrix(rows, self.width) @ self.x <= room
+            yield matrix(rows, self.width) @ self.x <= self._room(fixed)
+
+    def _room(self, fixed: list[float]) -> Any:
+        """What is left for what decisions change."""
+        if self.peak is not None:
+            return self.peak - np.array(fixed)
+        room = 1.0 - np.array(fixed)
+        self.is_hopeless = self.is_hopeless or bool((room < -_TOLERANCE).any())
+        return room
 
     def start(self, order: Sequence[Execute]) -> dict[cp.Variable, np.ndarray]:
         """The variables at a schedule that runs ops in an order.
@@ -387,10 +416,22 @@ class GapProgram:
                 if written < begins[k] <= read:
                     x[self.hold[i, k]], x[self.passed[i, k]] = 1.0, 0.0
         level, changes = [], self._changes @ x
-        for again in self.again:
+        for again in filter(None, self.again):
             change, changes = np.split(changes, [len(again)])
             level.append(change.cumsum())
-        return {self.x: x, self.level: np.concatenate([*level, np.zeros(int(not any(self.again)))])}
+        point = {self.x: x}
+        if level:
+            point[self.level] = np.concatenate(level)
+        if self.peak is not None:
+            workspace = max(way.workspace_bytes for op in self.graph.ops for way in op.ways)
+            most = sum(value.nbytes for value in self.graph.values) + max(workspace, 0)
+            point[self.peak] = np.array(most / self.scale)
+        return point
+
+    def plain_order(self) -> list[Execute]:
+        """The ops of a schedule without recomputation."""
+        ops = enumerate(self.graph.ops)
+        return [Execute(o, self.ways_first[o][0]) for o, op in ops if not op.optional]
 
     def _windows(self, order: Sequence[Execute]) -> tuple[list[int], list[int]]:
         """Where each event begins, and its first backward op."""

@@ -140,6 +140,30 @@ def _check_times(graph: Graph, times: Mapping[int, int]) -> None:
             raise InvalidPlan(f"Op {o} (`{op.name}`) runs {count} times; need once.")
 
 
+def runs_of(schedule: Schedule) -> list[Execute]:
+    """The runs of a schedule, in order."""
+    return [step for step in schedule.steps if isinstance(step, Execute)]
+
+
+def at_peak(graph: Graph, steps: Sequence[Step]) -> tuple[int, list[int]]:
+    """The op that runs where most is in memory, and what is then: the largest values first."""
+    during = cost_of(graph, steps).live_bytes
+    peak = during.index(max(during))
+    live: set[int] = set()
+    runs = 0
+    for step in steps:
+        if isinstance(step, Free):
+            live.remove(step.value)
+            continue
+        op = graph.ops[step.op]
+        live |= set(op.outputs)
+        if runs == peak:
+            return step.op, sorted(live, key=lambda i: (-graph.values[i].nbytes, i))
+        live -= set(op.ways[step.way].overwrites)
+        runs += 1
+    raise AssertionError("a schedule has a peak")
+
+
 def certified_steps(
     graph: Graph, steps: Iterable[Step], *, bound_seconds: float, planner: str
 ) -> Schedule:

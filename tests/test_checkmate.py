@@ -86,7 +86,7 @@ def fails_somewhere(agrees):
     def fails(graph, budget):
         try:
             return not agrees(graph, budget)
-        except (planners.InvalidPlan, AssertionError):
+        except (planners.InvalidPlan, planners.SolverStopped, AssertionError):
             return True
 
     return any(fails(g, b) for g in map(small_graph, range(200)) for b in budgets(g))

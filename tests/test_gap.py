@@ -14,7 +14,7 @@ from test_checkmate import (
 import planners
 from planners import gap, gap_program
 
-EXACT = gap.Gap(time_limit=60.0, gap=1e-9)
+EXACT = gap.Gap((gap.Grid(),), time_limit=60.0, gap=1e-9)
 
 
 class Space:
@@ -140,7 +140,7 @@ def test_fewer_events_are_a_smaller_space(seed):
     graph = graphs.without_extras(graphs.blocks(2, n_forward=6, seed=seed))
     peak = planners.cost_of(graph, planners.steps_of(graph, planners.save_all(graph))).peak_bytes
     found = [
-        found_seconds(gap.Gap(events=events, time_limit=20.0), graph, int(0.8 * peak))
+        found_seconds(gap.Gap((gap.Grid(events),), time_limit=20.0), graph, int(0.8 * peak))
         for events in (None, 4)
     ]
     assert found[0] is not None and found[0] > graph.seconds
