@@ -4,6 +4,8 @@ from .errors import InfeasibleBudget as InfeasibleBudget
 from .errors import InvalidPlan as InvalidPlan
 from .errors import PlanningError as PlanningError
 from .errors import SolverStopped as SolverStopped
+from .extremes import SaveAll as SaveAll
+from .extremes import SaveNothing as SaveNothing
 from .graph import Graph as Graph
 from .graph import Op as Op
 from .graph import Stage as Stage
