@@ -19,6 +19,7 @@ from .polish import saved_bytes as saved_bytes
 from .polish import without_change as without_change
 from .replay import Replay as Replay
 from .replay import replay as replay
+from .revolve import Revolve as Revolve
 from .schedule import Run as Run
 from .schedule import runs as runs
 from .stages import Stages as Stages
