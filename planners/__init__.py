@@ -20,6 +20,7 @@ from .polish import without_change as without_change
 from .replay import Replay as Replay
 from .replay import replay as replay
 from .revolve import Revolve as Revolve
+from .rotor import Rotor as Rotor
 from .schedule import Run as Run
 from .schedule import runs as runs
 from .stages import Stages as Stages

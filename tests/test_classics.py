@@ -1,0 +1,121 @@
+"""Do the published baseline planners keep their budgets, and do as their papers say?"""
+
+import graphs
+import pytest
+from test_checkmate import budgets, small_graph
+
+from planners import (
+    Chen,
+    Execute,
+    InfeasibleBudget,
+    Revolve,
+    Rotor,
+    SaveAll,
+    SaveNothing,
+    cost_of,
+)
+
+QUICK = [
+    SaveAll(),
+    SaveNothing(),
+    Chen("sqrt"),
+    Chen("greedy"),
+    Chen("greedy", linearized=True),
+    Revolve(),
+    Revolve(linearized=True),
+    Rotor(slots=50),
+    Rotor(slots=50, linearized=True),
+]
+AGAIN_WHATEVER_THE_BUDGET = (SaveNothing(), Chen("sqrt"), Revolve(), Revolve(linearized=True))
+FREE_WHERE_THERE_IS_ROOM = [p for p in QUICK if p not in AGAIN_WHATEVER_THE_BUDGET]
+
+
+def wide_graph(seed):
+    """A graph of several stages with skips, and ops that must run once."""
+    return graphs.without_extras(graphs.random_graph(seed))
+
+
+def forward_only():
+    """A graph whose backward reads nothing of the forward."""
+    make = graphs.Builder()
+    forward = [make.op("f0", "", "a:4"), make.op("f1", "a", "b:3")]
+    return make.graph([forward], [[make.op("b1", "", "db:3!"), make.op("b0", "db", "da:4!")]])
+
+
+GRAPHS = [
+    forward_only(),
+    graphs.chain(),
+    graphs.chain(recomputable=False),
+    graphs.pair(),
+    graphs.skip(),
+    *map(small_graph, range(15)),
+    *map(wide_graph, range(15)),
+]
+
+
+def keeps(planner, graph, budget):
+    """Whether a planner keeps a budget, or else one that it names, and refuses smaller ones."""
+    try:
+        schedule = planner(graph, budget)
+    except InfeasibleBudget as error:
+        return budget < error.minimum_bytes and keeps(planner, graph, error.minimum_bytes)
+    cost = cost_of(graph, schedule.steps)
+    assert (cost.peak_bytes, cost.seconds) == (schedule.peak_bytes, schedule.seconds)
+    return schedule.peak_bytes <= budget and schedule.seconds >= graph.seconds
+
+
+@pytest.mark.parametrize("planner", QUICK, ids=repr)
+def test_budgets_are_kept_or_the_least_is_named(planner):
+    for graph in GRAPHS:
+        assert keeps(planner, graph, 0)
+        assert all(keeps(planner, graph, budget) for budget in budgets(graph))
+
+
+def test_a_planner_that_ignores_budgets_is_noticed():
+    def careless(graph, _):
+        return SaveAll()(graph, 10**9)
+
+    assert not all(keeps(careless, graph, b) for graph in GRAPHS for b in budgets(graph))
+
+
+@pytest.mark.parametrize("planner", FREE_WHERE_THERE_IS_ROOM, ids=repr)
+def test_nothing_runs_twice_where_everything_has_room(planner):
+    for graph in GRAPHS:
+        room = SaveAll()(graph, 10**9).peak_bytes
+        assert planner(graph, room).seconds == graph.seconds
+
+
+def forward_runs(schedule, graph):
+    ran = [step.op for step in schedule.steps if isinstance(step, Execute)]
+    return [o for o in ran if o < graph.forward_count]
+
+
+def tanh_chain(length):
+    """A chain whose backward reads of each op its input."""
+    make = graphs.Builder()
+    forward = [make.op(f"f{s}", f"x{s - 1}" * (s > 0), f"x{s}:4") for s in range(length)]
+    backward = []
+    for s in range(length - 1, -1, -1):
+        reads = f"x{s - 1} " * (s > 0) + f"d{s + 1}" * (s < length - 1)
+        backward.append(make.op(f"b{s}", reads, f"d{s}:4!"))
+    return make.graph([forward], [backward])
+
+
+def test_chen_keeps_every_third_of_nine():
+    """Segments of three; each but the last runs again up to its last input, which is enough."""
+    graph = tanh_chain(9)
+    runs = forward_runs(Chen("sqrt")(graph, 10**6), graph)
+    assert runs == [*range(9), 3, 4, 0, 1]
+
+
+def test_chen_keeps_all_that_is_live_where_nothing_is_alone():
+    """`x` lives up to the last op, so that each checkpoint takes `x` and one more."""
+    graph = graphs.skip()
+    schedule = Chen("sqrt", linearized=True)(graph, 10**6)
+    runs = forward_runs(schedule, graph)
+    assert runs[:8] == list(range(8)) and 0 not in runs[8:]
+
+
+def test_nothing_saved_runs_what_is_read_again_once():
+    graph = tanh_chain(6)
+    assert forward_runs(SaveNothing()(graph, 10**6), graph) == [*range(6), *range(5)]
