@@ -11,6 +11,7 @@ from .graph import Graph as Graph
 from .graph import Op as Op
 from .graph import Stage as Stage
 from .graph import Value as Value
+from .knapsack import Knapsack as Knapsack
 from .plan import Plan as Plan
 from .plan import Region as Region
 from .plan import plan_from_json as plan_from_json

@@ -8,12 +8,16 @@ from planners import (
     Chen,
     Execute,
     InfeasibleBudget,
+    Knapsack,
     Revolve,
     Rotor,
     SaveAll,
     SaveNothing,
     cost_of,
+    knapsack,
 )
+from planners._orders import order_keeping
+from planners.steps import with_frees
 
 QUICK = [
     SaveAll(),
@@ -26,6 +30,7 @@ QUICK = [
     Rotor(slots=50),
     Rotor(slots=50, linearized=True),
 ]
+SLOW = [Knapsack(bounds=4, halvings=1)]  # each call solves programs
 AGAIN_WHATEVER_THE_BUDGET = (SaveNothing(), Chen("sqrt"), Revolve(), Revolve(linearized=True))
 FREE_WHERE_THERE_IS_ROOM = [p for p in QUICK if p not in AGAIN_WHATEVER_THE_BUDGET]
 
@@ -69,6 +74,13 @@ def test_budgets_are_kept_or_the_least_is_named(planner):
     for graph in GRAPHS:
         assert keeps(planner, graph, 0)
         assert all(keeps(planner, graph, budget) for budget in budgets(graph))
+
+
+@pytest.mark.parametrize("planner", SLOW, ids=repr)
+def test_so_they_are_by_planners_that_solve_programs(planner):
+    for graph in GRAPHS[::3]:
+        assert keeps(planner, graph, 0)
+        assert all(keeps(planner, graph, budget) for budget in budgets(graph)[::2])
 
 
 def test_a_planner_that_ignores_budgets_is_noticed():
@@ -119,3 +131,40 @@ def test_chen_keeps_all_that_is_live_where_nothing_is_alone():
 def test_nothing_saved_runs_what_is_read_again_once():
     graph = tanh_chain(6)
     assert forward_runs(SaveNothing()(graph, 10**6), graph) == [*range(6), *range(5)]
+
+
+def candidates(graph):
+    """Forward values that may be made again."""
+    ops = [op for op in graph.ops[: graph.forward_count] if op.recomputable]
+    return [i for op in ops for i in op.outputs]
+
+
+def seconds_keeping(graph, kept):
+    return cost_of(graph, with_frees(graph, order_keeping(graph, kept))).seconds
+
+
+def spares_most(graph, share):
+    """Whether no values of so many bytes spare more seconds than those that Knapsack saves."""
+    nbytes = {i: graph.values[i].nbytes for i in candidates(graph)}
+    read = {i for op in graph.ops[graph.forward_count :] for i in op.inputs}
+    limit = share * sum(nbytes.get(i, 0) for i in read)
+    saved = knapsack._Program(graph).saved(share, time_limit=10.0, gap=1e-9)
+    subsets = (set(kept) for kept in graphs.subsets(sorted(nbytes)))
+    fitting = [kept for kept in subsets if sum(nbytes[i] for i in kept) <= limit + 1e-6]
+    best = min(seconds_keeping(graph, kept) for kept in fitting)
+    return set(saved) in fitting and seconds_keeping(graph, saved) == best
+
+
+KNAPSACKS = [(graph, share) for graph in map(wide_graph, range(12)) for share in (0.0, 0.3, 0.7)]
+
+
+def test_knapsack_agrees_with_looking_at_all_that_could_be_saved():
+    assert all(spares_most(graph, share) for graph, share in KNAPSACKS)
+
+
+def test_without_what_is_needed_to_run_again_it_does_not(monkeypatch):
+    def only_read(self):
+        return ((self._given(i), 1.0) for i in sorted(self.read))
+
+    monkeypatch.setattr(knapsack._Program, "_needs", only_read)
+    assert not all(spares_most(graph, share) for graph, share in KNAPSACKS)
