@@ -1,5 +1,6 @@
 """Rematerialization planners over plain graphs: bytes and seconds in, a plan out; no JAX."""
 
+from .checkmate_rounding import CheckmateRounding as CheckmateRounding
 from .chen import Chen as Chen
 from .errors import InfeasibleBudget as InfeasibleBudget
 from .errors import InvalidPlan as InvalidPlan

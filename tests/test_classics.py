@@ -1,10 +1,12 @@
 """Do the published baseline planners keep their budgets, and do as their papers say?"""
 
 import graphs
+import numpy as np
 import pytest
 from test_checkmate import budgets, small_graph
 
 from planners import (
+    CheckmateRounding,
     Chen,
     Execute,
     InfeasibleBudget,
@@ -13,10 +15,14 @@ from planners import (
     Rotor,
     SaveAll,
     SaveNothing,
+    SolverStopped,
+    _highs,
+    checkmate_rounding,
     cost_of,
     knapsack,
 )
 from planners._orders import order_keeping
+from planners.checkmate import Checkmate
 from planners.steps import with_frees
 
 QUICK = [
@@ -30,7 +36,10 @@ QUICK = [
     Rotor(slots=50),
     Rotor(slots=50, linearized=True),
 ]
-SLOW = [Knapsack(bounds=4, halvings=1)]  # each call solves programs
+SLOW = [
+    Knapsack(bounds=4, halvings=1),
+    CheckmateRounding(epsilons=(0.0, 0.1)),
+]  # they solve programs
 AGAIN_WHATEVER_THE_BUDGET = (SaveNothing(), Chen("sqrt"), Revolve(), Revolve(linearized=True))
 FREE_WHERE_THERE_IS_ROOM = [p for p in QUICK if p not in AGAIN_WHATEVER_THE_BUDGET]
 
@@ -78,7 +87,7 @@ def test_budgets_are_kept_or_the_least_is_named(planner):
 
 @pytest.mark.parametrize("planner", SLOW, ids=repr)
 def test_so_they_are_by_planners_that_solve_programs(planner):
-    for graph in GRAPHS[::3]:
+    for graph in GRAPHS[::4]:
         assert keeps(planner, graph, 0)
         assert all(keeps(planner, graph, budget) for budget in budgets(graph)[::2])
 
@@ -168,3 +177,67 @@ def test_without_what_is_needed_to_run_again_it_does_not(monkeypatch):
 
     monkeypatch.setattr(knapsack._Program, "_needs", only_read)
     assert not all(spares_most(graph, share) for graph, share in KNAPSACKS)
+
+
+def single(seed):
+    """A small graph whose ops write one value each: Checkmate frees those of an op together."""
+    graph = small_graph(seed)
+    return graph if all(len(op.outputs) == 1 for op in graph.ops) else single(seed + 1000)
+
+
+def rounded_and_best(graph, budget):
+    """Both planners' schedules, None where there is none."""
+    found = []
+    for planner in (CheckmateRounding(), Checkmate(gap=1e-9)):
+        try:
+            found.append(planner(graph, budget))
+        except InfeasibleBudget:
+            found.append(None)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rounding_is_never_faster_than_checkmate_nor_than_its_bound(seed):
+    graph = single(seed)
+    for budget in budgets(graph)[:-1]:
+        rounded, best = rounded_and_best(graph, budget)
+        if rounded:
+            assert best and rounded.bound_seconds <= best.seconds + 1e-6 <= rounded.seconds + 2e-6
+
+
+def test_rounding_is_within_a_tenth_of_checkmate_on_a_chain():
+    graph = tanh_chain(10)
+    room = SaveAll()(graph, 10**9).peak_bytes
+    for share in (0.5, 0.6, 0.75, 0.9):
+        rounded, best = rounded_and_best(graph, int(share * room))
+        assert rounded.seconds <= 1.1 * best.seconds, share
+
+
+def literal_rounding(graph, kept):
+    """Algorithm 2 as it is written: while a constraint is violated, run what it lacks."""
+    ops, writer = graph.ops, {i: o for o, op in enumerate(graph.ops) for i in op.outputs}
+    runs, before = {(t, t) for t in range(len(ops))}, set()
+    while runs != before:
+        before = set(runs)
+        runs |= {(t - 1, i) for t, i in kept if not {(t - 1, i)} & (runs | kept)}
+        reads = {(t, writer[v]) for t, j in runs for v in ops[j].inputs}
+        runs |= reads - kept
+    return [i for _, i in sorted(runs)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_fewest_runs_are_those_of_the_paper(seed):
+    graph, rng = wide_graph(seed), np.random.default_rng(seed)
+    count = len(graph.ops)
+    kept = rng.random((count, count)) < 0.5
+    once = {o for o in range(count) if not graph.may_rerun(o)}
+    pairs = {(t, i) for t in range(count) for i in range(t) if kept[t, i] or i in once}
+    assert checkmate_rounding._order(graph, kept) == literal_rounding(graph, pairs)
+
+
+@pytest.mark.parametrize("planner", SLOW, ids=repr)
+def test_a_solver_without_an_answer_is_no_infeasible_budget(planner, monkeypatch):
+    outcome = _highs.Outcome(found=False, infeasible=False, bound=float("-inf"))
+    monkeypatch.setattr(_highs, "solve", lambda *_, **__: outcome)
+    with pytest.raises(SolverStopped):
+        planner(graphs.chain(), 1)
