@@ -24,16 +24,16 @@ def needed_ops(graph: Graph, wanted: Iterable[int], available: Collection[int]) 
 
     What an op that must run once writes is in memory: the op is left out. Gradients are, too.
     """
-    writer = writers(graph)
     pending, seen, found = list(wanted), set(available), set()
     while pending:
         i = pending.pop()
-        if i in seen or i not in writer:
+        if i in seen or i not in graph.forward_writer:
             continue
         seen.add(i)
-        if graph.may_rerun(writer[i]) and writer[i] not in found:
-            found.add(writer[i])
-            pending += graph.ops[writer[i]].inputs
+        o = graph.op_numbers["forward", *graph.forward_writer[i]]
+        if graph.may_rerun(o) and o not in found:
+            found.add(o)
+            pending += graph.ops[o].inputs
     return sorted(found)
 
 
@@ -64,7 +64,8 @@ def without_useless_runs(graph: Graph, order: Sequence[int]) -> list[int]:
         op = graph.ops[order[k]]
         if first_run[order[k]] < k and wanted.isdisjoint(op.outputs):
             continue
-        wanted = (wanted - set(op.outputs)) | set(op.inputs)
+        wanted.difference_update(op.outputs)
+        wanted.update(op.inputs)
         found.append(order[k])
     return found[::-1]
 

@@ -40,7 +40,8 @@ class CheckmateRounding:
     Attributes:
         epsilons: shares of the budget to hold back, each a linear program. The paper's is 0.1.
         thresholds: what is kept to more than this share is kept.
-        time_limit: in seconds, for all linear programs of a budget together.
+        time_limit: in seconds, for all linear programs of a budget together. One that is being
+            written then is still handed to HiGHS, for an instant.
     """
 
     epsilons: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2)
@@ -89,6 +90,8 @@ class CheckmateRounding:
         deadline = time.monotonic() + self.time_limit
         orders, bound, is_complete = [], 0.0, True
         for epsilon in self.epsilons:
+            if time.monotonic() > deadline:
+                return _Rounded(tuple(orders), bound, is_complete=False)
             program = _Program(graph, int((1 - epsilon) * budget_bytes), boolean=False)
             left = deadline - time.monotonic()
             outcome = solve(program.problem, time_limit=left, absolute_gap=0.0)
