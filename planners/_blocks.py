@@ -2,10 +2,10 @@
 
 The forward ops are cut where few values are live. What is live over a cut is the *input* of the
 block behind it; a planner for chains keeps inputs as checkpoints and runs blocks again from them.
-Cuts are *articulation points*, over which at most one value is live, where there is any. Where
-there is none, or on demand, the graph is *linearized* (Jain et al., MLSys 2020, section 3: the name
-for graphs that are no chains): every op is a block, and its input all that is live. What ops that
-must run once write is kept in any case, and counts for no cut.
+Cuts are *articulation points*, over which at most one value is live, where there are any. Where
+there are none, or on demand, the graph is *linearized*, as the authors of Checkmate (Jain et al.,
+MLSys 2020) call it: every op is a block, and its input all that is live. What ops that must run
+once write is kept in any case, and counts for no cut.
 
 Each backward op belongs to the last block from whose run, together with the backward ops before it,
 all that it reads can be had; the backward pass stays in order. A value counts as input to every

@@ -4,7 +4,7 @@ Rotor (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, "Optimal checkpointi
 chains", 2019; ACM TOMS 2024). A chain of blocks is planned from its input on: either the first
 block's *tape* is kept, all that its backward reads, and the rest planned with what memory is left;
 or only the chain's *input* is kept, the blocks up to some block are run and forgotten, the chain
-from there is planned, and then again the blocks before. Whichever is fastest, for each part of the
+from there is planned, and then the blocks before it. Whichever is fastest, for each part of the
 chain and each amount of memory.
 
 The chain is that of the forward pass's articulation points (`_blocks`), so that a graph between two
