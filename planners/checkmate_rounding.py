@@ -54,26 +54,31 @@ class CheckmateRounding:
         Raises:
             InfeasibleBudget: no rounding fits. `minimum_bytes` is the least peak of those for this
                 budget, if the planner keeps that as a budget; else that of all or nothing kept.
-            SolverStopped: nothing fits, and `time_limit` passed before all programs were solved, or
-                HiGHS failed.
+            SolverStopped: `time_limit` passed before a program was solved, or before all were and
+                nothing fits, or HiGHS failed.
         """
         everything, nothing = _extremes(graph)
         if (schedule := schedule_of(graph, everything, planner=_NAME)).peak_bytes <= budget_bytes:
             return schedule
         rounded = self._rounded(graph, budget_bytes)
+        if not rounded.orders and not rounded.is_complete:
+            raise self._stopped(budget_bytes)
         orders = [everything, nothing, *rounded.orders]
         bound = rounded.bound_seconds
         try:
             return fastest_within(graph, orders, budget_bytes, planner=_NAME, bound_seconds=bound)
         except InfeasibleBudget as error:
             if not rounded.is_complete:
-                raise SolverStopped(
-                    f"No rounding found in {self.time_limit:g} s fits in {budget_bytes:,} bytes. "
-                    "Raise `time_limit` or the budget, or use a planner for large graphs."
-                ) from error
+                raise self._stopped(budget_bytes) from error
             if self._keeps(graph, error.minimum_bytes):
                 raise
         return fastest_within(graph, [everything, nothing], budget_bytes, planner=_NAME)
+
+    def _stopped(self, budget_bytes: int) -> SolverStopped:
+        return SolverStopped(
+            f"No rounding found in {self.time_limit:g} s fits in {budget_bytes:,} bytes. "
+            "Raise `time_limit` or the budget, or use a planner for large graphs."
+        )
 
     def _keeps(self, graph: Graph, budget_bytes: int) -> bool:
         """Whether some rounding for a budget keeps it."""

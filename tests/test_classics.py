@@ -239,5 +239,6 @@ def test_the_fewest_runs_are_those_of_the_paper(seed):
 def test_a_solver_without_an_answer_is_no_infeasible_budget(planner, monkeypatch):
     outcome = _highs.Outcome(found=False, infeasible=False, bound=float("-inf"))
     monkeypatch.setattr(_highs, "solve", lambda *_, **__: outcome)
-    with pytest.raises(SolverStopped):
-        planner(graphs.chain(), 1)
+    for budget in (1, SaveAll()(graphs.chain(), 10**9).peak_bytes - 1):
+        with pytest.raises(SolverStopped):
+            planner(graphs.chain(), budget)

@@ -1,5 +1,6 @@
 """Are Rotor's plans, and Revolve's, the best of their spaces of schedules on chains?"""
 
+import dataclasses
 import functools as ft
 import itertools as it
 import math
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from planners import Execute, InfeasibleBudget, Revolve, Rotor, cost_of, rotor
+from planners._blocks import Blocks, Move
 from planners.checkmate import Checkmate
 from planners.steps import with_frees
 
@@ -67,6 +69,40 @@ def backward_ops(graph):
         s = min([s, *(last[i] for i in graph.ops[b].inputs if i in last)])
         found[s].append(b)
     return found
+
+
+def blocks_in_bytes(seed):
+    """Residual blocks of a handful of ops in a chain, whose MiB are bytes."""
+    graph = graphs.blocks(3, n_forward=4, seed=seed)
+    values = (dataclasses.replace(v, nbytes=(v.nbytes >> 20) or 1) for v in graph.values)
+    return dataclasses.replace(graph, values=tuple(values))
+
+
+def block_moves(s, t):
+    """Every walk over blocks `s` to `t`, as `walks` has them, in moves."""
+    if s == t:
+        yield (Move("turn", s),)
+        return
+    for rest in block_moves(s + 1, t):
+        yield (Move("tape", s), *rest, Move("back", s))
+    for k in range(s + 1, t + 1):
+        there = tuple(Move("pass", j) for j in range(s, k))
+        for behind, before in it.product(block_moves(k, t), block_moves(s, k - 1)):
+            yield (*there, *behind, *before)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rotor_agrees_with_looking_at_all_walks_over_blocks_of_several_ops(seed):
+    graph = blocks_in_bytes(seed)
+    blocks = Blocks(graph)
+    assert [len(ops) for ops in blocks.ops] == [1, 4, 4, 4, 1]
+    orders = (blocks.order(moves) for moves in block_moves(0, len(blocks) - 1))
+    costs = {
+        (c.peak_bytes, c.seconds) for c in (cost_of(graph, with_frees(graph, o)) for o in orders)
+    }
+    for budget in {peak for peak, _ in costs}:
+        best = min(seconds for peak, seconds in costs if peak <= budget)
+        assert found_seconds(BEST, graph, budget) == pytest.approx(best, rel=1e-12)
 
 
 @ft.cache
