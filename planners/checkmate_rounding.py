@@ -13,7 +13,8 @@ once is kept for as long as anything reads it, whatever S says; what S keeps for
 `bound_seconds` is the relaxation's for the whole budget, where epsilon 0 was solved: no schedule of
 Checkmate's space takes less. Else it is the step's own.
 
-Known limit: the program grows with the square of the ops, as Checkmate's.
+Known limits: the program grows with the square of the ops, as Checkmate's. `time_limit` is exceeded
+by what CVXPY takes to hand it to HiGHS: seconds for hundreds of ops.
 """
 
 import dataclasses
@@ -40,8 +41,7 @@ class CheckmateRounding:
     Attributes:
         epsilons: shares of the budget to hold back, each a linear program. The paper's is 0.1.
         thresholds: what is kept to more than this share is kept.
-        time_limit: in seconds, for all linear programs of a budget together. One that is being
-            written then is still handed to HiGHS, for an instant.
+        time_limit: in seconds, for all linear programs of a budget together, writing them included.
     """
 
     epsilons: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2)
