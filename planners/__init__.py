@@ -1,14 +1,19 @@
 """Rematerialization planners over plain graphs: bytes and seconds in, a plan out; no JAX."""
 
+from .checkmate_rounding import CheckmateRounding as CheckmateRounding
+from .chen import Chen as Chen
 from .errors import InfeasibleBudget as InfeasibleBudget
 from .errors import InvalidPlan as InvalidPlan
 from .errors import PlanningError as PlanningError
 from .errors import SolverStopped as SolverStopped
+from .extremes import SaveAll as SaveAll
+from .extremes import SaveNothing as SaveNothing
 from .graph import Graph as Graph
 from .graph import Op as Op
 from .graph import Stage as Stage
 from .graph import Value as Value
 from .graph import Variant as Variant
+from .knapsack import Knapsack as Knapsack
 from .plan import Plan as Plan
 from .plan import Region as Region
 from .plan import plan_from_json as plan_from_json
@@ -17,6 +22,8 @@ from .polish import saved_bytes as saved_bytes
 from .polish import without_change as without_change
 from .replay import Replay as Replay
 from .replay import replay as replay
+from .revolve import Revolve as Revolve
+from .rotor import Rotor as Rotor
 from .schedule import Run as Run
 from .schedule import runs as runs
 from .stages import Stages as Stages

@@ -82,9 +82,12 @@ def _largest_op(graph: Graph) -> int:
 
 
 class _Program:
-    """The program; one vector `x` holds the 0-1 variables, `live` the bytes over the budget."""
+    """The program; one vector `x` holds the 0-1 variables, `live` the bytes over the budget.
 
-    def __init__(self, graph: Graph, budget_bytes: int):
+    Not `boolean`, it is the linear relaxation: variables from 0 to 1.
+    """
+
+    def __init__(self, graph: Graph, budget_bytes: int, *, boolean: bool = True):
         self.graph = graph
         self.n = len(graph.ops)
         self.unit = graph.seconds or 1.0  # seconds enter as shares of this, bytes of the budget
@@ -98,7 +101,8 @@ class _Program:
             for i in sources:
                 self.users[i].append(k)
         self._number_variables()
-        self.x = cp.Variable(self.width, boolean=True)
+        kind: Any = {"boolean": True} if boolean else {"bounds": [0, 1]}
+        self.x = cp.Variable(self.width, **kind)
         self.live = cp.Variable(len(self.moments), nonneg=True)
         cost = np.zeros(self.width)
         for (_, i), column in self.run.items():

@@ -7,14 +7,24 @@ for, since those that solve a program import CVXPY, which takes seconds.
 import dataclasses
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 from .graph import Graph
 from .steps import Schedule
 
-#: Name -> module and class: a dataclass of options, called with a graph and a budget in bytes.
-PLANNERS = {
-    "gap": "gap:Gap",
-    "checkmate": "checkmate:Checkmate",
+#: Name -> module and class (a dataclass of options, called with a graph and a budget in bytes), and
+#: the options that make it that planner.
+PLANNERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gap": ("gap:Gap", {}),
+    "checkmate": ("checkmate:Checkmate", {}),
+    "checkmate_rounding": ("checkmate_rounding:CheckmateRounding", {}),
+    "knapsack": ("knapsack:Knapsack", {}),
+    "rotor": ("rotor:Rotor", {}),
+    "revolve": ("revolve:Revolve", {}),
+    "chen_greedy": ("chen:Chen", {"kind": "greedy"}),
+    "chen_sqrt": ("chen:Chen", {"kind": "sqrt"}),
+    "save_all": ("extremes:SaveAll", {}),
+    "save_nothing": ("extremes:SaveNothing", {}),
 }
 
 
@@ -30,7 +40,9 @@ def planner(name: str, *, time_limit: float) -> Callable[[Graph, int], Schedule]
     """
     if name not in PLANNERS:
         raise ValueError(f"unknown planner {name!r}: choose of {', '.join(PLANNERS)}")
-    module, _, attribute = PLANNERS[name].partition(":")
+    place, options = PLANNERS[name]
+    module, _, attribute = place.partition(":")
     made = getattr(importlib.import_module(f".{module}", __package__), attribute)
-    options = {field.name for field in dataclasses.fields(made)}
-    return made(time_limit=time_limit) if "time_limit" in options else made()
+    if "time_limit" in {field.name for field in dataclasses.fields(made)}:
+        options = {**options, "time_limit": time_limit}
+    return made(**options)
