@@ -207,9 +207,10 @@ class Search:
 
     @ft.cached_property
     def _of_singles(self) -> Composition:
+        singles = self._singles
         start = time.process_time()
-        composition = Composition(self._graph, self._singles)
-        self._seconds_per_candidate = (time.process_time() - start) / len(self._singles)
+        composition = Composition(self._graph, singles)
+        self._seconds_per_candidate = (time.process_time() - start) / len(singles)
         return composition
 
     @ft.cached_property
