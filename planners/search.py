@@ -5,6 +5,10 @@
    says by reduced costs which candidates a faster plan could have.
 3. The integer program over those, with the chain heuristic's plan to fall back on.
 
+No step begins without time for it: stages then have options by price instead of by a solve, and
+the bound is that of the steps that were taken. With less time than a few replays take, the answer
+is the plan that saves nothing, if that fits.
+
 Every plan that leaves this file was replayed.
 """
 
@@ -84,8 +88,9 @@ class Search:
             return self._certified(best.regions, best.bound_seconds)
         if best.infeasible:
             return self._infeasible(budget_bytes)
-        least = self._smallest()  # near the least budget, HiGHS's tolerances can hide what fits
-        if least.peak_bytes <= budget_bytes:
+        # Near the least budget, HiGHS's tolerances can hide what fits.
+        least = self._smallest() if self._left(1.0) > 0 else self._least
+        if least is not None and least.peak_bytes <= budget_bytes:
             return least
         raise self._stopped(budget_bytes)
 
@@ -106,7 +111,7 @@ class Search:
             return self._certified(self._save_nothing.regions, 0.0)
         given = max(self._left(1.0), 0.0)
         if self._least is None or given > _MORE * self._least_seconds:
-            found = it.chain([self._save_nothing.regions], self._small_guesses())
+            found = it.chain([self._save_nothing.regions], self._small_guesses(self._until()))
             known = min(found, key=self._peak_bytes)  # which asks replay before the next one
             if not self._is_late(self._all):
                 outcome = self._of_everything.smallest(time_limit=self._left(1.0))
@@ -144,32 +149,38 @@ class Search:
 
     def _guess(self, budget_bytes: int) -> tuple[Region, ...] | None:
         """The fastest plan that the chain heuristic finds in time, if one fits."""
+        until = self._until()
         limits = [int(budget_bytes * factor) for factor in _FACTORS]
-        found = (x for x in self._chained(limits) if x is not None)
+        found = (x for x in self._chained(limits, until) if x is not None)
         fits = (
-            x for x in it.chain(found, self._small_guesses()) if self._peak_bytes(x) <= budget_bytes
+            x
+            for x in it.chain(found, self._small_guesses(until))
+            if self._peak_bytes(x) <= budget_bytes
         )
         guesses = list(it.islice(fits, len(_FACTORS)))
         if self._save_nothing.peak_bytes <= budget_bytes:
             guesses.append(self._save_nothing.regions)
         return min(guesses, key=self._overhead, default=None)
 
-    def _small_guesses(self) -> Iterator[tuple[Region, ...]]:
+    def _small_guesses(self, until: float) -> Iterator[tuple[Region, ...]]:
         """Plans that the chain heuristic finds for less and less."""
         limit = self._save_nothing.peak_bytes * max(_FACTORS)
-        for regions in self._chained([int(limit * _SHRINK**k) for k in range(_SHRINKS)]):
+        for regions in self._chained([int(limit * _SHRINK**k) for k in range(_SHRINKS)], until):
             if regions is None:
                 return
             yield regions
 
-    def _chained(self, limits: Sequence[int]) -> Iterator[tuple[Region, ...] | None]:
-        """The chain heuristic's plan for each limit, as far as time is left for the rest."""
-        chain = self._chain
-        until = time.monotonic() + max(_GUESSES * self._left(1.0), _GRACE)
+    def _chained(self, limits: Sequence[int], until: float) -> Iterator[tuple[Region, ...] | None]:
+        """The chain heuristic's plan for each limit, up to a reading of `time.monotonic`."""
         for limit in limits:
             if time.monotonic() > until:
                 return
-            yield chain.fastest(limit)
+            yield self._chain.fastest(limit)
+
+    def _until(self) -> float:
+        """When the chain heuristic has to stop, so that time is left for the rest."""
+        _ = self._chain  # what it takes to set up comes first
+        return time.monotonic() + max(_GUESSES * self._left(1.0), _GRACE)
 
     @property
     def singles(self) -> list[list[Candidate]]:
