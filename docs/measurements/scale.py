@@ -115,9 +115,9 @@ def plot() -> None:
             ops = [x["n_ops"] for x in some]
             left.loglog(ops, [x["cpu_seconds"] for x in some], **style, label=f"{kind}, {share:g}")
             right.semilogx(ops, [x["peak_rss_mib"] for x in some], **style)
-    left.set(xlabel="ops", ylabel="CPU seconds")
+    left.set(xlabel="ops", ylabel="CPU seconds", ylim=(1, 100))
     right.set(xlabel="ops", ylabel="peak memory of the process, MiB", ylim=(0, 1024))
-    left.legend(fontsize="x-small", title="graph, budget", title_fontsize="x-small")
+    left.legend(fontsize="x-small", title="graph, budget", title_fontsize="x-small", ncols=2)
     figure.savefig(HERE / "scale.svg", metadata={"Date": None})
 
 
