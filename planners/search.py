@@ -195,11 +195,16 @@ class Search:
     def _timed_save_all(self) -> tuple[Plan, float]:
         """The plan that recomputes nothing, and the seconds that its replay took."""
         start = time.process_time()
-        return save_all(self._graph), time.process_time() - start
+        return self._kept(save_all(self._graph)), time.process_time() - start
 
     @ft.cached_property
     def _save_nothing(self) -> Plan:
-        return save_nothing(self._graph)
+        return self._kept(save_nothing(self._graph))
+
+    def _kept(self, plan: Plan) -> Plan:
+        """The plan, which need not be replayed again."""
+        self._plans[plan.regions] = dataclasses.replace(plan, planner="stages")
+        return plan
 
     def _finds_candidates(self) -> bool:
         """Whether the candidates of single stages are known, or there is time to find them."""
