@@ -46,7 +46,7 @@ def solve(
 
     Arguments:
         problem: a minimization whose coefficients are of order one.
-        time_limit: in seconds.
+        time_limit: in seconds; nothing is found, or ruled out, where none are left.
         absolute_gap: stop where the objective is within this of its bound. A linear problem
             without integers is solved to the end.
         start: values of all variables, where a feasible point is known; HiGHS ignores what is not.
@@ -55,6 +55,8 @@ def solve(
     Raises:
         SolverStopped: HiGHS failed for another reason than the time limit.
     """
+    if time_limit <= 0:
+        return Outcome(found=False, infeasible=False, bound=float("-inf"))
     options = {
         "time_limit": max(time_limit, 0.01),
         "mip_abs_gap": absolute_gap,

@@ -22,7 +22,7 @@ from .effects import Candidate, Moment, Walker
 from .errors import InvalidPlan
 from .graph import Graph
 from .plan import Region
-from .stage_program import options
+from .stage_program import options, priced_options
 from .stages import bare
 
 # Lengths of intervals, most useful first, as many as keep within the two numbers below.
@@ -32,6 +32,8 @@ _MOST_CANDIDATES = 2500
 _MOST_WALKED = 400
 # Solves for all distinct stages together, beyond which each gets fewer options.
 _MOST_SOLVES = 360
+# Options of a stage for which there was no time to solve.
+_PRICED = 4
 # Prices per byte tried for the stages of an interval, beside the least that can be saved.
 _PRICES = 2
 
@@ -134,15 +136,17 @@ class Candidates:
         """For each stage its options; isomorphic stages share a solve."""
         stages = [self._walker.interval(s, s) for s in range(len(self._graph.stages))]
         free = _read_by_others(self._graph)
-        keys = [(x.shape, tuple(i in free for i in x.values)) for x in stages]
+        keys = [(x.shape, tuple(i in free for i in x.values[0])) for x in stages]
         count = max(min(max_options, _MOST_SOLVES // max(len(set(keys)), 1)), 3)
         solved: dict[Hashable, list[_Option]] = {}
         for s, (stage, key) in enumerate(zip(stages, keys, strict=True)):
             if key not in solved:
                 some = options(self._graph, s, free=free, count=count, deadline=self._deadline)
-                solved[key] = [tuple(stage.number[i] for i in o) for o in some]
+                some = some or priced_options(self._graph, s, count=_PRICED)
+                number = {i: k for k, i in enumerate(stage.values[0])}
+                solved[key] = [tuple(number[i] for i in o) for o in some]
         return [
-            [tuple(stage.values[k] for k in o) for o in solved[key]]
+            [tuple(stage.values[0][k] for k in o) for o in solved[key]]
             for stage, key in zip(stages, keys, strict=True)
         ]
 

@@ -21,6 +21,7 @@ step's, so that coefficients are of order one.
 import bisect
 import collections
 import dataclasses
+import itertools as it
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -155,7 +156,12 @@ class _Rows:
             self._bytes(x.retained - x.lodged - self._shared) + x.alone_bytes for x in candidates
         ]
         self._readers = _holders(x.reads for x in candidates)
+        self._readers_at: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
+        for i, readers in self._readers.items():
+            for c in readers:
+                self._readers_at[i, candidates[c].reads[i]].append(c)
         self._producers = _holders(x.retained & self._shared for x in candidates)
+        self._idle: dict[int, tuple[list[int], list[int]]] = {}  # ends, sums of bytes before
         self.kept_rows: list[_Terms] = []
         self._kept = {i: self._keep(i) for i in sorted(self._shared)}
 
@@ -183,15 +189,25 @@ class _Rows:
 
     def _forward(self, t: int, time: int) -> _Terms:
         """What is in memory at forward op `time` for the backward only."""
-        idle = {i for i, end in self._last_forward_read.items() if end < time}
         row = {self._n + t: 1.0}
         for c in self.covering[t]:
-            x = self._candidates[c]
-            own = (x.retained - x.lodged - self._shared) & idle
-            row[c] = (self._bytes(own) + x.alone_bytes) / self.scale
-        for i in sorted(self._shared & idle):
-            _add(row, self._kept_at(i, self._last + 1), self._bytes([i]) / self.scale)
+            own = self._idle_bytes(c, time) + self._candidates[c].alone_bytes
+            row[c] = own / self.scale
+        for i in self._kept:
+            if self._last_forward_read[i] < time:
+                _add(row, self._kept_at(i, self._last + 1), self._bytes([i]) / self.scale)
         return row
+
+    def _idle_bytes(self, c: int, time: int) -> int:
+        """Bytes that candidate `c` retains and the forward does not read from op `time` on."""
+        if c not in self._idle:
+            x = self._candidates[c]
+            own = x.retained - x.lodged - self._shared
+            ends = sorted((self._last_forward_read[i], self._graph.values[i].nbytes) for i in own)
+            sums = it.accumulate((nbytes for _, nbytes in ends), initial=0)
+            self._idle[c] = [end for end, _ in ends], list(sums)
+        ends, sums = self._idle[c]
+        return sums[bisect.bisect_left(ends, time)]
 
     def _backward(self, t: int, m: int) -> _Terms:
         """What is in memory at moment `m` of the backward of stage `t`."""
@@ -204,7 +220,9 @@ class _Rows:
 
     def _kept_during(self, i: int, t: int, m: int) -> _Terms:
         """Whether `i` is in memory at moment `m`, while the covering candidate may drop it."""
-        readers = [c for c in self._readers[i] if self._candidates[c].reads[i] == t]
+        readers = self._readers_at.get((i, t), ())
+        if not readers:
+            return self._kept_at(i, t)
         still = [c for c in readers if i in self._moment(c, t, m).reads]
         if len(still) == len(readers):
             return self._kept_at(i, t)

@@ -14,8 +14,9 @@ Known limit: at a stage more than `MOMENTS` moments are merged into the last of 
 side: bytes are never underestimated.
 """
 
+import bisect
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from .plan import Region
 from .schedule import Run, backward_runs
 
 MOMENTS = 4
+
+_Place = tuple[int, int]  # of a value in an interval: see `Interval`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,31 +71,56 @@ class Candidate:
 class Interval:
     """Consecutive stages, as far as the cost of regions over them goes.
 
+    A place is a stage, counted from the first, and a position in its `values`. A value that
+    several of the stages touch has its place in the first of them.
+
     Attributes:
         shape: equal for intervals that are isomorphic value by value and cost by cost.
-        values: every value that its ops touch, in an order that isomorphic intervals share.
-        number: value -> its place in `values`.
+        first: the first stage.
+        values: for each stage every value that its ops touch, in an order that isomorphic
+            intervals share.
     """
 
     shape: int
-    values: tuple[int, ...]
-    number: dict[int, int]
+    first: int
+    values: tuple[tuple[int, ...], ...]
+
+    def at(self, place: _Place) -> int:
+        """The value at a place."""
+        return self.values[place[0]][place[1]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Effect:
     """A candidate in terms that isomorphic intervals share.
 
-    Values are places in `Interval.values`, stages count from the region's first, and the bytes of
+    Values are places in the interval, stages count from the region's first, and the bytes of
     moments leave out the gradients that are in memory throughout a stage's backward.
     """
 
     seconds: float
     flops: int
-    retained: frozenset[int]
-    lodged: frozenset[int]
-    reads: dict[int, int]
-    moments: tuple[tuple[Moment, ...], ...]
+    retained: frozenset[_Place]
+    lodged: frozenset[_Place]
+    reads: dict[_Place, int]
+    moments: tuple[tuple[tuple[int, frozenset[_Place]], ...], ...]  # bytes, values still read
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Local:
+    """One stage, as far as the shape of intervals goes.
+
+    Attributes:
+        shape: equal for stages that are isomorphic if no other stage touches their values.
+        values: every value that its ops touch, in the order in which they do.
+        number: value -> its position in `values`.
+        linked: positions of the values that other stages touch as well.
+    """
+
+    shape: int
+    values: tuple[int, ...]
+    number: dict[int, int]
+    linked: tuple[int, ...]
 
 
 class Walker:
@@ -101,20 +129,26 @@ class Walker:
     def __init__(self, graph: Graph):
         self.graph = graph
         self._gradients = _gradients(graph)
-        self._stages = [_stage_shape(graph, s) for s in range(len(graph.stages))]
         self._shapes: dict[Hashable, int] = {}
+        self._touching = _touching(graph)
+        self._stages = [self._local(s) for s in range(len(graph.stages))]
         self._intervals: dict[tuple[int, int], Interval] = {}
         self._effects: dict[Hashable, _Effect] = {}
 
     def interval(self, first: int, last: int) -> Interval:
         """The stages from `first` to `last`."""
         if (first, last) not in self._intervals:
-            number, shape = _interval_shape(self.graph, self._stages, first, last)
-            gradients = tuple(x.varying for x in self._gradients[first : last + 1])
+            stages = self._stages[first : last + 1]
             lodging = self.graph.stages[first - 1].result_bytes if first else ()
-            key = shape, gradients, lodging, tuple(i in self.graph.shared for i in number)
-            identity = self._shapes.setdefault(key, len(self._shapes))
-            self._intervals[first, last] = Interval(identity, tuple(number), number)
+            links = tuple(
+                (s, k, place)
+                for s, stage in enumerate(stages)
+                for k in stage.linked
+                if (place := self._place(first, stage.values[k]))[0] < s
+            )
+            key = tuple(stage.shape for stage in stages), links, lodging
+            values = tuple(stage.values for stage in stages)
+            self._intervals[first, last] = Interval(self._number(key), first, values)
         return self._intervals[first, last]
 
     def candidate(self, region: Region) -> Candidate:
@@ -124,32 +158,100 @@ class Walker:
             InvalidPlan: the region would run an op again that must run once.
         """
         first, interval = region.first, self.interval(region.first, region.last)
-        key = (interval.shape, _relative(self.graph, region, first, interval))
+        key = (interval.shape, self._relative(region, first))
         if key not in self._effects:
-            self._effects[key] = _effect(self.graph, region, interval, self._gradients)
-        effect, values = self._effects[key], interval.values
+            self._effects[key] = self._effect(region)
+        effect = self._effects[key]
         return Candidate(
             region=region,
             seconds=effect.seconds,
             flops=effect.flops,
-            retained=frozenset(values[i] for i in effect.retained),
-            lodged=frozenset(values[i] for i in effect.lodged),
-            reads={values[i]: first + s for i, s in effect.reads.items()},
+            retained=frozenset(map(interval.at, effect.retained)),
+            lodged=frozenset(map(interval.at, effect.lodged)),
+            reads={interval.at(place): first + s for place, s in effect.reads.items()},
             moments=tuple(
-                tuple(_placed(moment, constant.steady_bytes, values) for moment in some)
+                tuple(
+                    Moment(nbytes + constant.steady_bytes, frozenset(map(interval.at, reads)))
+                    for nbytes, reads in some
+                )
                 for constant, some in zip(self._gradients[first:], effect.moments, strict=False)
             ),
             alone_bytes=sum(_alone_bytes(self.graph, region)) if region.alone else 0,
         )
 
+    def _effect(self, region: Region) -> _Effect:
+        first, found = region.first, _walked(self.graph, region, self._gradients)
 
-def _placed(moment: Moment, nbytes: int, values: tuple[int, ...]) -> Moment:
-    return Moment(moment.nbytes + nbytes, frozenset(values[i] for i in moment.reads))
+        def placed(values: Iterable[int]) -> frozenset[_Place]:
+            return frozenset(self._place(first, i) for i in values)
+
+        return _Effect(
+            seconds=found.seconds,
+            flops=found.flops,
+            retained=placed(found.retained),
+            lodged=placed(found.lodged),
+            reads={self._place(first, i): s - first for i, s in found.reads.items()},
+            moments=tuple(
+                tuple((m.nbytes, placed(m.reads)) for m in some) for some in found.moments
+            ),
+        )
+
+    def _place(self, first: int, value: int) -> _Place:
+        """The place of a value in intervals that begin at stage `first`."""
+        touching = self._touching[value]
+        s = touching[bisect.bisect_left(touching, first)]
+        return s - first, self._stages[s].number[value]
+
+    def _relative(self, region: Region, first: int) -> Hashable:
+        """The region with stages counted from `first`, and places for values."""
+        return (
+            region.first - first,
+            region.last - first,
+            region.alone,
+            tuple(self._place(first, self.graph.index[name]) for name in region.saved),
+            tuple(self._relative(inner, first) for inner in region.inner),
+        )
+
+    def _local(self, s: int) -> _Local:
+        """What a stage shares with those that are isomorphic to it."""
+        graph = self.graph
+        stage, number = graph.stages[s], dict[int, int]()
+        ops = stage.forward + stage.backward
+        costs = tuple(
+            (len(x.inputs), len(x.outputs), x.seconds, x.flops, x.workspace_bytes, x.recomputable)
+            for x in ops
+        )
+        touched = (i for op in ops for i in op.inputs + op.outputs)
+        pattern = tuple(number.setdefault(i, len(number)) for i in touched)
+        linked = tuple(k for i, k in number.items() if len(self._touching[i]) > 1)
+        # Gradients differ in nothing here: their bytes are added to each stage, not to its shape.
+        values = tuple(
+            (graph.values[i].nbytes, graph.values[i].savable, graph.forward_writer[i][0] == s)
+            if i in graph.forward_writer
+            else None
+            for i in number
+        )
+        shared = tuple(i in graph.shared for i in number)
+        varying = self._gradients[s].varying
+        key = len(stage.forward), stage.alone_bytes, costs, pattern, values, shared, varying
+        return _Local(self._number(key), tuple(number), number, linked)
+
+    def _number(self, key: Hashable) -> int:
+        """Equal for equal keys."""
+        return self._shapes.setdefault(key, len(self._shapes))
 
 
-def _effect(
-    graph: Graph, region: Region, interval: Interval, gradients: Sequence["_Gradients"]
-) -> _Effect:
+def _touching(graph: Graph) -> dict[int, list[int]]:
+    """Value -> the stages whose ops touch it, ascending."""
+    found: dict[int, list[int]] = {}
+    for s, stage in enumerate(graph.stages):
+        for i in {i for op in stage.forward + stage.backward for i in op.inputs + op.outputs}:
+            found.setdefault(i, []).append(s)
+    return found
+
+
+def _walked(graph: Graph, region: Region, gradients: Sequence["_Gradients"]) -> Candidate:
+    """The region with its effect, but for gradients in memory throughout a stage's backward."""
     runs = backward_runs(graph, region)
     live = _Lives(graph, region, runs)
     lodged = graph.lodged(region.first, live.retained)
@@ -158,18 +260,18 @@ def _effect(
     stage, nbytes = _in_backward(graph, runs, gradients)
     nbytes = nbytes + live.nbytes()
     nbytes += np.cumsum(_alone_bytes(graph, region))[stage - region.first]
-    last_read = {interval.number[i]: k for i, k in live.last_read.items()}
     moments = []
     for s in range(region.first, region.last + 1):
         (at,) = np.nonzero(stage == s)
-        ends = {i: k for i, k in last_read.items() if stage[k] == s}
+        ends = {i: k for i, k in live.last_read.items() if stage[k] == s}
         moments.append(_peaks(at, nbytes[at], ends))
-    return _Effect(
+    return Candidate(
+        region=region,
         seconds=sum(op.seconds for op in again),
         flops=sum(op.flops for op in again),
-        retained=frozenset(interval.number[i] for i in live.retained),
-        lodged=frozenset(interval.number[i] for i in lodged),
-        reads={i: int(stage[k]) - region.first for i, k in last_read.items()},
+        retained=frozenset(live.retained),
+        lodged=lodged,
+        reads={i: int(stage[k]) for i, k in live.last_read.items()},
         moments=tuple(moments),
     )
 
@@ -278,17 +380,6 @@ def _peaks(at: np.ndarray, nbytes: np.ndarray, ends: dict[int, int]) -> tuple[Mo
     return tuple(found)
 
 
-def _relative(graph: Graph, region: Region, first: int, interval: Interval) -> Hashable:
-    """The region with stages counted from `first` and values as places in the interval."""
-    return (
-        region.first - first,
-        region.last - first,
-        region.alone,
-        tuple(interval.number[graph.index[name]] for name in region.saved),
-        tuple(_relative(graph, inner, first, interval) for inner in region.inner),
-    )
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Gradients:
     """Bytes of gradients, and of what stands, in memory during the backward of one stage.
@@ -326,32 +417,3 @@ def _gradients(graph: Graph) -> list[_Gradients]:
         found.append(_Gradients(steady, tuple(map(tuple, (part - steady).tolist()))))
         start += len(part)
     return found[::-1]
-
-
-def _stage_shape(graph: Graph, s: int) -> tuple[Hashable, tuple[int, ...]]:
-    """The costs of a stage's ops, and the values that they read and write, in order."""
-    stage = graph.stages[s]
-    ops = stage.forward + stage.backward
-    costs = tuple(
-        (len(op.inputs), len(op.outputs), op.seconds, op.flops, op.workspace_bytes, op.recomputable)
-        for op in ops
-    )
-    return (len(stage.forward), stage.alone_bytes, costs), tuple(
-        i for op in ops for i in op.inputs + op.outputs
-    )
-
-
-def _interval_shape(
-    graph: Graph, stages: Sequence[tuple[Hashable, tuple[int, ...]]], first: int, last: int
-) -> tuple[dict[int, int], Hashable]:
-    part = stages[first : last + 1]
-    number: dict[int, int] = {}
-    pattern = tuple(number.setdefault(i, len(number)) for _, touched in part for i in touched)
-    # Gradients differ in nothing here: their bytes are added to each stage, not to its shape.
-    values = tuple(
-        (graph.values[i].nbytes, graph.values[i].savable, first <= graph.forward_writer[i][0])
-        if i in graph.forward_writer
-        else None
-        for i in number
-    )
-    return number, (tuple(costs for costs, _ in part), pattern, values)

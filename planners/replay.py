@@ -90,18 +90,18 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
 
 
 def _names_by_size(graph: Graph, values: Iterable[int]) -> tuple[str, ...]:
-    ordered = sorted((graph.values[i] for i in values), key=lambda v: (-v.nbytes, v.name))
-    return tuple(value.name for value in ordered)
+    ordered = sorted((-graph.values[i].nbytes, graph.values[i].name) for i in values)
+    return tuple(name for _, name in ordered)
 
 
 def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance]) -> np.ndarray:
-    change = np.zeros(len(schedule) + 1, dtype=np.int64)
+    change = [0] * (len(schedule) + 1)
     for instance in instances:
         nbytes = graph.values[instance.value].nbytes
         change[instance.written] += nbytes
         change[instance.gone + 1] -= nbytes
     workspace = np.array([run.of(graph).workspace_bytes for run in schedule], dtype=np.int64)
-    return np.cumsum(change)[:-1] + workspace
+    return np.cumsum(np.array(change, dtype=np.int64))[:-1] + workspace
 
 
 def _lodge(
@@ -112,27 +112,31 @@ def _lodge(
     forward_read = {i: k for k in range(end) for i in schedule[k].of(graph).inputs}
     for instance in instances:
         instance.gone = instance.last_read
-    waiting = {x.value: x for x in instances if x.written < end <= x.last_read}
+    waiting: list[dict[int, _Instance]] = [{} for _ in graph.stages]  # by the stage that wrote it
+    for instance in instances:
+        if instance.written < end <= instance.last_read:
+            waiting[schedule[instance.written].stage][instance.value] = instance
     for region in regions:
-        own = [
-            i
-            for i, x in waiting.items()
-            if region.first <= schedule[x.written].stage <= region.last
-        ]
+        own = {i: x for some in waiting[region.first : region.last + 1] for i, x in some.items()}
         for i in graph.lodged(region.first, own):
-            waiting[i].gone = forward_read.get(i, waiting[i].written)
+            own[i].gone = forward_read.get(i, own[i].written)
 
 
 def _alone_bytes(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> np.ndarray:
     """What stages that are left alone keep beside values, during each run."""
     change = np.zeros(len(schedule) + 1, dtype=np.int64)
     alone = [x for region in regions for x in region.walk() if x.alone]
-    for s in (s for x in alone for s in range(x.first, x.last + 1) if graph.stages[s].alone_bytes):
-        own = [(k, run) for k, run in enumerate(schedule) if run.stage == s]
-        backward = [k for k, run in own if run.phase == "backward"]
+    stages = [s for x in alone for s in range(x.first, x.last + 1) if graph.stages[s].alone_bytes]
+    own: dict[int, list[int]] = {s: [] for s in stages}
+    for k, run in enumerate(schedule):
+        if run.stage in own:
+            own[run.stage].append(k)
+    for s in stages:
+        backward = [k for k in own[s] if schedule[k].phase == "backward"]
         if backward:
-            depth = schedule[backward[0]].depth
-            kept = [k for k, run in own if run.phase == "forward" and run.depth == depth - 1]
+            depth = schedule[backward[0]].depth - 1
+            forward = (k for k in own[s] if schedule[k].phase == "forward")
+            kept = (k for k in forward if schedule[k].depth == depth)
             change[min(kept, default=backward[0])] += graph.stages[s].alone_bytes
             change[backward[-1] + 1] -= graph.stages[s].alone_bytes
     return np.cumsum(change)[:-1]

@@ -117,8 +117,10 @@ def _reruns(
     graph: Graph, region: Region, wanted: Iterable[int], held: set[int], depth: int
 ) -> list[Run]:
     """The region's forward ops that `wanted` needs beyond `held`, in order; adds to `held`."""
-    ops: set[tuple[int, int]] = set()
     pending = [i for i in wanted if i not in held and _inside(graph, region, i)]
+    if not pending:
+        return []
+    ops: set[tuple[int, int]] = set()
     while pending:
         value = pending.pop()
         writer = graph.forward_writer[value]

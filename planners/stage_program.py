@@ -21,7 +21,7 @@ smaller transient peak need not be the one that is found.
 import dataclasses
 import itertools as it
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import cvxpy as cp
 import numpy as np
@@ -96,12 +96,51 @@ def options(
     if len(savable) <= _ENUMERATED:
         sizes = range(len(savable) + 1)
         return [some for size in sizes for some in it.combinations(savable, size)]
-    fronts = [_front(_Program(graph, s, stage, free, ()), count, deadline)]
     results = graph.stages[s - 1].result_bytes if s else ()
-    if any(results):
-        # What is lodged may find its place taken after all, so both fronts are options.
-        fronts.append(_front(_Program(graph, s, stage, free, results), count, deadline))
-    return list(dict.fromkeys(it.chain(*fronts)))
+    # What is lodged may find its place taken after all, so both fronts are options.
+    found: dict[tuple[int, ...], None] = {}
+    for lodging in ((), results) if any(results) else ((),):
+        if time.monotonic() < deadline:  # stating a program takes longer than a solve
+            program = _Program(graph, s, stage, free, lodging)
+            found |= dict.fromkeys(_front(program, count, deadline))
+    return list(found)
+
+
+def priced_options(graph: Graph, s: int, *, count: int) -> list[tuple[int, ...]]:
+    """Sets of values that stage `s` may save, found without a solve: dear ones, as many as fit.
+
+    Values come by the seconds of the op that writes them, for a byte; what is saved of them, and
+    serves the backward or a recomputation, takes more and more of the stage's bytes.
+
+    Arguments:
+        graph: the step.
+        s: the stage.
+        count: at most so many options.
+    """
+    stage = needs(graph, s)
+    forward = graph.stages[s].forward
+    writer = {i: forward[o] for o, op in enumerate(forward) for i in op.outputs}
+    savable = [i for i in stage.values if graph.values[i].savable]
+    savable.sort(key=lambda i: -writer[i].seconds / max(graph.values[i].nbytes, 1))
+    sums = np.cumsum([graph.values[i].nbytes for i in savable])
+    once = {i for i in savable if not writer[i].recomputable}
+    found = []
+    for share in np.linspace(1.0, 0.0, count):
+        some = once.union(savable[: int((sums <= share * sums[-1:].sum()).sum())])
+        found.append(tuple(sorted(_used(stage.read, writer, some))))
+    return list(dict.fromkeys(found))
+
+
+def _used(read: Set[int], writer: Mapping[int, Op], saved: Set[int]) -> set[int]:
+    """Of the saved values those that the backward or a recomputation for it reads."""
+    seen, pending = set(read), list(read)
+    while pending:
+        i = pending.pop()
+        if i not in saved:
+            new = {u for u in writer[i].inputs if u in writer} - seen
+            seen |= new
+            pending += new
+    return seen & saved
 
 
 def _front(program: "_Program", count: int, deadline: float) -> list[tuple[int, ...]]:
@@ -155,6 +194,7 @@ class _Program:
         n_after = n_hold + n_lodge
         seconds = _in_columns(_shares(forward[o].seconds for o in stage.ops), n_save, n_after)
         flops = _in_columns(_shares(forward[o].flops for o in stage.ops), n_save, n_after)
+        large, places = _lodging(result_bytes, sizes)
         time_and_flops = (seconds + _FLOPS_WEIGHT * flops) @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
         constraints = [
@@ -162,7 +202,7 @@ class _Program:
             x <= upper,
             *(matrix @ x >= right for matrix, right in _dataflow(forward, stage)),
             x[:n_save] >= x[-n_lodge:],
-            *(large @ x[-n_lodge:] <= count for large, count in _lodging(result_bytes, sizes)),
+            large @ x[-n_lodge:] <= places,
         ]
         self._fastest = cp.Problem(
             cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
@@ -218,11 +258,10 @@ def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, n
     ]
 
 
-def _lodging(result_bytes: Sequence[int], sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+def _lodging(result_bytes: Sequence[int], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each size which values are as large, and how many of the results that may lodge them."""
-    results = np.array(result_bytes)
-    for size in np.unique(sizes):
-        yield (sizes >= size).astype(float), int((results >= size).sum())
+    results, least = np.array(result_bytes), np.unique(sizes)[:, None]
+    return (sizes >= least).astype(float), (results >= least).sum(axis=1)
 
 
 def _shares(amounts: Iterable[float]) -> np.ndarray:

@@ -31,7 +31,9 @@ class Stages:
     """The planner: the fastest plan of its space within a budget.
 
     Attributes:
-        time_limit: for one search, in seconds; finding the least feasible budget is another.
+        time_limit: for one search, in seconds, that for the least feasible budget included where
+            nothing fits. Importing CVXPY, once, is not. When it has passed, the best plan known is
+            the answer, within a second where a few replays of the step take less than that.
         gap: stop within this share of the step's seconds of the proven bound.
         max_options: of a stage, beside leaving it alone.
     """
@@ -49,7 +51,8 @@ class Stages:
 
         Raises:
             InfeasibleBudget: no plan of the space fits; says how many bytes do.
-            SolverStopped: `time_limit` passed without a plan, or HiGHS failed.
+            SolverStopped: `time_limit` passed without a plan or a proof that there is none, or
+                HiGHS failed.
         """
         return self.prepare(graph).fastest(budget_bytes)
 

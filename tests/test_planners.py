@@ -249,7 +249,7 @@ def test_more_budget_is_never_slower(graph):
 
 def test_more_budget_is_never_slower_within_the_gap_on_a_long_graph():
     graph = graphs.blocks(8)
-    search = Stages().prepare(graph)
+    search = Stages(time_limit=60.0).prepare(graph)
     budgets = np.linspace(search.smallest().peak_bytes, save_all(graph).peak_bytes, 6)
     plans = [search.fastest(int(budget)) for budget in budgets]
     assert all(plan.gap <= 1e-3 for plan in plans)
@@ -270,7 +270,7 @@ def test_the_smallest_feasible_budget_is_feasible_and_one_byte_less_is_not(graph
 
 def test_intervals_reach_where_single_stages_do_not():
     graph = graphs.blocks(16)
-    plan = Stages().smallest(graph)
+    plan = Stages(time_limit=60.0).smallest(graph)
     assert any(region.last > region.first for region in plan.regions)
     assert plan.peak_bytes < 0.8 * save_nothing(graph).peak_bytes
 
@@ -297,7 +297,7 @@ def test_isomorphic_stages_share_one_stage_program(monkeypatch):
 def test_planning_takes_seconds(share):
     graph = graphs.blocks(24)
     start = time.process_time()
-    plan = Stages()(graph, int(share * save_all(graph).peak_bytes))
+    plan = Stages(time_limit=60.0)(graph, int(share * save_all(graph).peak_bytes))
     assert time.process_time() - start < 4.0  # 1.3 s on an idle core
     assert plan.gap <= 1e-3
 
