@@ -11,6 +11,9 @@ A coarse grid whose recomputation does not reach far is solved in seconds and is
 percent or two of the best; its schedule is where the search on the next, finer grid starts. The
 space of each grid, its variables and its constraints are in `gap_program`.
 
+What is left of the time goes to a lower bound on the seconds of *any* schedule that first runs the
+graph's ops in their order (`lower_bound`), not only of those of the grids.
+
 Known limit: nothing runs again during the forward pass.
 """
 
@@ -22,10 +25,15 @@ from ._highs import Outcome, solve
 from .errors import InfeasibleBudget, SolverStopped
 from .gap_program import GapProgram
 from .graph import Graph
+from .lower_bound import lower_bound
 from .steps import Schedule, at_peak, certified_steps, runs_of, with_frees
 
 #: Graphs with fewer backward ops are planned on the full grid at once.
 _SMALL = 24
+#: The share of the time limit that is kept for the lower bound.
+_BOUND_SHARE = 0.25
+#: Variables of the lower bound's program, about: more would leave too little time to branch.
+_BOUND_VARIABLES = 9_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class Grid:
     Attributes:
         events: groups of backward ops, at most; None makes each op an event of its own.
         reach: how many ops before the one that wrote what an event reads may run again before it;
-            None for all.
+            None for all, and also for those that later events read.
     """
 
     events: int | None = None
@@ -49,8 +57,9 @@ class Gap:
     Attributes:
         grids: in the order in which they are searched, each from the best schedule so far. None
             chooses them by the number of ops; `(Grid(),)` is the whole space.
-        time_limit: in seconds, shared evenly by the grids. Building a program is not interrupted.
-        gap: stop within this share of the step's seconds of the proven bound.
+        time_limit: in seconds, shared evenly by the grids; a quarter is for the bound. Building a
+            program is not interrupted.
+        gap: a grid is done within this share of the step's seconds of its own bound.
     """
 
     grids: tuple[Grid, ...] | None = None
@@ -59,6 +68,8 @@ class Gap:
 
     def __call__(self, graph: Graph, budget_bytes: int) -> Schedule:
         """Plans a step.
+
+        `bound_seconds` is what `lower_bound` proves.
 
         Raises:
             InfeasibleBudget: no schedule of the last grid's space fits. `minimum_bytes` is the
@@ -85,21 +96,21 @@ class _Search:
         self.planner, self.graph, self.budget_bytes = planner, graph, budget_bytes
         self.deadline = time.monotonic() + planner.time_limit
         self.best: Schedule | None = None
-        self.bound = graph.least_seconds
 
     def run(self, grids: tuple[Grid, ...]) -> Schedule:
         """The best schedule on any of the grids."""
         is_infeasible = False
         for n, grid in enumerate(grids):
-            if n and self.left <= 0:
+            left = self.left - _BOUND_SHARE * self.planner.time_limit
+            if n and left <= 0:
                 break
-            outcome = self._try(grid, self.left / (len(grids) - n))
+            outcome = self._try(grid, left / (len(grids) - n))
             is_infeasible = outcome.infeasible and n == len(grids) - 1
             if not (outcome.found or outcome.infeasible):
                 # Any schedule that fits is a start for the next grid, and better than none.
-                self._keep(self._smaller(grid, self.left / 3))
+                self._keep(self._smaller(grid, left / 4))
         if self.best is not None:
-            return self.best
+            return self._bounded(self.best)
         if is_infeasible:
             raise self._infeasible(self._smaller(grids[-1], self.left))
         raise SolverStopped(
@@ -111,6 +122,16 @@ class _Search:
     def left(self) -> float:
         """Seconds until the time limit."""
         return self.deadline - time.monotonic()
+
+    def _bounded(self, best: Schedule) -> Schedule:
+        """A schedule with a proven bound, as far as there is time for one."""
+        bound = self.graph.least_seconds
+        if best.seconds > bound and self.left > 0:
+            samples = _BOUND_VARIABLES // (2 * max(1, self.graph.forward_count))
+            bound = lower_bound(
+                self.graph, self.budget_bytes, samples=max(4, samples), time_limit=self.left
+            )
+        return dataclasses.replace(best, bound_seconds=min(bound, best.seconds))
 
     def _try(self, grid: Grid, seconds: float) -> Outcome:
         """Looks for a better schedule on one grid."""
@@ -134,7 +155,7 @@ class _Search:
 
     def _scheduled(self, program: GapProgram) -> Schedule:
         steps = with_frees(self.graph, program.order())
-        return certified_steps(self.graph, steps, bound_seconds=self.bound, planner="Gap")
+        return certified_steps(self.graph, steps, bound_seconds=0.0, planner="Gap")
 
     def _keep(self, schedule: Schedule) -> bool:
         """Whether a schedule fits; if so, it is the best one unless there is a better."""

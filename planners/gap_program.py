@@ -50,7 +50,7 @@ class GapProgram:
     Arguments:
         groups: positions in `Graph.ops` of the backward ops of each event.
         reach: how many ops before the one that wrote what an event reads may run again before the
-            event; None for all.
+            event; None for all, and for those that later events read.
         of_peak: whether to minimize the peak, as a share of the budget, instead of the seconds.
     """
 
@@ -63,7 +63,7 @@ class GapProgram:
         of_peak: bool = False,
     ):
         self.graph, self.groups = graph, groups
-        self.reach = len(graph.ops) if reach is None else reach
+        self.reach = reach
         self.scale = float(max(budget_bytes, 1))  # bytes enter as shares of the budget
         self.unit = graph.seconds or 1.0  # and seconds as shares of the step's
         self.forward = graph.ops[: graph.forward_count]
@@ -73,7 +73,7 @@ class GapProgram:
             for way in op.ways:
                 self.last_reader.update(dict.fromkeys(way.inputs, o))
         self.ways_first = {o: self._open_ways(o, False) for o in range(len(graph.ops))}
-        self.again = [sorted(self._may_run_before(group)) for group in groups]
+        self.again = self._runs_again()
         self.ways_again = {o: self._open_ways(o, True) for o in set(it.chain(*self.again))}
         self.events = self._events()
         self.values = sorted(self.events)
@@ -118,11 +118,18 @@ class GapProgram:
         ways = self.graph.ops[b].ways
         return [(w, {i for i in ways[w].inputs if i in self.writer}) for w in self.ways_first[b]]
 
-    def _may_run_before(self, group: range) -> set[int]:
-        """Forward ops that may run again for what the backward ops of an event read."""
+    def _runs_again(self) -> list[list[int]]:
+        """For each event the forward ops that may run again before it."""
+        found = [self._ancestors(group) for group in self.groups]
+        if self.reach is None:
+            found = list(it.accumulate(found[::-1], set.union))[::-1]
+        return list(map(sorted, found))
+
+    def _ancestors(self, group: range) -> set[int]:
+        """Forward ops within reach that can run again for what the ops of an event read."""
         found: set[int] = set()
         for i in {i for b in group for _, read in self._read(b) for i in read}:
-            first = self.writer[i] - self.reach
+            first = 0 if self.reach is None else self.writer[i] - self.reach
             pending = [self.writer[i]]
             seen: set[int] = set()
             while pending:

@@ -181,7 +181,7 @@ class BoundProgram:
         yield from at_least(self.x, rows)
 
     def _reads(self, b: int) -> Iterator[tuple[int, list[tuple[int, float]], float]]:
-        """What a backward op reads: the value, the terms that say so, or one where it is certain."""
+        """What a backward op may read: the value, and the terms or the number that say so."""
         op = self.graph.ops[b]
         always = _read_always(op)
         for i in sorted({i for way in op.ways for i in way.inputs if i in self.writer}):

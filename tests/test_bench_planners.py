@@ -243,7 +243,8 @@ def test_a_failure_does_not_end_the_others(folder, monkeypatch):
 def test_every_registered_planner_plans(name):
     graph = graphs.chain()
     found = ask(registry.planner(name, time_limit=60.0), graph, 10**9)
-    assert found.status == "ok" and found.objective == graph.seconds
+    assert found.status == "ok" and found.objective is not None
+    assert (found.objective > graph.seconds) == (name in ("chen_sqrt", "save_nothing"))
 
 
 # ------------------------------------------------------------------------------------- the claims
