@@ -26,7 +26,7 @@ from .timeline import Timeline
 _FIRST_ROUND, _GROWTH = 2000, 4  # moves of the first round, and how many times longer the next is
 _HOT, _COLD = 1.0, 0.02  # temperatures between which a round cools, in seconds of a mean op
 _WARM = 0.2  # where a schedule is only improved: half of what is there would not survive more heat
-_CHAIN = 12  # recomputations that a move puts in for the sake of one, less than this
+_DEARER, _CHEAPER = 1.05, 0.99  # a byte above the budget, each 32 moves while some is or none is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,6 @@ class _Search:
         self.writer = {i: o for o, op in enumerate(graph.ops) for i in op.outputs}
         again = [o for o in range(len(graph.ops)) if graph.may_rerun(o)]
         self.values = [i for o in again for i in graph.ops[o].outputs]
-        self.may_rerun = set(again)
         self.fastest = graph.seconds
         self.mean = graph.seconds / max(len(graph.ops), 1) or 1.0
         self.best: list[int] | None = None
@@ -167,10 +166,7 @@ class _Search:
             temperature = self.mean * hot * (_COLD / hot) ** done
             for _ in range(32):
                 self._step(temperature)
-            if self.excess:
-                self.price *= 1.02
-            else:
-                self.price *= 0.98
+            self.price *= _DEARER if self.excess else _CHEAPER
             if (self.moves - first) % respread < 32:
                 self._restart(self.line.order())
         self._prune()
@@ -231,12 +227,19 @@ class _Search:
             return self._recompute(self.excess > 0)
         place = self._any(self.line.again)
         if chance() < 0.6:
-            self._remove(place)
-            return self._recompute(self.line.excess() > 0)
+            return self._replace(place)
         if x < 0.8:
             self._remove(place)
             return True
         return self._move(place)
+
+    def _replace(self, place: int) -> bool:
+        """Takes out a recomputation and puts in one or two others, where memory is short then."""
+        self._remove(place)
+        is_made = self._recompute(self.line.excess() > 0)
+        if is_made and self.line.excess() > 0:
+            self._recompute(True)
+        return is_made
 
     def _insert(self, op: int, place: int) -> None:
         self.line.insert(op, place)
@@ -290,7 +293,7 @@ class _Search:
             if self.line.reads[value] and self.line.writes[value][0] < place:
                 last, following = self.line.gap(value, place)
                 if last < place < following:
-                    return self._run_before(self.writer[value], following, self._chain())
+                    return self._run_before(self.writer[value], following)
         return False
 
     def _full_place(self) -> int:
@@ -301,30 +304,13 @@ class _Search:
                 return place
         return int(over.argmax())
 
-    def _chain(self) -> int:
-        """How many recomputations one move may put in; few are more likely."""
-        return int(math.exp(math.log(_CHAIN) * self.random.random()))
-
-    def _run_before(self, op: int, place: int, chain: int) -> bool:
-        """Runs an op again, and first some of what it reads and what would have to wait for it."""
+    def _run_before(self, op: int, place: int) -> bool:
+        """Runs an op again at the last free place before another; what it reads waits for it."""
         line = self.line
         place -= 1
         while place > line.first[op] and line.ops[place] >= 0:
             place -= 1
         if place <= line.first[op]:
             return False
-        allowed = len(self.undo) + chain
         self._insert(op, place)
-        for value in line.inputs[op]:
-            left, writer = allowed - len(self.undo), self.writer[value]
-            if left <= 0:
-                break
-            if writer in self.may_rerun and self._waits(value, place):
-                self._run_before(writer, place, left)
         return True
-
-    def _waits(self, value: int, place: int) -> bool:
-        """Whether nothing but the read at a place keeps a value in memory for long."""
-        last, _ = self.line.gap(value, place)
-        _, following = self.line.gap(value, place + 1)
-        return following < 0 and place - last > 10
