@@ -1,6 +1,6 @@
 """Local search over sequences of ops: where does an op run again, and may first runs change places?
 
-Simulated annealing as in FastSA (Imanishi et al.; section 2.7 of the project's dossier): an op is
+Simulated annealing as in FastSA (Imanishi et al.): an op is
 put in once more, taken out, or moved, and the sequence is judged by its seconds and a price on the
 bytes that it has above the budget. Beside FastSA's moves there is one that takes a recomputation
 out and puts another in at once. Where FastSA charges for the peak, here is charged for the excess
@@ -25,7 +25,7 @@ from .timeline import Timeline
 
 _FIRST_ROUND, _GROWTH = 2000, 4  # moves of the first round, and how many times longer the next is
 _HOT, _COLD = 1.0, 0.02  # temperatures between which a round cools, in seconds of a mean op
-_WARM = 0.2  # where a schedule is only improved: half of what is there would not survive more heat
+_WARM = 0.2  # in place of `_HOT` where a schedule is only improved, so that most of it stays
 _DEARER, _CHEAPER = 1.05, 0.99  # a byte above the budget, each 32 moves while some is or none is
 
 
