@@ -1,12 +1,12 @@
 """Local search over sequences of ops: where does an op run again, and may first runs change places?
 
-Simulated annealing as in FastSA (Imanishi et al.): an op is
-put in once more, taken out, or moved, and the sequence is judged by its seconds and a price on the
-bytes that it has above the budget. Beside FastSA's moves there is one that takes a recomputation
-out and puts another in at once. Where FastSA charges for the peak, here is charged for the excess
-of all places; the price rises while there is any and falls while there is none, so that the search
-goes back and forth across the budget. It works in rounds, each four times as long as the one
-before and from the best sequence so far, so that there is an early answer and a late one.
+Simulated annealing as in FastSA (Imanishi et al.): an op is put in once more, taken out, or moved,
+and the sequence is judged by its seconds and a price on the bytes that it has above the budget.
+Beside FastSA's moves there is one that takes a recomputation out and puts another in at once. Where
+FastSA charges for the peak, here is charged for the excess of all places; the price rises while
+there is any and falls while there is none, so that the search goes back and forth across the
+budget. It works in rounds, each four times as long as the one before and from the best sequence so
+far, so that there is an early answer and a late one.
 
 Any op that may run again may do so anywhere after its first run, as often as it pays. Nothing is
 proven about what is found: the bound is that each op runs at least once.
