@@ -30,6 +30,8 @@ from .steps import Schedule, at_peak, certified_steps, runs_of, with_frees
 
 #: Graphs with fewer backward ops are planned on the full grid at once.
 _SMALL = 24
+#: How often a grid is solved again whose schedule takes a few bytes too many.
+_ATTEMPTS = 3
 #: The share of the time limit that is kept for the lower bound.
 _BOUND_SHARE = 0.25
 #: Variables of the lower bound's program, about: more would leave too little time to branch.
@@ -137,7 +139,7 @@ class _Search:
         """Looks for a better schedule on one grid."""
         end = time.monotonic() + seconds
         budget = self.budget_bytes
-        while True:
+        for _ in range(_ATTEMPTS):
             program = GapProgram(self.graph, self._groups(grid), budget, grid.reach)
             if program.is_hopeless:
                 return Outcome(found=False, infeasible=True, bound=float("inf"))
@@ -152,6 +154,7 @@ class _Search:
                 return outcome
             # HiGHS allows itself a millionth of a row; a byte too much is too much.
             budget -= schedule.peak_bytes - self.budget_bytes
+        return Outcome(found=False, infeasible=False, bound=0.0)
 
     def _scheduled(self, program: GapProgram) -> Schedule:
         steps = with_frees(self.graph, program.order())

@@ -386,15 +386,15 @@ class GapProgram:
     def _within(self, rows: list[_Row], fixed: list[float]) -> Iterator[Any]:
         """One family of constraints: each row and what it adds to keep the budget."""
         if rows:
+            # A way that writes over an input takes less than nothing.
+            least = np.array([sum(x for x in row.values() if x < 0) for row in rows])
+            is_over = self.peak is None and bool((least + fixed > 1.0 + _TOLERANCE).any())
+            self.is_hopeless = self.is_hopeless or is_over
             yield matrix(rows, self.width) @ self.x <= self._room(fixed)
 
     def _room(self, fixed: list[float]) -> Any:
         """What is left for what decisions change."""
-        if self.peak is not None:
-            return self.peak - np.array(fixed)
-        room = 1.0 - np.array(fixed)
-        self.is_hopeless = self.is_hopeless or bool((room < -_TOLERANCE).any())
-        return room
+        return (1.0 if self.peak is None else self.peak) - np.array(fixed)
 
     def start(self, order: Sequence[Execute]) -> dict[cp.Variable, np.ndarray]:
         """The variables at a schedule that runs ops in an order.

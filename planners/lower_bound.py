@@ -36,6 +36,9 @@ from .graph import Graph, Op
 
 _Row = dict[int, float]
 
+#: A share of the budget that is no difference.
+_TOLERANCE = 1e-9
+
 
 def lower_bound(
     graph: Graph, budget_bytes: int, *, samples: int | None = None, time_limit: float = 60.0
@@ -56,7 +59,7 @@ def lower_bound(
         return graph.least_seconds
     outcome = solve(program.problem, time_limit=time_limit, absolute_gap=1e-6)
     found = program.constant + program.unit * outcome.bound
-    return max(graph.least_seconds, found)
+    return max(graph.least_seconds, float(found))
 
 
 def _samples(graph: Graph, number: int | None) -> list[int]:
@@ -222,7 +225,8 @@ class BoundProgram:
             rows.append(row)
             room.append(1.0 - self._gradients[b] - workspaces[0])
         if rows:
-            self.is_hopeless = min(room) < 0
+            least = [sum(x for x in row.values() if x < 0) for row in rows]
+            self.is_hopeless = bool((np.array(least) > np.array(room) + _TOLERANCE).any())
             yield matrix(rows, self.width) @ self.x <= np.array(room)
 
     @functools.cached_property

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from planners import Graph, Op, Region, Stage, Value
+from planners import Graph, Op, Region, Stage, Value, Variant
 
 
 class Builder:
@@ -196,3 +196,46 @@ def without_extras(graph: Graph) -> Graph:
     """The graph without the bytes that belong to a whole stage and are no value's."""
     stages = (dataclasses.replace(stage, alone_bytes=0, result_bytes=()) for stage in graph.stages)
     return dataclasses.replace(graph, stages=tuple(stages))
+
+
+def with_variants(graph: Graph, seed: int) -> Graph:
+    """The graph with further ways to run some ops, and with masks that a backward op may read."""
+    rng = np.random.default_rng(seed)
+    values = list(graph.values)
+    last = {i: op for stage in graph.stages for op in stage.forward for i in op.inputs}
+    instead: dict[int, int] = {}  # forward value -> the mask that may be read in its place
+
+    def forward(op: Op) -> Iterator[Op]:
+        written = sum(values[i].nbytes for i in op.outputs)
+        ways = []
+        if rng.random() < 0.5:  # a faster algorithm that needs room
+            more = op.workspace_bytes + int(rng.integers(1, 6))
+            ways.append(Variant(op.inputs, op.seconds / 2, workspace_bytes=more))
+        for i in op.inputs:
+            if last[i] is op and rng.random() < 0.7:
+                spared = min(values[i].nbytes, written)
+                ways.append(Variant(op.inputs, op.seconds, 0, -spared, overwrites=(i,)))
+                break
+        if rng.random() < 0.3:
+            ways.append(Variant(op.inputs, op.seconds * 0.75, only_again=True))
+        yield dataclasses.replace(op, variants=tuple(ways))
+        for i in op.outputs:
+            if rng.random() < 0.5:
+                instead[i] = len(values)
+                values.append(Value(f"mask{i}", 1, True))
+                yield Op(f"pack{i}", (i,), (instead[i],), 0.25, optional=True)
+
+    def backward(op: Op) -> Op:
+        read = [i for i in op.inputs if i in instead]
+        if not read or rng.random() < 0.3:
+            return op
+        inputs = tuple(instead.get(i, i) if i == read[0] else i for i in op.inputs)
+        other = Variant(inputs, op.seconds + 0.25, workspace_bytes=op.workspace_bytes + 1)
+        return dataclasses.replace(op, variants=(other,))
+
+    done = [tuple(new for op in stage.forward for new in forward(op)) for stage in graph.stages]
+    stages = (
+        dataclasses.replace(stage, forward=ops, backward=tuple(map(backward, stage.backward)))
+        for stage, ops in zip(graph.stages, done, strict=True)
+    )
+    return Graph(tuple(values), tuple(stages))
