@@ -9,7 +9,9 @@ event, where MONeT's and Checkmate's programs have one for each pair of ops.
 
 A coarse grid whose recomputation does not reach far is solved in seconds and is already within a
 percent or two of the best; its schedule is where the search on the next, finer grid starts. The
-space of each grid, its variables and its constraints are in `gap_program`.
+space of each grid, its variables and its constraints are in `gap_program`. Where ops run in one way
+only, a local search over sequences gives an early answer, which near the smallest possible budgets
+may stay the best one, and polishes the last.
 
 What is left of the time goes to a lower bound on the seconds of *any* schedule that first runs the
 graph's ops in their order (`lower_bound`), not only of those of the grids.
@@ -17,6 +19,7 @@ graph's ops in their order (`lower_bound`), not only of those of the grids.
 Known limit: nothing runs again during the forward pass.
 """
 
+import contextlib
 import dataclasses
 import itertools as it
 import time
@@ -26,14 +29,16 @@ from .errors import InfeasibleBudget, SolverStopped
 from .gap_program import GapProgram
 from .graph import Graph
 from .lower_bound import lower_bound
-from .steps import Schedule, at_peak, certified_steps, runs_of, with_frees
+from .sequence import Sequence, improved
+from .steps import Execute, Schedule, at_peak, certified_steps, runs_of, with_frees
 
 #: Graphs with fewer backward ops are planned on the full grid at once.
 _SMALL = 24
 #: How often a grid is solved again whose schedule takes a few bytes too many.
 _ATTEMPTS = 3
-#: The share of the time limit that is kept for the lower bound.
-_BOUND_SHARE = 0.25
+#: Shares of the time limit: of the search over sequences before the grids and after them, and of
+#: the lower bound. The grids have the rest.
+_EARLY_SHARE, _LATE_SHARE, _BOUND_SHARE = 0.15, 0.1, 0.25
 #: Variables of the lower bound's program, about: more would leave too little time to branch.
 _BOUND_VARIABLES = 9_000
 
@@ -59,8 +64,8 @@ class Gap:
     Attributes:
         grids: in the order in which they are searched, each from the best schedule so far. None
             chooses them by the number of ops; `(Grid(),)` is the whole space.
-        time_limit: in seconds, shared evenly by the grids; a quarter is for the bound. Building a
-            program is not interrupted.
+        time_limit: in seconds: half is shared evenly by the grids, a quarter is for searching over
+            sequences and a quarter for the bound. Building a program is not interrupted.
         gap: a grid is done within this share of the step's seconds of its own bound.
     """
 
@@ -78,8 +83,8 @@ class Gap:
                 least peak that was found there, by replay.
             SolverStopped: `time_limit` passed without a schedule, or HiGHS failed.
         """
-        search = _Search(self, graph, budget_bytes)
-        return search.run(_grids(graph) if self.grids is None else self.grids)
+        grids = _grids(graph) if self.grids is None else self.grids
+        return _Search(self, graph, budget_bytes).run(list(grids))
 
 
 def _grids(graph: Graph) -> tuple[Grid, ...]:
@@ -98,27 +103,48 @@ class _Search:
         self.planner, self.graph, self.budget_bytes = planner, graph, budget_bytes
         self.deadline = time.monotonic() + planner.time_limit
         self.best: Schedule | None = None
+        self.order: list[Execute] | None = None  # of the last grid's schedule
+        self.building = 0.0  # seconds that the last program took
 
-    def run(self, grids: tuple[Grid, ...]) -> Schedule:
+    def run(self, grids: list[Grid]) -> Schedule:
         """The best schedule on any of the grids."""
-        is_infeasible = False
+        limit, is_infeasible = self.planner.time_limit, False
+        if len(grids) > 1 and self._is_plain:
+            self._search_sequences(_EARLY_SHARE * limit)
         for n, grid in enumerate(grids):
-            left = self.left - _BOUND_SHARE * self.planner.time_limit
-            if n and left <= 0:
+            left = self.left - (_LATE_SHARE + _BOUND_SHARE) * limit
+            if n and left <= 2 * self.building:  # a finer grid takes about twice as long to build
                 break
             outcome = self._try(grid, left / (len(grids) - n))
             is_infeasible = outcome.infeasible and n == len(grids) - 1
-            if not (outcome.found or outcome.infeasible):
+            if not outcome.infeasible and self.best is None:
                 # Any schedule that fits is a start for the next grid, and better than none.
                 self._keep(self._smaller(grid, left / 4))
         if self.best is not None:
-            return self._bounded(self.best)
+            return self._bounded(self._polished(self.best))
         if is_infeasible:
             raise self._infeasible(self._smaller(grids[-1], self.left))
         raise SolverStopped(
             f"HiGHS found no schedule within {self.budget_bytes:,} bytes in "
             f"{self.planner.time_limit:g} s. Raise `time_limit` or the budget."
         )
+
+    def _search_sequences(self, seconds: float) -> None:
+        """Takes what a search over sequences finds; that it finds none proves nothing."""
+        with contextlib.suppress(InfeasibleBudget):
+            self._keep(Sequence(time_limit=seconds)(self.graph, self.budget_bytes))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether ops run in one way each, which is all that the search over sequences knows."""
+        return not any(op.variants or op.optional for op in self.graph.ops)
+
+    def _polished(self, best: Schedule) -> Schedule:
+        """A schedule made faster where a search over sequences finds how."""
+        if not self._is_plain or best.seconds <= self.graph.seconds:
+            return best
+        seconds = _LATE_SHARE * self.planner.time_limit
+        return improved(self.graph, best, self.budget_bytes, time_limit=seconds)
 
     @property
     def left(self) -> float:
@@ -140,10 +166,12 @@ class _Search:
         end = time.monotonic() + seconds
         budget = self.budget_bytes
         for _ in range(_ATTEMPTS):
+            begun = time.monotonic()
             program = GapProgram(self.graph, self._groups(grid), budget, grid.reach)
+            self.building = time.monotonic() - begun
             if program.is_hopeless:
                 return Outcome(found=False, infeasible=True, bound=float("inf"))
-            start = None if self.best is None else program.start(runs_of(self.best))
+            start = None if self.order is None else program.start(self.order)
             left = end - time.monotonic()
             gap = self.planner.gap
             outcome = solve(program.problem, time_limit=left, absolute_gap=gap, start=start)
@@ -151,6 +179,7 @@ class _Search:
                 return outcome
             schedule = self._scheduled(program)
             if self._keep(schedule):
+                self.order = runs_of(schedule)
                 return outcome
             # HiGHS allows itself a millionth of a row; a byte too much is too much.
             budget -= schedule.peak_bytes - self.budget_bytes
