@@ -32,6 +32,8 @@ from .lower_bound import lower_bound
 from .sequence import Sequence, improved
 from .steps import Execute, Schedule, at_peak, certified_steps, runs_of, with_frees
 
+#: How many ops before what an event reads may run again.
+_REACH = 14
 #: Graphs with fewer backward ops are planned on the full grid at once.
 _SMALL = 24
 #: How often a grid is solved again whose schedule takes a few bytes too many.
@@ -64,8 +66,8 @@ class Gap:
     Attributes:
         grids: in the order in which they are searched, each from the best schedule so far. None
             chooses them by the number of ops; `(Grid(),)` is the whole space.
-        time_limit: in seconds: half is shared evenly by the grids, a quarter is for searching over
-            sequences and a quarter for the bound. Building a program is not interrupted.
+        time_limit: in seconds. A quarter is for the bound, and where ops run in one way, a quarter
+            for searching over sequences. Building a program is not interrupted.
         gap: a grid is done within this share of the step's seconds of its own bound.
     """
 
@@ -88,12 +90,16 @@ class Gap:
 
 
 def _grids(graph: Graph) -> tuple[Grid, ...]:
-    """From a sixteenth of the backward ops to all of them."""
-    forward, backward = graph.forward_count, len(graph.ops) - graph.forward_count
+    """From a sixteenth of the backward ops to all of them, each grid with all events of the last.
+
+    Recomputation that reaches further hardly ever pays, and makes programs that take long to solve.
+    """
+    backward = len(graph.ops) - graph.forward_count
     if backward <= _SMALL:
         return (Grid(),)
-    events = sorted({max(8, backward // part) for part in (16, 8, 4, 2, 1)})
-    return tuple(Grid(n, max(16, forward // 14) + 4 * k) for k, n in enumerate(events))
+    coarsest = max(_SMALL // 4, backward // 16)
+    events = [coarsest * 2**k for k in range(10) if coarsest * 2**k < backward]
+    return tuple(Grid(n, _REACH) for n in (*events, backward))
 
 
 class _Search:
@@ -103,7 +109,7 @@ class _Search:
         self.planner, self.graph, self.budget_bytes = planner, graph, budget_bytes
         self.deadline = time.monotonic() + planner.time_limit
         self.best: Schedule | None = None
-        self.order: list[Execute] | None = None  # of the last grid's schedule
+        self.order: list[Execute] = []  # the runs of the last schedule of a grid, if any
         self.building = 0.0  # seconds that the last program took
 
     def run(self, grids: list[Grid]) -> Schedule:
@@ -112,10 +118,10 @@ class _Search:
         if len(grids) > 1 and self._is_plain:
             self._search_sequences(_EARLY_SHARE * limit)
         for n, grid in enumerate(grids):
-            left = self.left - (_LATE_SHARE + _BOUND_SHARE) * limit
+            left = self.left - (_LATE_SHARE * self._is_plain + _BOUND_SHARE) * limit
             if n and left <= 2 * self.building:  # a finer grid takes about twice as long to build
                 break
-            outcome = self._try(grid, left / (len(grids) - n))
+            outcome = self._try(grid, left if n == len(grids) - 1 else left / 2)
             is_infeasible = outcome.infeasible and n == len(grids) - 1
             if not outcome.infeasible and self.best is None:
                 # Any schedule that fits is a start for the next grid, and better than none.
@@ -167,11 +173,12 @@ class _Search:
         budget = self.budget_bytes
         for _ in range(_ATTEMPTS):
             begun = time.monotonic()
-            program = GapProgram(self.graph, self._groups(grid), budget, grid.reach)
+            groups, known = self._groups(grid), self.order
+            program = GapProgram(self.graph, groups, budget, grid.reach, known)
             self.building = time.monotonic() - begun
             if program.is_hopeless:
                 return Outcome(found=False, infeasible=True, bound=float("inf"))
-            start = None if self.order is None else program.start(self.order)
+            start = program.start(known) if known else None
             left = end - time.monotonic()
             gap = self.planner.gap
             outcome = solve(program.problem, time_limit=left, absolute_gap=gap, start=start)

@@ -51,6 +51,7 @@ class GapProgram:
         groups: positions in `Graph.ops` of the backward ops of each event.
         reach: how many ops before the one that wrote what an event reads may run again before the
             event; None for all, and for those that later events read.
+        known: the runs of a schedule; what it runs again may run again there, whatever the reach.
         of_peak: whether to minimize the peak, as a share of the budget, instead of the seconds.
     """
 
@@ -60,10 +61,11 @@ class GapProgram:
         groups: list[range],
         budget_bytes: int,
         reach: int | None = None,
+        known: Sequence[Execute] = (),
         of_peak: bool = False,
     ):
         self.graph, self.groups = graph, groups
-        self.reach = reach
+        self.reach, self.known = reach, known
         self.scale = float(max(budget_bytes, 1))  # bytes enter as shares of the budget
         self.unit = graph.seconds or 1.0  # and seconds as shares of the step's
         self.forward = graph.ops[: graph.forward_count]
@@ -123,6 +125,11 @@ class GapProgram:
         found = [self._ancestors(group) for group in self.groups]
         if self.reach is None:
             found = list(it.accumulate(found[::-1], set.union))[::-1]
+        if self.known:
+            starts, _ = self._windows(self.known)
+            for n, run in enumerate(self.known[starts[0] :], starts[0]):
+                if run.op < len(self.forward):
+                    found[bisect.bisect_right(starts, n) - 1].add(run.op)
         return list(map(sorted, found))
 
     def _ancestors(self, group: range) -> set[int]:
