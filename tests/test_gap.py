@@ -148,7 +148,12 @@ def agrees(graph, budget):
     return is_same(found_seconds(EXACT, graph, budget), Space(graph, budget).best())
 
 
-@pytest.mark.parametrize("seed", range(30))
+def quick(seeds, most=8):
+    """Seeds of small graphs with few enough schedules to look at them all."""
+    return [seed for seed in seeds if len(small_graph(seed).ops) <= most]
+
+
+@pytest.mark.parametrize("seed", quick(range(40)))
 def test_it_agrees_with_looking_at_all_schedules(seed):
     graph = small_graph(seed)
     assert all(agrees(graph, budget) for budget in budgets(graph))
@@ -181,26 +186,28 @@ def test_without_any_family_of_variants_it_does_not(family, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "family",
+    ("family", "seeds"),
     [
-        "_reads",
-        "_sources",
-        "_carries",
-        "_inputs",
-        "_forward_memory",
-        "_recomputation_memory",
-        "_backward_memory",
+        ("_reads", (1, 4)),
+        ("_sources", (3, 7)),
+        ("_carries", (13, 16)),
+        ("_inputs", (55, 93)),
+        ("_forward_memory", range(5)),
+        ("_recomputation_memory", (70,)),
+        ("_backward_memory", range(5)),
     ],
 )
-def test_without_any_family_of_constraints_it_does_not(family, monkeypatch):
+def test_without_any_family_of_constraints_it_does_not(family, seeds, monkeypatch):
+    """On graphs on which it does with them; not every graph needs every family."""
+    some = [small_graph(seed) for seed in seeds]
+    assert not fails_somewhere(agrees, some)
     monkeypatch.setattr(gap_program.GapProgram, family, lambda self: iter(()))
-    some = map(small_graph, range(200))
-    assert fails_somewhere(agrees, (graph for graph in some if len(graph.ops) <= 9))
+    assert fails_somewhere(agrees, some)
 
 
 def test_no_schedule_beats_all_of_checkmates():
     """Where each op writes one value: Checkmate frees the outputs of an op together."""
-    some = [small_graph(seed) for seed in range(100, 140)]
+    some = [small_graph(seed) for seed in quick(range(100, 140))]
     some = [graph for graph in some if all(len(op.outputs) == 1 for op in graph.ops)]
     assert len(some) > 10
     for graph, budget in ((g, b) for g in some for b in budgets(g)):
