@@ -31,3 +31,14 @@ def total(terms: Iterable[tuple[int, float]]) -> dict[int, float]:
     for column, coefficient in terms:
         found[column] = found.get(column, 0.0) + coefficient
     return found
+
+
+def numbered(keys: Iterable[tuple[Any, ...]], *kinds: str) -> list[dict[Any, int]]:
+    """Columns for variables, in the order of `keys`: for each kind, its indices -> the column.
+
+    A key is a kind, then the indices of one of its variables.
+    """
+    found: dict[str, dict[Any, int]] = {kind: {} for kind in kinds}
+    for column, (kind, *indices) in enumerate(keys):
+        found[kind][tuple(indices)] = column
+    return list(found.values())

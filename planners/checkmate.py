@@ -29,7 +29,7 @@ import cvxpy as cp
 import numpy as np
 
 from ._highs import solve
-from ._sparse import at_least, matrix, total
+from ._sparse import at_least, matrix, numbered, total
 from .errors import InfeasibleBudget, SolverStopped
 from .graph import Graph
 from .steps import Execute, Free, Schedule, Step, certified_steps
@@ -117,11 +117,8 @@ class _Program:
         keys: list[tuple[Any, ...]] = [("run", *moment) for moment in moments]
         keys += [("keep", t, i) for t in ops for i in range(t)]
         keys += [("free", t, i, k) for t, k in moments for i in self._touched(k)]
-        column = {key: n for n, key in enumerate(keys)}
-        self.width = len(column)
-        self.run = {key[1:]: n for key, n in column.items() if key[0] == "run"}
-        self.keep = {key[1:]: n for key, n in column.items() if key[0] == "keep"}
-        self.free = {key[1:]: n for key, n in column.items() if key[0] == "free"}
+        self.width = len(keys)
+        self.run, self.keep, self.free = numbered(keys, "run", "keep", "free")
 
     def _touched(self, k: int) -> list[int]:
         """Ops whose outputs op `k` reads or writes."""

@@ -34,7 +34,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from ._sparse import at_least, matrix, total
+from ._sparse import at_least, matrix, numbered, total
 from .graph import Graph, Op, Variant
 from .steps import Execute
 
@@ -182,13 +182,8 @@ class GapProgram:
         for kind in ("carry", "hold", "passed"):
             keys += [(kind, i, k) for i in self.values for k in self.events[i]]
         self.width = len(keys)
-        columns: dict[str, dict[Any, int]] = {
-            kind: {} for kind in ("first", "run", "carry", "hold", "passed")
-        }
-        for n, (kind, *key) in enumerate(keys):
-            columns[kind][tuple(key)] = n
-        self.first, self.run = columns["first"], columns["run"]
-        self.carry, self.hold, self.passed = columns["carry"], columns["hold"], columns["passed"]
+        kinds = "first", "run", "carry", "hold", "passed"
+        self.first, self.run, self.carry, self.hold, self.passed = numbered(keys, *kinds)
 
     def _constraints(self) -> Iterator[Any]:
         yield from self._ways()

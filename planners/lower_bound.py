@@ -31,7 +31,7 @@ import cvxpy as cp
 import numpy as np
 
 from ._highs import solve
-from ._sparse import at_least, matrix, total
+from ._sparse import at_least, matrix, numbered, total
 from .graph import Graph, Op
 
 _Row = dict[int, float]
@@ -120,10 +120,7 @@ class BoundProgram:
         keys += [("run", o, k) for k in samples if k for o in self.again]
         keys += [("hold", i, k) for k in samples for i in self.needed]
         self.width = len(keys)
-        columns: dict[str, dict[Any, int]] = {"way": {}, "run": {}, "hold": {}}
-        for n, (kind, *key) in enumerate(keys):
-            columns[kind][tuple(key)] = n
-        self.way, self.run, self.hold = columns["way"], columns["run"], columns["hold"]
+        self.way, self.run, self.hold = numbered(keys, "way", "run", "hold")
 
     def _cost(self) -> np.ndarray:
         cost = np.zeros(self.width)

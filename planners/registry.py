@@ -16,6 +16,8 @@ from .steps import Schedule
 #: the options that make it that planner.
 PLANNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gap": ("gap:Gap", {}),
+    "sequence": ("sequence:Sequence", {}),
+    "sequence_reordered": ("sequence:Sequence", {"may_reorder": True}),
     "checkmate": ("checkmate:Checkmate", {}),
     "checkmate_rounding": ("checkmate_rounding:CheckmateRounding", {}),
     "knapsack": ("knapsack:Knapsack", {}),

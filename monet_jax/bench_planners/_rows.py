@@ -1,9 +1,8 @@
 """What does a benchmark keep of each answer of a planner?"""
 
 import dataclasses
-import json
-from collections.abc import Mapping
-from typing import Any
+
+from ..report import results as _results
 
 #: Raised when the stored fields change their meaning.
 FORMAT = 1
@@ -74,27 +73,11 @@ class Row:
         return f"{self.instance}{at} {self.planner}{limit}{rival}".rstrip()
 
 
-@dataclasses.dataclass(frozen=True)
-class Results:
-    """The rows of a benchmark, and under what they came about.
-
-    Attributes:
-      rows: in the order in which they were made.
-      context: versions, date, machine, command.
-    """
-
-    rows: tuple[Row, ...]
-    context: Mapping[str, Any]
+Results = _results.Results[Row]
 
 
 def to_json(results: Results) -> str:
     """The results as JSON text, with the verdict on each claim."""
     from ._claims import check_claims  # it reads rows
 
-    data = {
-        "format": FORMAT,
-        "context": dict(results.context),
-        "claims": [dataclasses.asdict(claim) for claim in check_claims(results.rows)],
-        "rows": [dataclasses.asdict(row) for row in results.rows],
-    }
-    return json.dumps(data, indent=1)
+    return results.to_json(check_claims(results.rows), FORMAT)
