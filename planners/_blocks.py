@@ -24,7 +24,7 @@ import itertools as it
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-from ._orders import needed_ops, without_useless_runs, writers
+from ._orders import needed_ops, without_useless_runs
 from .graph import Graph
 
 
@@ -106,7 +106,7 @@ class Blocks:
 
     def __init__(self, graph: Graph, *, linearized: bool = False):
         self.graph = graph
-        self.writer = writers(graph)
+        self.writer = graph.forward_writer_number
         self.pinned = frozenset(i for i in self.writer if self._is_pinned(i))
         live = _live_over_cuts(graph, self.pinned)
         cuts = _cuts(live, linearized)

@@ -8,15 +8,8 @@ as long as anything reads it.
 
 from collections.abc import Collection, Iterable, Sequence, Set
 
-from .errors import InfeasibleBudget
 from .graph import Graph
-from .steps import Execute, Schedule, certified_steps, cost_of, with_frees
-
-
-def writers(graph: Graph) -> dict[int, int]:
-    """Forward value -> the position in `Graph.ops` of the op that writes it."""
-    forward = graph.ops[: graph.forward_count]
-    return {i: o for o, op in enumerate(forward) for i in op.outputs}
+from .steps import Schedule, certified_steps, infeasible, with_frees
 
 
 def needed_ops(graph: Graph, wanted: Iterable[int], available: Collection[int]) -> list[int]:
@@ -27,10 +20,10 @@ def needed_ops(graph: Graph, wanted: Iterable[int], available: Collection[int]) 
     pending, seen, found = list(wanted), set(available), set()
     while pending:
         i = pending.pop()
-        if i in seen or i not in graph.forward_writer:
+        if i in seen or i not in graph.forward_writer_number:
             continue
         seen.add(i)
-        o = graph.op_numbers["forward", *graph.forward_writer[i]]
+        o = graph.forward_writer_number[i]
         if graph.may_rerun(o) and o not in found:
             found.add(o)
             pending += graph.ops[o].inputs
@@ -104,16 +97,3 @@ def fastest_within(
     if not fitting:
         raise infeasible(graph, min(schedules, key=lambda x: x.peak_bytes), budget_bytes)
     return min(fitting, key=lambda x: (x.seconds, x.peak_bytes))
-
-
-def infeasible(graph: Graph, smallest: Schedule, budget_bytes: int) -> InfeasibleBudget:
-    """The error of a planner whose smallest schedule takes more than a budget."""
-    live = cost_of(graph, smallest.steps).live_bytes
-    ran = [step.op for step in smallest.steps if isinstance(step, Execute)]
-    op = graph.ops[ran[live.index(smallest.peak_bytes)]]
-    return InfeasibleBudget(
-        f"No schedule of {smallest.planner} fits in {budget_bytes:,} bytes. The smallest takes "
-        f"{smallest.peak_bytes:,} bytes while op `{op.name}` runs. Raise the budget to that, "
-        "or use a planner that decides op by op.",
-        minimum_bytes=smallest.peak_bytes,
-    )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._orders import fastest_within, schedule_of, writers
+from ._orders import fastest_within, schedule_of
 from .errors import InfeasibleBudget, SolverStopped
 from .graph import Graph
 from .steps import Schedule
@@ -140,7 +140,7 @@ def _extremes(graph: Graph) -> tuple[list[int], list[int]]:
 
 def _order(graph: Graph, kept: np.ndarray) -> list[int]:
     """The ops of Algorithm 2's closed form, stage by stage, for `kept[t, i]` true or false."""
-    count, writer = len(graph.ops), writers(graph)
+    count, writer = len(graph.ops), graph.forward_writer_number
     kept = kept.copy()
     kept[:, [o for o in range(count) if not graph.may_rerun(o)]] = True
     runs = np.eye(count, dtype=bool)

@@ -30,7 +30,7 @@ from .gap_program import GapProgram
 from .graph import Graph
 from .lower_bound import lower_bound
 from .sequence import Sequence, improved
-from .steps import Execute, Schedule, at_peak, certified_steps, runs_of, with_frees
+from .steps import Execute, Schedule, certified_steps, infeasible, runs_of, with_frees
 
 #: How many ops before what an event reads may run again.
 _REACH = 14
@@ -129,7 +129,7 @@ class _Search:
         if self.best is not None:
             return self._bounded(self._polished(self.best))
         if is_infeasible:
-            raise self._infeasible(self._smaller(grids[-1], self.left))
+            raise infeasible(self.graph, self._smaller(grids[-1], self.left), self.budget_bytes)
         raise SolverStopped(
             f"HiGHS found no schedule within {self.budget_bytes:,} bytes in "
             f"{self.planner.time_limit:g} s. Raise `time_limit` or the budget."
@@ -225,15 +225,3 @@ class _Search:
             enough=1.0 - self.planner.gap,
         )
         return self._scheduled(program)
-
-    def _infeasible(self, least: Schedule) -> InfeasibleBudget:
-        """With what sets the least peak that is known."""
-        op, values = at_peak(self.graph, least.steps)
-        names = tuple(self.graph.values[i].name for i in values)
-        return InfeasibleBudget(
-            f"No schedule was found within {self.budget_bytes:,} bytes; the smallest takes "
-            f"{least.peak_bytes:,}, in memory while op `{self.graph.ops[op].name}` runs: "
-            f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}.",
-            minimum_bytes=least.peak_bytes,
-            peak_values=names,
-        )

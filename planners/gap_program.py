@@ -35,8 +35,8 @@ import cvxpy as cp
 import numpy as np
 
 from ._sparse import at_least, matrix, numbered, total
-from .graph import Graph, Op, Variant
-from .steps import Execute
+from .graph import Graph, Variant
+from .steps import Execute, lifetimes
 
 _Row = dict[int, float]
 
@@ -69,11 +69,10 @@ class GapProgram:
         self.scale = float(max(budget_bytes, 1))  # bytes enter as shares of the budget
         self.unit = graph.seconds or 1.0  # and seconds as shares of the step's
         self.forward = graph.ops[: graph.forward_count]
-        self.writer = {i: o for o, op in enumerate(self.forward) for i in op.outputs}
+        self.writer = graph.forward_writer_number
         self.last_reader = dict(self.writer)
         for o, op in enumerate(self.forward):
-            for way in op.ways:
-                self.last_reader.update(dict.fromkeys(way.inputs, o))
+            self.last_reader.update(dict.fromkeys(op.may_read, o))
         self.ways_first = {o: self._open_ways(o, False) for o in range(len(graph.ops))}
         self.again = self._runs_again()
         self.ways_again = {o: self._open_ways(o, True) for o in set(it.chain(*self.again))}
@@ -144,7 +143,7 @@ class GapProgram:
                 if o < first or o in seen or not self.graph.may_rerun(o):
                     continue
                 seen.add(o)
-                pending += [self.writer[j] for j in _inputs(self.forward[o])]
+                pending += [self.writer[j] for j in self.forward[o].may_read]
             found |= seen
         return found
 
@@ -157,7 +156,7 @@ class GapProgram:
         for k, group in enumerate(self.groups):
             touched = {i for b in group for _, read in self._read(b) for i in read}
             for o in self.again[k]:
-                touched |= {*self.forward[o].outputs, *_inputs(self.forward[o])}
+                touched |= {*self.forward[o].outputs, *self.forward[o].may_read}
             for i in touched:
                 found[i].append(k)
         return found
@@ -306,7 +305,6 @@ class GapProgram:
         `level[o, k]` is what is in memory when op `o` is reached. Written as a change from the op
         before, it takes a handful of coefficients where its sum takes one for each value.
         """
-        gradients = self._gradient_bytes()
         steps, runs, fixed = [], [], []
         for k, group in enumerate(self.groups):
             for o in self.again[k]:
@@ -314,7 +312,7 @@ class GapProgram:
                 is_first = o == self.again[k][0]
                 steps.append({n: 1.0} if is_first else {n: 1.0, n - 1: -1.0})
                 runs.append({self.run[o, w, k]: self._own_bytes(o, w) for w in self.ways_again[o]})
-                fixed.append(gradients[group[0]][0])
+                fixed.append(self._gradients[group[0]][0])
         if steps:
             yield matrix(steps, len(steps)) @ self.level == self._changes @ self.x
             yield self.level + matrix(runs, self.width) @ self.x <= self._room(fixed)
@@ -349,7 +347,6 @@ class GapProgram:
         """While a backward op runs: gradients, what this or a later op of the event may read, and
         what is held on.
         """
-        gradients = self._gradient_bytes()
         rows, fixed = [], []
         for k, group in enumerate(self.groups):
             last = {i: b for b in group for _, read in self._read(b) for i in read}
@@ -362,13 +359,14 @@ class GapProgram:
                         present[column] = self._bytes(i)
                 workspace, constant = self._workspace(b)
                 rows.append(present | dict(workspace))
-                fixed.append(gradients[b][1] + constant)
+                fixed.append(self._gradients[b][1] + constant)
         yield from self._within(rows, fixed)
 
-    def _gradient_bytes(self) -> dict[int, tuple[float, float]]:
+    @functools.cached_property
+    def _gradients(self) -> dict[int, tuple[float, float]]:
         """Bytes of what backward ops wrote: before each of them, and while it runs."""
         ops, first = self.graph.ops, self.graph.forward_count
-        last = {i: b for b, op in enumerate(ops) for i in (*op.outputs, *_inputs(op))}
+        last = {i: b for b, op in enumerate(ops) for i in (*op.outputs, *op.may_read)}
         live: set[int] = set()
         found = {}
         for b in range(first, len(ops)):
@@ -418,7 +416,7 @@ class GapProgram:
             if is_again:
                 read = self.graph.ops[run.op].ways[run.way].inputs
                 x[[self.passed[i, k] for i in read if (i, k) in self.passed]] = 1.0
-        for i, written, read in _lifetimes(self.graph, order):
+        for i, written, read in lifetimes(self.graph, order):
             for k in self.events.get(i, ()):
                 if written < starts[k] <= read:
                     x[self.carry[i, k]] = 1.0
@@ -472,25 +470,6 @@ class GapProgram:
         if not self._is_chosen(o):
             return self.ways_first[o][0]
         return next((w for w in self.ways_first[o] if x[self.first[o, w]] > 0.5), None)
-
-
-def _lifetimes(graph: Graph, order: Sequence[Execute]) -> Iterator[tuple[int, int, int]]:
-    """Each instance of a value: where it is written, and where it is read last."""
-    written: dict[int, int] = {}
-    read: dict[int, int] = {}
-    for n, run in enumerate(order):
-        op = graph.ops[run.op]
-        read.update(dict.fromkeys(op.ways[run.way].inputs, n))
-        for i in op.outputs:
-            if i in written:
-                yield i, written[i], read[i]
-            written[i] = read[i] = n
-    for i, n in written.items():
-        yield i, n, read[i]
-
-
-def _inputs(op: Op) -> set[int]:
-    return {i for way in op.ways for i in way.inputs}
 
 
 def _beats(ways: tuple[Variant, ...], v: int, w: int) -> bool:

@@ -86,6 +86,16 @@ class Op:
             *self.variants,
         )
 
+    @property
+    def may_read(self) -> frozenset[int]:
+        """Values that it reads in one way or another."""
+        return frozenset(i for way in self.ways for i in way.inputs)
+
+    @property
+    def always_reads(self) -> frozenset[int]:
+        """Values that it reads whatever the way."""
+        return frozenset.intersection(*(frozenset(way.inputs) for way in self.ways))
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stage:
@@ -178,14 +188,19 @@ class Graph:
         }
 
     @ft.cached_property
+    def forward_writer_number(self) -> dict[int, int]:
+        """Value -> the position in `ops` of the forward op that writes it; gradients have none."""
+        forward = self.ops[: self.forward_count]
+        return {i: o for o, op in enumerate(forward) for i in op.outputs}
+
+    @ft.cached_property
     def shared(self) -> frozenset[int]:
         """Forward values that an op of another stage reads."""
         return frozenset(
             i
             for s, stage in enumerate(self.stages)
             for op in stage.forward + stage.backward
-            for way in op.ways
-            for i in way.inputs
+            for i in op.may_read
             if self.forward_writer.get(i, (s,))[0] != s
         )
 
@@ -263,7 +278,7 @@ def _check_way(graph: Graph, op: Op, way: Variant, written: set[int]) -> None:
 def _check_backward(graph: Graph) -> None:
     for s, stage in enumerate(graph.stages):
         for op in stage.backward:
-            for i in {i for way in op.ways for i in way.inputs}:
+            for i in op.may_read:
                 home = graph.forward_writer.get(i, (s,))[0]
                 if home > s:
                     raise ValueError(

@@ -27,10 +27,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ._orders import infeasible, needed_ops, order_keeping, schedule_of, writers
+from ._orders import needed_ops, order_keeping, schedule_of
 from .errors import SolverStopped
 from .graph import Graph
-from .steps import Schedule
+from .steps import Schedule, infeasible
 
 if TYPE_CHECKING:
     import cvxpy as cp
@@ -117,7 +117,7 @@ class _Program:
     """The program, for any share of bytes to save; `x` holds `save` and then `again`."""
 
     def __init__(self, graph: Graph):
-        self.graph, self.writer = graph, writers(graph)
+        self.graph, self.writer = graph, graph.forward_writer_number
         backward = graph.ops[graph.forward_count :]
         self.read = {i for op in backward for i in op.inputs if self._may_be_made_again(i)}
         self.again = needed_ops(graph, self.read, ())

@@ -81,7 +81,7 @@ class BoundProgram:
         self.scale = float(max(budget_bytes, 1))  # bytes enter as shares of the budget
         self.unit = graph.seconds or 1.0  # and seconds as shares of the step's
         self.forward = graph.ops[: graph.forward_count]
-        self.writer = {i: o for o, op in enumerate(self.forward) for i in op.outputs}
+        self.writer = graph.forward_writer_number
         ends = [graph.forward_count, *(b + 1 for b in samples)]
         self.between = [range(a, b) for a, b in it.pairwise(ends)]  # with the sample itself
         self.needed = sorted(self._needed())
@@ -102,11 +102,11 @@ class BoundProgram:
     def _needed(self) -> set[int]:
         """Forward values that the backward pass may read, or recomputation of such."""
         ops = self.graph.ops[len(self.forward) :]
-        found = {i for op in ops for way in op.ways for i in way.inputs if i in self.writer}
+        found = {i for op in ops for i in op.may_read if i in self.writer}
         pending = list(found)
         while pending:
             i = pending.pop()
-            new = _read_always(self.forward[self.writer[i]]) if self._may_rerun(i) else set()
+            new = self.forward[self.writer[i]].always_reads if self._may_rerun(i) else frozenset()
             pending += new - found
             found |= new
         return found
@@ -176,16 +176,15 @@ class BoundProgram:
         rows = (
             total([*self._since(i, k), (column, -1.0)])
             for (o, k), column in self.run.items()
-            for i in sorted(_read_always(self.forward[o]))
+            for i in sorted(self.forward[o].always_reads)
         )
         yield from at_least(self.x, rows)
 
     def _reads(self, b: int) -> Iterator[tuple[int, list[tuple[int, float]], float]]:
         """What a backward op may read: the value, and the terms or the number that say so."""
         op = self.graph.ops[b]
-        always = _read_always(op)
-        for i in sorted({i for way in op.ways for i in way.inputs if i in self.writer}):
-            if i in always:
+        for i in sorted(op.may_read & self.writer.keys()):
+            if i in op.always_reads:
                 yield i, [], 1.0
             else:
                 ways = [w for w, way in enumerate(op.ways) if i in way.inputs]
@@ -230,7 +229,7 @@ class BoundProgram:
     def _gradients(self) -> dict[int, float]:
         """Bytes of what backward ops wrote that is certainly in memory while each runs."""
         ops, first = self.graph.ops, len(self.forward)
-        last = {i: b for b, op in enumerate(ops) for i in _read_always(op) if not op.optional}
+        last = {i: b for b, op in enumerate(ops) for i in op.always_reads if not op.optional}
         found, live = {}, set()
         for b in range(first, len(ops)):
             found[b] = sum(map(self._bytes, live | set(ops[b].outputs)))
@@ -239,11 +238,6 @@ class BoundProgram:
 
     def _bytes(self, i: int) -> float:
         return self.graph.values[i].nbytes / self.scale
-
-
-def _read_always(op: Op) -> set[int]:
-    """What an op reads whatever the way it runs in."""
-    return set.intersection(*(set(way.inputs) for way in op.ways))
 
 
 def _least(op: Op) -> float:

@@ -20,7 +20,7 @@ from collections.abc import Sequence as SequenceOf
 
 from .errors import InfeasibleBudget, InvalidPlan
 from .graph import Graph
-from .steps import Execute, Schedule, certified_steps, cost_of, with_frees
+from .steps import Schedule, certified_steps, cost_of, runs_of, with_frees
 from .timeline import Timeline
 
 _FIRST_ROUND, _GROWTH = 2000, 4  # moves of the first round, and how many times longer the next is
@@ -91,7 +91,7 @@ def improved(
             f"A schedule to improve takes {cost.peak_bytes:,} bytes, over its budget of "
             f"{budget_bytes:,}. Plan for that budget first."
         )
-    order = [step.op for step in schedule.steps if isinstance(step, Execute)]
+    order = [run.op for run in runs_of(schedule)]
     options = Sequence(time_limit=time_limit, seed=seed, moves=moves)
     search = _Search(graph, order, budget_bytes, options)
     search.run(_WARM)

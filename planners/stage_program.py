@@ -200,7 +200,7 @@ class _Program:
         constraints = [
             lower <= x,
             x <= upper,
-            *(matrix @ x >= right for matrix, right in _dataflow(forward, stage)),
+            *(rows @ x >= right for rows, right in _dataflow(forward, stage)),
             x[:n_save] >= x[-n_lodge:],
             large @ x[-n_lodge:] <= places,
         ]

@@ -10,10 +10,10 @@ recomputable, and every op of the backward pass, runs once.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .errors import InvalidPlan
+from .errors import InfeasibleBudget, InvalidPlan
 from .graph import Graph
 from .plan import Certified, Plan, Region
 from .schedule import runs
@@ -164,6 +164,20 @@ def at_peak(graph: Graph, steps: Sequence[Step]) -> tuple[int, list[int]]:
     raise AssertionError("a schedule has a peak")
 
 
+def infeasible(graph: Graph, smallest: Schedule, budget_bytes: int) -> InfeasibleBudget:
+    """The error of a planner whose smallest schedule takes more than a budget."""
+    op, values = at_peak(graph, smallest.steps)
+    names = tuple(graph.values[i].name for i in values)
+    return InfeasibleBudget(
+        f"No schedule of {smallest.planner} was found within {budget_bytes:,} bytes. The smallest "
+        f"takes {smallest.peak_bytes:,} bytes while op `{graph.ops[op].name}` runs, with "
+        f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''} in memory. "
+        "Raise the budget to that, or use another planner.",
+        minimum_bytes=smallest.peak_bytes,
+        peak_values=names,
+    )
+
+
 def certified_steps(
     graph: Graph, steps: Iterable[Step], *, bound_seconds: float, planner: str
 ) -> Schedule:
@@ -192,25 +206,31 @@ def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]
     the same; they are freed before it.
     """
     order = [Execute(run) if isinstance(run, int) else run for run in order]
-    last: dict[int, int] = {}  # value -> the last position that writes or reads its instance
     ends: dict[int, list[int]] = collections.defaultdict(list)  # position -> values to free
-    for k, run in enumerate(order):
-        op = graph.ops[run.op]
-        way = op.ways[run.way]
-        last.update(dict.fromkeys(way.inputs, k))
-        for i in op.outputs:
-            if i in last:
-                ends[last[i]].append(i)
-            last[i] = k
-        for i in way.overwrites:
-            last.pop(i, None)
-    for i, k in last.items():
-        ends[k].append(i)
+    for i, _, read in lifetimes(graph, order):
+        last = order[read]
+        if i not in graph.ops[last.op].ways[last.way].overwrites:
+            ends[read].append(i)
     found: list[Step] = []
     for k, run in enumerate(order):
         found.append(run)
         found += [Free(i) for i in ends[k]]
     return tuple(found)
+
+
+def lifetimes(graph: Graph, order: Sequence[Execute]) -> Iterator[tuple[int, int, int]]:
+    """Each instance of a value: where in an order of runs it is written, and where read last."""
+    written: dict[int, int] = {}
+    read: dict[int, int] = {}
+    for n, run in enumerate(order):
+        op = graph.ops[run.op]
+        read.update(dict.fromkeys(op.ways[run.way].inputs, n))
+        for i in op.outputs:
+            if i in written:
+                yield i, written[i], read[i]
+            written[i] = read[i] = n
+    for i, n in written.items():
+        yield i, n, read[i]
 
 
 def steps_to_json(graph: Graph, schedule: Schedule) -> dict[str, Any]:

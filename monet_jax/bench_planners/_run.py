@@ -149,15 +149,14 @@ def _cells(instance: Instance, request: Request) -> dict[int, list[Cell]]:
     return found
 
 
+def _labels(instance: Instance, name: str, purpose: str, limit: float) -> dict[str, Any]:
+    return {"instance": instance.name, "planner": name, "purpose": purpose, "time_limit": limit}
+
+
 def _published_rows(instance: Instance, name: str, request: Request) -> Iterator[Row]:
     """An answer at each published budget, in one row for each rival."""
     planner = registry.planner(name, time_limit=request.time_limit)
-    same = {
-        "instance": instance.name,
-        "planner": name,
-        "purpose": "published",
-        "time_limit": request.time_limit,
-    }
+    same = _labels(instance, name, "published", request.time_limit)
     for budget_bytes, cells in _cells(instance, request).items():
         answer = ask(planner, instance.graph, budget_bytes)
         for cell in cells:
@@ -167,7 +166,7 @@ def _published_rows(instance: Instance, name: str, request: Request) -> Iterator
 def _limit_rows(instance: Instance, name: str, limit: float, request: Request) -> Iterator[Row]:
     """An answer at each published budget under another time limit."""
     planner = registry.planner(name, time_limit=limit)
-    same = {"instance": instance.name, "planner": name, "purpose": "limits", "time_limit": limit}
+    same = _labels(instance, name, "limits", limit)
     budgets = {b: cells[0].budget for b, cells in _cells(instance, request).items()}
     if not instance.cells:
         budgets = {int(UNPUBLISHED_SHARE * _most_bytes(instance.graph)): UNPUBLISHED_SHARE}
@@ -179,12 +178,7 @@ def _limit_rows(instance: Instance, name: str, limit: float, request: Request) -
 def _sweep_rows(instance: Instance, name: str, request: Request) -> Iterator[Row]:
     """Answers at budgets in even steps, from the smallest that the planner can do with."""
     planner = registry.planner(name, time_limit=request.time_limit)
-    same = {
-        "instance": instance.name,
-        "planner": name,
-        "purpose": "sweep",
-        "time_limit": request.time_limit,
-    }
+    same = _labels(instance, name, "sweep", request.time_limit)
     asked = ft.cache(lambda nbytes: ask(planner, instance.graph, nbytes))
     most = _most_bytes(instance.graph)
     least = _least_bytes(instance.graph, asked, most)
