@@ -25,13 +25,15 @@ class Outcome:
 
     Attributes:
         found: whether the variables of the problem hold a feasible point.
+        proven: whether that point is as near to the bound as was asked for.
         infeasible: whether it is proven that there is none.
         bound: no feasible point has a smaller objective; infinite where there is none.
     """
 
-    found: bool
-    infeasible: bool
-    bound: float
+    found: bool = False
+    proven: bool = False
+    infeasible: bool = False
+    bound: float = float("-inf")
 
 
 def solve(
@@ -56,7 +58,7 @@ def solve(
         SolverStopped: HiGHS failed for another reason than the time limit.
     """
     if time_limit <= 0:
-        return Outcome(found=False, infeasible=False, bound=float("-inf"))
+        return Outcome()
     options = {
         "time_limit": max(time_limit, 0.01),
         "mip_abs_gap": absolute_gap,
@@ -76,14 +78,14 @@ def solve(
         # What CVXPY 1.9 makes of HiGHS' status "unknown", seen on infeasible linear problems.
         if "invalid solution" not in str(error):
             raise
-        return Outcome(found=False, infeasible=False, bound=float("-inf"))
+        return Outcome()
     if problem.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
-        return Outcome(found=False, infeasible=True, bound=float("inf"))
+        return Outcome(infeasible=True, bound=float("inf"))
     info: Any = problem.solver_stats.extra_stats  # highspy.HighsInfo
     objective: Any = problem.value
     return Outcome(
         found=info.primal_solution_status == 2,  # 0: none, 1: violates a constraint
-        infeasible=False,
+        proven=problem.status == cp.OPTIMAL,
         bound=info.mip_dual_bound if problem.is_mixed_integer() else objective,
     )
 

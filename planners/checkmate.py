@@ -28,6 +28,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from ._deadline import NEVER, Deadline
 from ._highs import solve
 from ._sparse import at_least, matrix, numbered, total
 from .errors import InfeasibleBudget, SolverStopped
@@ -57,8 +58,9 @@ class Checkmate:
                 schedule needs, for the op that takes most by itself.
             SolverStopped: `time_limit` passed without a schedule, or HiGHS failed.
         """
-        program = _Program(graph, budget_bytes)
-        outcome = solve(program.problem, time_limit=self.time_limit, absolute_gap=self.gap)
+        deadline = Deadline.after(self.time_limit)
+        program = _Program(graph, budget_bytes, deadline=deadline.to_write())
+        outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=self.gap)
         if outcome.infeasible:
             raise InfeasibleBudget(
                 f"No schedule of Checkmate's fits in {budget_bytes:,} bytes.",
@@ -85,10 +87,20 @@ class _Program:
     """The program; one vector `x` holds the 0-1 variables, `live` the bytes over the budget.
 
     Not `boolean`, it is the linear relaxation: variables from 0 to 1.
+
+    Raises:
+        SolverStopped: the deadline passed while it was being written.
     """
 
-    def __init__(self, graph: Graph, budget_bytes: int, *, boolean: bool = True):
-        self.graph = graph
+    def __init__(
+        self,
+        graph: Graph,
+        budget_bytes: int,
+        *,
+        boolean: bool = True,
+        deadline: Deadline = NEVER,
+    ):
+        self.graph, self.deadline = graph, deadline
         self.n = len(graph.ops)
         self.unit = graph.seconds or 1.0  # seconds enter as shares of this, bytes of the budget
         scale = max(budget_bytes, 1)
@@ -112,13 +124,13 @@ class _Program:
     def _number_variables(self) -> None:
         ops = range(self.n)
         # In stage `t` op `k` may run, and what it reads and writes may be freed after it.
-        moments = [(t, k) for t in ops for k in range(t + 1)]
+        moments = [(t, k) for t in self.deadline.during(ops) for k in range(t + 1)]
         self.moments = {moment: n for n, moment in enumerate(moments)}
         keys: list[tuple[Any, ...]] = [("run", *moment) for moment in moments]
         keys += [("keep", t, i) for t in ops for i in range(t)]
         keys += [("free", t, i, k) for t, k in moments for i in self._touched(k)]
         self.width = len(keys)
-        self.run, self.keep, self.free = numbered(keys, "run", "keep", "free")
+        self.run, self.keep, self.free = numbered(self.deadline.during(keys), "run", "keep", "free")
 
     def _touched(self, k: int) -> list[int]:
         """Ops whose outputs op `k` reads or writes."""
@@ -136,14 +148,15 @@ class _Program:
         """(1b) What an op reads runs in its stage or is kept into it."""
         rows = (
             self._available(t, i) | {self.run[t, j]: -1.0}
-            for t, j in self.moments
+            for t, j in self.deadline.during(self.moments)
             for i in self.reads[j]
         )
         yield from at_least(self.x, rows)
 
     def _keeps(self) -> Iterator[Any]:
         """(1c) What is kept into a stage ran or was kept in the one before."""
-        rows = (self._available(t - 1, i) | {n: -1.0} for (t, i), n in self.keep.items())
+        keep = self.deadline.during(self.keep.items())
+        rows = (self._available(t - 1, i) | {n: -1.0} for (t, i), n in keep)
         yield from at_least(self.x, rows)
 
     def _frees(self) -> Iterator[Any]:
@@ -151,7 +164,8 @@ class _Program:
 
         The paper also frees whatever has none; a program that minimizes does so by itself.
         """
-        rows, right = zip(*(self._kept_by_hazards(*key) for key in self.free), strict=True)
+        keys = self.deadline.during(self.free)
+        rows, right = zip(*(self._kept_by_hazards(*key) for key in keys), strict=True)
         yield from at_least(self.x, rows, right)
 
     def _first_runs(self) -> Iterator[Any]:
@@ -190,7 +204,7 @@ class _Program:
     def _memory(self) -> Iterator[Any]:
         """`live` from moment to moment (4.5), and the budget."""
         steps, changes, workspaces = [], [], []
-        for (t, k), n in self.moments.items():
+        for (t, k), n in self.deadline.during(self.moments.items()):
             terms = [(self.run[t, k], self.nbytes[k])]
             if k == 0:
                 terms += [(self.keep[t, i], self.nbytes[i]) for i in range(t)]

@@ -18,11 +18,11 @@ by what CVXPY takes to hand it to HiGHS: seconds for hundreds of ops.
 """
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._deadline import Deadline
 from ._orders import fastest_within, schedule_of
 from .errors import InfeasibleBudget, SolverStopped
 from .graph import Graph
@@ -57,10 +57,11 @@ class CheckmateRounding:
             SolverStopped: `time_limit` passed before a program was solved, or before all were and
                 nothing fits, or HiGHS failed.
         """
+        deadline = Deadline.after(self.time_limit)
         everything, nothing = _extremes(graph)
         if (schedule := schedule_of(graph, everything, planner=_NAME)).peak_bytes <= budget_bytes:
             return schedule
-        rounded = self._rounded(graph, budget_bytes)
+        rounded = self._rounded(graph, budget_bytes, deadline)
         if not rounded.orders and not rounded.is_complete:
             raise self._stopped(budget_bytes)
         orders = [everything, nothing, *rounded.orders]
@@ -70,7 +71,7 @@ class CheckmateRounding:
         except InfeasibleBudget as error:
             if not rounded.is_complete:
                 raise self._stopped(budget_bytes) from error
-            if self._keeps(graph, error.minimum_bytes):
+            if self._keeps(graph, error.minimum_bytes, deadline):
                 raise
         return fastest_within(graph, [everything, nothing], budget_bytes, planner=_NAME)
 
@@ -80,26 +81,26 @@ class CheckmateRounding:
             "Raise `time_limit` or the budget, or use a planner for large graphs."
         )
 
-    def _keeps(self, graph: Graph, budget_bytes: int) -> bool:
+    def _keeps(self, graph: Graph, budget_bytes: int, deadline: Deadline) -> bool:
         """Whether some rounding for a budget keeps it."""
-        orders = (*_extremes(graph), *self._rounded(graph, budget_bytes).orders)
+        orders = (*_extremes(graph), *self._rounded(graph, budget_bytes, deadline).orders)
         peaks = (schedule_of(graph, order, planner=_NAME).peak_bytes for order in orders)
         return min(peaks) <= budget_bytes
 
-    def _rounded(self, graph: Graph, budget_bytes: int) -> "_Rounded":
+    def _rounded(self, graph: Graph, budget_bytes: int, deadline: Deadline) -> "_Rounded":
         """The relaxation for each epsilon, rounded at each threshold."""
         # Importing CVXPY takes seconds, and other planners need none of it.
         from ._highs import solve
         from .checkmate import _Program
 
-        deadline = time.monotonic() + self.time_limit
         orders, bound, is_complete = [], 0.0, True
         for epsilon in self.epsilons:
-            if time.monotonic() > deadline:
+            kept_bytes = int((1 - epsilon) * budget_bytes)
+            try:
+                program = _Program(graph, kept_bytes, boolean=False, deadline=deadline.to_write())
+            except SolverStopped:
                 return _Rounded(tuple(orders), bound, is_complete=False)
-            program = _Program(graph, int((1 - epsilon) * budget_bytes), boolean=False)
-            left = deadline - time.monotonic()
-            outcome = solve(program.problem, time_limit=left, absolute_gap=0.0)
+            outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=0.0)
             is_complete &= outcome.found or outcome.infeasible
             if outcome.found:
                 kept = _kept(program)

@@ -9,21 +9,24 @@ event, where MONeT's and Checkmate's programs have one for each pair of ops.
 
 A coarse grid whose recomputation does not reach far is solved in seconds and is already within a
 percent or two of the best; its schedule is where the search on the next, finer grid starts. The
-space of each grid, its variables and its constraints are in `gap_program`. Where ops run in one way
-only, a local search over sequences gives an early answer, which near the smallest possible budgets
-may stay the best one, and polishes the last.
+space of each grid, its variables and its constraints are in `gap_program`. A local search over
+sequences gives a first answer at once, which near the smallest possible budgets may stay the best
+one, and polishes the last; it knows only the first way of each op.
 
-What is left of the time goes to a lower bound on the seconds of *any* schedule that first runs the
-graph's ops in their order (`lower_bound`), not only of those of the grids.
+Each grid may take as long as all before it. Where one has brought little for the time spent, the
+search is over: the next hardly ever brings more. A quarter of the time then goes to a lower bound
+on the seconds of *any* schedule that first runs the graph's ops in their order (`lower_bound`), not
+only of those of the grids.
 
-Known limit: nothing runs again during the forward pass.
+Known limit: nothing runs again during the forward pass, but where the local search finds that.
 """
 
 import contextlib
 import dataclasses
 import itertools as it
-import time
+from collections.abc import Iterable
 
+from ._deadline import Deadline
 from ._highs import Outcome, solve
 from .errors import InfeasibleBudget, SolverStopped
 from .gap_program import GapProgram
@@ -38,9 +41,14 @@ _REACH = 14
 _SMALL = 24
 #: How often a grid is solved again whose schedule takes a few bytes too many.
 _ATTEMPTS = 3
-#: Shares of the time limit: of the search over sequences before the grids and after them, and of
-#: the lower bound. The grids have the rest.
-_EARLY_SHARE, _LATE_SHARE, _BOUND_SHARE = 0.15, 0.1, 0.25
+#: Seconds of the search over sequences before the grids; where that is too much, and of a grid at
+#: least, a share of the time limit.
+_EARLY_SECONDS, _EARLY_SHARE, _LEAST_SHARE = 0.6, 0.4, 0.05
+#: Shares of the time that the grids took: of polishing their answer, and of the lower bound.
+_LATE_SHARE, _BOUND_SHARE = 0.1, 0.3
+#: A grid with half of all events or more is the last where it saves less than this share of the
+#: seconds, times the share of the time limit that is spent.
+_WORTH = 2e-3
 #: Variables of the lower bound's program, about: more would leave too little time to branch.
 _BOUND_VARIABLES = 9_000
 
@@ -65,41 +73,48 @@ class Gap:
 
     Attributes:
         grids: in the order in which they are searched, each from the best schedule so far. None
-            chooses them by the number of ops; `(Grid(),)` is the whole space.
-        time_limit: in seconds. A quarter is for the bound, and where ops run in one way, a quarter
-            for searching over sequences. Building a program is not interrupted.
-        gap: a grid is done within this share of the step's seconds of its own bound.
+            chooses them by the number of ops, and searches over sequences as well;
+            `(Grid(),)` is the whole space.
+        time_limit: in seconds; most answers take less.
+        gap: a grid is done within this share of the step's seconds of its own bound; one with less
+            than half of all events, within more in proportion.
     """
 
     grids: tuple[Grid, ...] | None = None
     time_limit: float = 60.0
     gap: float = 1e-4
 
-    def __call__(self, graph: Graph, budget_bytes: int) -> Schedule:
+    def __call__(
+        self, graph: Graph, budget_bytes: int, *, start: Schedule | None = None
+    ) -> Schedule:
         """Plans a step.
 
         `bound_seconds` is what `lower_bound` proves.
 
+        Arguments:
+            start: a schedule that fits, if one is known: the answer is never slower.
+
         Raises:
             InfeasibleBudget: no schedule of the last grid's space fits. `minimum_bytes` is the
                 least peak that was found there, by replay.
+            InvalidPlan: `start` is no schedule of the graph.
             SolverStopped: `time_limit` passed without a schedule, or HiGHS failed.
         """
-        grids = _grids(graph) if self.grids is None else self.grids
-        return _Search(self, graph, budget_bytes).run(list(grids))
+        return _Search(self, graph, budget_bytes).run(start)
 
 
 def _grids(graph: Graph) -> tuple[Grid, ...]:
-    """From a sixteenth of the backward ops to all of them, each grid with all events of the last.
+    """An eighth of the backward ops as events, a fourth, half, and all: each grid splits the events
+    of the last, so that what was found there is a start.
 
     Recomputation that reaches further hardly ever pays, and makes programs that take long to solve.
     """
     backward = len(graph.ops) - graph.forward_count
+    if not backward:
+        return ()
     if backward <= _SMALL:
         return (Grid(),)
-    coarsest = max(_SMALL // 4, backward // 16)
-    events = [coarsest * 2**k for k in range(10) if coarsest * 2**k < backward]
-    return tuple(Grid(n, _REACH) for n in (*events, backward))
+    return tuple(Grid(n, _REACH) for n in (*(backward // 8 * 2**k for k in range(3)), backward))
 
 
 class _Search:
@@ -107,93 +122,149 @@ class _Search:
 
     def __init__(self, planner: Gap, graph: Graph, budget_bytes: int):
         self.planner, self.graph, self.budget_bytes = planner, graph, budget_bytes
-        self.deadline = time.monotonic() + planner.time_limit
+        self.grids = list(_grids(graph) if planner.grids is None else planner.grids)
+        self.deadline = Deadline.after(planner.time_limit)
         self.best: Schedule | None = None
         self.order: list[Execute] = []  # the runs of the last schedule of a grid, if any
-        self.building = 0.0  # seconds that the last program took
 
-    def run(self, grids: list[Grid]) -> Schedule:
+    def run(self, start: Schedule | None) -> Schedule:
         """The best schedule on any of the grids."""
-        limit, is_infeasible = self.planner.time_limit, False
-        if len(grids) > 1 and self._is_plain:
-            self._search_sequences(_EARLY_SHARE * limit)
-        for n, grid in enumerate(grids):
-            left = self.left - (_LATE_SHARE * self._is_plain + _BOUND_SHARE) * limit
-            if n and left <= 2 * self.building:  # a finer grid takes about twice as long to build
-                break
-            outcome = self._try(grid, left if n == len(grids) - 1 else left / 2)
-            is_infeasible = outcome.infeasible and n == len(grids) - 1
-            if not outcome.infeasible and self.best is None:
-                # Any schedule that fits is a start for the next grid, and better than none.
-                self._keep(self._smaller(grid, left / 4))
-        if self.best is not None:
-            return self._bounded(self._polished(self.best))
-        if is_infeasible:
-            raise infeasible(self.graph, self._smaller(grids[-1], self.left), self.budget_bytes)
-        raise SolverStopped(
-            f"HiGHS found no schedule within {self.budget_bytes:,} bytes in "
-            f"{self.planner.time_limit:g} s. Raise `time_limit` or the budget."
-        )
+        if start is not None:
+            self._begin_with(start)
+        if self.planner.grids is None:
+            self._search_sequences()
+        if self.grids and not self._is_best:
+            self._search_grids()
+        if self.best is None:
+            raise SolverStopped(
+                f"Found no schedule within {self.budget_bytes:,} bytes in "
+                f"{self.planner.time_limit:g} s. Raise `time_limit` or the budget."
+            )
+        return self._bounded(self._polished(self.best))
 
-    def _search_sequences(self, seconds: float) -> None:
+    def _begin_with(self, start: Schedule) -> None:
+        known = certified_steps(self.graph, start.steps, bound_seconds=0.0, planner="Gap")
+        if self._keep(known):
+            self.order = runs_of(known)
+
+    def _search_sequences(self) -> None:
         """Takes what a search over sequences finds; that it finds none proves nothing."""
+        seconds = self.planner.time_limit
+        if self.grids:  # without a backward pass there are no events, and nothing but this search
+            seconds = min(_EARLY_SECONDS, _EARLY_SHARE * seconds)
         with contextlib.suppress(InfeasibleBudget):
             self._keep(Sequence(time_limit=seconds)(self.graph, self.budget_bytes))
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether ops run in one way each, which is all that the search over sequences knows."""
-        return not any(op.variants or op.optional for op in self.graph.ops)
+    def _is_best(self) -> bool:
+        """Whether no schedule is faster than the best one known."""
+        return self.best is not None and self.best.seconds <= self.graph.least_seconds
+
+    def _search_grids(self) -> None:
+        """Goes from grid to grid, and on with the last, while as much time again pays.
+
+        Raises:
+            InfeasibleBudget: nothing of the last grid's space fits, and no other schedule is known.
+        """
+        last = self.grids[-1]
+        for n, grid in enumerate(it.chain(self.grids, it.repeat(last))):
+            seconds, before, spent = self._seconds_of_grid(), self.best, self._spent
+            if seconds <= 0:
+                return
+            try:
+                outcome = self._try(grid, seconds)
+                self._settle_for_any(grid, outcome)
+            except SolverStopped:
+                if self.best is None:
+                    raise
+                return
+            if grid is last and (outcome.infeasible or outcome.proven):
+                return
+            if n >= len(self.grids) - 2 and outcome.found and not self._has_gained(before):
+                return
+            if n >= len(self.grids) and not outcome.found and self._spent - spent < seconds / 2:
+                return  # HiGHS gave up before its time was over, and would again
+
+    def _settle_for_any(self, grid: Grid, outcome: Outcome) -> None:
+        """Looks for any schedule that fits where none is known: a start for the next grid."""
+        if self.best is not None or (outcome.infeasible and grid is not self.grids[-1]):
+            return
+        seconds = self.deadline.left if outcome.infeasible else self._seconds_of_grid() / 4
+        smallest = self._smaller(grid, seconds)
+        if self._keep(smallest):
+            self.order = runs_of(smallest)
+        elif outcome.infeasible:
+            raise infeasible(self.graph, smallest, self.budget_bytes)
+
+    def _has_gained(self, before: Schedule | None) -> bool:
+        """Whether the best schedule is better than one before by enough to go on."""
+        if before is None or self.best is None:
+            return True
+        worth = _WORTH * self._spent / self.planner.time_limit
+        return before.seconds - self.best.seconds >= worth * self.best.seconds
+
+    def _seconds_of_grid(self) -> float:
+        """As many as all before took, or a share of the limit, if there are."""
+        limit, spent = self.planner.time_limit, self._spent
+        rest = limit / (1 + _LATE_SHARE + _BOUND_SHARE) - spent
+        return min(rest, max(spent, _LEAST_SHARE * limit))
+
+    @property
+    def _spent(self) -> float:
+        """Seconds since the search began."""
+        return self.planner.time_limit - self.deadline.left
 
     def _polished(self, best: Schedule) -> Schedule:
         """A schedule made faster where a search over sequences finds how."""
-        if not self._is_plain or best.seconds <= self.graph.seconds:
+        seconds = min(_LATE_SHARE * self._spent, self.deadline.left)
+        if self.planner.grids is not None or self._is_best or seconds <= 0:
             return best
-        seconds = _LATE_SHARE * self.planner.time_limit
         return improved(self.graph, best, self.budget_bytes, time_limit=seconds)
-
-    @property
-    def left(self) -> float:
-        """Seconds until the time limit."""
-        return self.deadline - time.monotonic()
 
     def _bounded(self, best: Schedule) -> Schedule:
         """A schedule with a proven bound, as far as there is time for one."""
         bound = self.graph.least_seconds
-        if best.seconds > bound and self.left > 0:
+        seconds = min(_BOUND_SHARE * self._spent, self.deadline.left)
+        if best.seconds > bound and seconds > 0:
             samples = _BOUND_VARIABLES // (2 * max(1, self.graph.forward_count))
-            bound = lower_bound(
-                self.graph, self.budget_bytes, samples=max(4, samples), time_limit=self.left
-            )
+            with contextlib.suppress(SolverStopped):  # one is known, if a weak one
+                bound = lower_bound(
+                    self.graph, self.budget_bytes, samples=max(4, samples), time_limit=seconds
+                )
         return dataclasses.replace(best, bound_seconds=min(bound, best.seconds))
 
     def _try(self, grid: Grid, seconds: float) -> Outcome:
         """Looks for a better schedule on one grid."""
-        end = time.monotonic() + seconds
-        budget = self.budget_bytes
+        deadline = Deadline.after(seconds)
+        budget, outcome = self.budget_bytes, Outcome()
+        groups, half = self._groups(grid), len(self._groups(self.grids[-1])) / 2
+        gap = self.planner.gap * max(1.0, half / max(len(groups), 1))
         for _ in range(_ATTEMPTS):
-            begun = time.monotonic()
-            groups, known = self._groups(grid), self.order
-            program = GapProgram(self.graph, groups, budget, grid.reach, known)
-            self.building = time.monotonic() - begun
+            program = GapProgram(
+                self.graph,
+                groups,
+                budget,
+                grid.reach,
+                self.order,
+                deadline=deadline.to_write(),
+            )
             if program.is_hopeless:
-                return Outcome(found=False, infeasible=True, bound=float("inf"))
-            start = program.start(known) if known else None
-            left = end - time.monotonic()
-            gap = self.planner.gap
+                return Outcome(infeasible=True, bound=float("inf"))
+            start = program.start(self.order) if self.order else None
+            left = deadline.left
             outcome = solve(program.problem, time_limit=left, absolute_gap=gap, start=start)
             if not outcome.found:
-                return outcome
-            schedule = self._scheduled(program)
+                break
+            schedule = self._scheduled(program.order())
             if self._keep(schedule):
                 self.order = runs_of(schedule)
-                return outcome
+                break
             # HiGHS allows itself a millionth of a row; a byte too much is too much.
             budget -= schedule.peak_bytes - self.budget_bytes
-        return Outcome(found=False, infeasible=False, bound=0.0)
+        return outcome
 
-    def _scheduled(self, program: GapProgram) -> Schedule:
-        steps = with_frees(self.graph, program.order())
+    def _scheduled(self, order: Iterable[Execute]) -> Schedule:
+        steps = with_frees(self.graph, order)
         return certified_steps(self.graph, steps, bound_seconds=0.0, planner="Gap")
 
     def _keep(self, schedule: Schedule) -> bool:
@@ -214,14 +285,21 @@ class _Search:
 
     def _smaller(self, grid: Grid, seconds: float) -> Schedule:
         """The schedule of least peak that is found on a grid, or any that fits the budget."""
-        groups = self._groups(grid)
-        program = GapProgram(self.graph, groups, self.budget_bytes, grid.reach, of_peak=True)
-        start = program.start(program.plain_order())
-        solve(
-            program.problem,
-            time_limit=max(seconds, 0.0),
-            absolute_gap=self.planner.gap,
-            start=start,
-            enough=1.0 - self.planner.gap,
+        deadline = Deadline.after(seconds)
+        program = GapProgram(
+            self.graph,
+            self._groups(grid),
+            self.budget_bytes,
+            grid.reach,
+            of_peak=True,
+            deadline=deadline.to_write(),
         )
-        return self._scheduled(program)
+        plain, gap = program.plain_order(), self.planner.gap
+        outcome = solve(
+            program.problem,
+            time_limit=deadline.left,
+            absolute_gap=gap,
+            start=program.start(plain),
+            enough=1.0 - gap,
+        )
+        return self._scheduled(program.order() if outcome.found else plain)

@@ -34,6 +34,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from ._deadline import NEVER, Deadline
 from ._sparse import at_least, matrix, numbered, total
 from .graph import Graph, Variant
 from .steps import Execute, lifetimes
@@ -53,6 +54,10 @@ class GapProgram:
             event; None for all, and for those that later events read.
         known: the runs of a schedule; what it runs again may run again there, whatever the reach.
         of_peak: whether to minimize the peak, as a share of the budget, instead of the seconds.
+        deadline: until when it may be written.
+
+    Raises:
+        SolverStopped: the deadline has passed.
     """
 
     def __init__(
@@ -63,9 +68,10 @@ class GapProgram:
         reach: int | None = None,
         known: Sequence[Execute] = (),
         of_peak: bool = False,
+        deadline: Deadline = NEVER,
     ):
         self.graph, self.groups = graph, groups
-        self.reach, self.known = reach, known
+        self.reach, self.known, self.deadline = reach, known, deadline
         self.scale = float(max(budget_bytes, 1))  # bytes enter as shares of the budget
         self.unit = graph.seconds or 1.0  # and seconds as shares of the step's
         self.forward = graph.ops[: graph.forward_count]
@@ -121,7 +127,7 @@ class GapProgram:
 
     def _runs_again(self) -> list[list[int]]:
         """For each event the forward ops that may run again before it."""
-        found = [self._ancestors(group) for group in self.groups]
+        found = [self._ancestors(group) for group in self.deadline.during(self.groups)]
         if self.reach is None:
             found = list(it.accumulate(found[::-1], set.union))[::-1]
         if self.known:
@@ -153,7 +159,7 @@ class GapProgram:
         Between two of them it is held throughout or not at all.
         """
         found = collections.defaultdict(list)
-        for k, group in enumerate(self.groups):
+        for k, group in self.deadline.during(enumerate(self.groups)):
             touched = {i for b in group for _, read in self._read(b) for i in read}
             for o in self.again[k]:
                 touched |= {*self.forward[o].outputs, *self.forward[o].may_read}
@@ -182,7 +188,9 @@ class GapProgram:
             keys += [(kind, i, k) for i in self.values for k in self.events[i]]
         self.width = len(keys)
         kinds = "first", "run", "carry", "hold", "passed"
-        self.first, self.run, self.carry, self.hold, self.passed = numbered(keys, *kinds)
+        self.first, self.run, self.carry, self.hold, self.passed = numbered(
+            self.deadline.during(keys), *kinds
+        )
 
     def _constraints(self) -> Iterator[Any]:
         yield from self._ways()
@@ -273,7 +281,7 @@ class GapProgram:
     def _forward_memory(self) -> Iterator[Any]:
         """While a forward op runs: what later ones read, and what waits for the first event."""
         rows, fixed = [], []
-        for o in range(len(self.forward)):
+        for o in self.deadline.during(range(len(self.forward))):
             written = [i for i, w in self.writer.items() if w <= o]
             live = [i for i in written if self.last_reader[i] >= o]
             waits = [i for i in written if self.last_reader[i] < o and i in self.events]
@@ -323,7 +331,7 @@ class GapProgram:
         rows = []
         for k, again in enumerate(self.again):
             before: _Row = {}
-            for o in again:
+            for o in self.deadline.during(again):
                 present = self._present(o, k)
                 rows.append(_difference(present, before))
                 before = present
@@ -350,7 +358,7 @@ class GapProgram:
         rows, fixed = [], []
         for k, group in enumerate(self.groups):
             last = {i: b for b in group for _, read in self._read(b) for i in read}
-            for b in group:
+            for b in self.deadline.during(group):
                 present = {}
                 for i in self.values:
                     is_done = last.get(i, b) < b or (i, k) not in self.hold

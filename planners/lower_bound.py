@@ -30,6 +30,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
+from ._deadline import NEVER, Deadline
 from ._highs import solve
 from ._sparse import at_least, matrix, numbered, total
 from .graph import Graph, Op
@@ -47,17 +48,19 @@ def lower_bound(
 
     Arguments:
         samples: backward ops at which memory is looked at, at most; None for all.
-        time_limit: in seconds, for HiGHS.
+        time_limit: in seconds.
 
     Raises:
-        SolverStopped: HiGHS failed for another reason than the time limit.
+        SolverStopped: the time was too short to write the program, or HiGHS failed for another
+            reason.
     """
-    program = BoundProgram(graph, _samples(graph, samples), budget_bytes)
+    deadline = Deadline.after(time_limit)
+    program = BoundProgram(graph, _samples(graph, samples), budget_bytes, deadline.to_write())
     if program.is_hopeless:
         return float("inf")
     if not program.width:
         return graph.least_seconds
-    outcome = solve(program.problem, time_limit=time_limit, absolute_gap=1e-6)
+    outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=1e-6)
     found = program.constant + program.unit * outcome.bound
     return max(graph.least_seconds, float(found))
 
@@ -74,10 +77,20 @@ class BoundProgram:
 
     Arguments:
         samples: positions in `Graph.ops` of backward ops, in order.
+        deadline: until when it may be written.
+
+    Raises:
+        SolverStopped: the deadline has passed.
     """
 
-    def __init__(self, graph: Graph, samples: list[int], budget_bytes: int):
-        self.graph, self.samples = graph, samples
+    def __init__(
+        self,
+        graph: Graph,
+        samples: list[int],
+        budget_bytes: int,
+        deadline: Deadline = NEVER,
+    ):
+        self.graph, self.samples, self.deadline = graph, samples, deadline
         self.scale = float(max(budget_bytes, 1))  # bytes enter as shares of the budget
         self.unit = graph.seconds or 1.0  # and seconds as shares of the step's
         self.forward = graph.ops[: graph.forward_count]
@@ -120,7 +133,7 @@ class BoundProgram:
         keys += [("run", o, k) for k in samples if k for o in self.again]
         keys += [("hold", i, k) for k in samples for i in self.needed]
         self.width = len(keys)
-        self.way, self.run, self.hold = numbered(keys, "way", "run", "hold")
+        self.way, self.run, self.hold = numbered(self.deadline.during(keys), "way", "run", "hold")
 
     def _cost(self) -> np.ndarray:
         cost = np.zeros(self.width)
@@ -166,7 +179,7 @@ class BoundProgram:
         """What is in memory during a sample was so during the one before, or has been written."""
         rows = (
             total([*self._since(i, k), (column, -1.0)])
-            for (i, k), column in self.hold.items()
+            for (i, k), column in self.deadline.during(self.hold.items())
             if not self._is_given(i, k)
         )
         yield from at_least(self.x, rows)
@@ -175,7 +188,7 @@ class BoundProgram:
         """What an op reads that has run was there, or has been written."""
         rows = (
             total([*self._since(i, k), (column, -1.0)])
-            for (o, k), column in self.run.items()
+            for (o, k), column in self.deadline.during(self.run.items())
             for i in sorted(self.forward[o].always_reads)
         )
         yield from at_least(self.x, rows)
@@ -193,7 +206,7 @@ class BoundProgram:
     def _read_by_samples(self) -> Iterator[Any]:
         """What a sample reads is in memory while it runs."""
         rows, right = [], []
-        for k, b in enumerate(self.samples):
+        for k, b in enumerate(self.deadline.during(self.samples)):
             for i, terms, least in self._reads(b):
                 rows.append(total([(self.hold[i, k], 1.0), *terms]))
                 right.append(least)

@@ -9,7 +9,8 @@ budget. It works in rounds, each four times as long as the one before and from t
 far, so that there is an early answer and a late one.
 
 Any op that may run again may do so anywhere after its first run, as often as it pays. Nothing is
-proven about what is found: the bound is that each op runs at least once.
+proven about what is found: the bound is that each op runs at least once. Ops run in the first of
+their ways, and those that need not run do not.
 """
 
 import dataclasses
@@ -56,7 +57,8 @@ class Sequence:
             InfeasibleBudget: nothing found fits. That is no proof; `minimum_bytes` is the least
                 peak that the search came upon.
         """
-        search = _Search(graph, range(len(graph.ops)), budget_bytes, self)
+        order = [o for o, op in enumerate(graph.ops) if not op.optional]
+        search = _Search(graph, order, budget_bytes, self)
         search.run(_HOT)
         if search.best is None:
             raise InfeasibleBudget(
@@ -65,7 +67,7 @@ class Sequence:
                 minimum_bytes=search.least_peak,
             )
         steps = with_frees(graph, search.best)
-        return certified_steps(graph, steps, bound_seconds=graph.seconds, planner="Sequence")
+        return certified_steps(graph, steps, bound_seconds=graph.least_seconds, planner="Sequence")
 
 
 def improved(
@@ -81,6 +83,7 @@ def improved(
 
     First runs keep their order. What comes back keeps the budget and never takes longer than the
     schedule. Its `bound_seconds` is still the schedule's, about the space that that one was about.
+    One in which an op runs in another way than its first comes back as it is.
 
     Raises:
         InvalidPlan: the schedule does not run, or takes more than the budget.
@@ -92,6 +95,8 @@ def improved(
             f"{budget_bytes:,}. Plan for that budget first."
         )
     order = [run.op for run in runs_of(schedule)]
+    if any(run.way or graph.ops[run.op].optional for run in runs_of(schedule)):
+        return schedule
     options = Sequence(time_limit=time_limit, seed=seed, moves=moves)
     search = _Search(graph, order, budget_bytes, options)
     search.run(_WARM)
@@ -111,7 +116,8 @@ class _Search:
         self.random = random.Random(options.seed)
         self.line = Timeline(graph, order, budget_bytes)
         self.writer = {i: o for o, op in enumerate(graph.ops) for i in op.outputs}
-        again = [o for o in range(len(graph.ops)) if graph.may_rerun(o)]
+        self.ops = sorted(set(order))
+        again = [o for o in self.ops if graph.may_rerun(o)]
         self.values = [i for o in again for i in graph.ops[o].outputs]
         self.fastest = graph.seconds
         self.mean = graph.seconds / max(len(graph.ops), 1) or 1.0
@@ -259,7 +265,7 @@ class _Search:
 
     def _shift(self) -> bool:
         """Moves a first run to another place in its room."""
-        line, op = self.line, int(self.random.random() * len(self.line.first))
+        line, op = self.line, self._any(self.ops)
         after, before = line.room(op)
         old = line.first[op]
         if self.random.random() < 0.5:

@@ -80,10 +80,10 @@ class Timeline:
     def spans(self, value: int) -> list[tuple[int, int]]:
         """First and last place of each time that a value is in memory."""
         reads, writes = self.reads[value], self.writes[value]
-        ends = [bisect_left(reads, write) for write in writes[1:]] + [len(reads)]
+        ends = [*(bisect_left(reads, write) for write in writes[1:]), len(reads)]
         return [
             (write, max(write, reads[end - 1]) if end else write)
-            for write, end in zip(writes, ends, strict=True)
+            for write, end in zip(writes, ends, strict=False)  # without writes, none
         ]
 
     def excess(self) -> int:

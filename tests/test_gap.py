@@ -15,6 +15,7 @@ from test_checkmate import (
 
 import planners
 from planners import gap, gap_program
+from planners._deadline import Deadline
 
 EXACT = gap.Gap((gap.Grid(),), time_limit=60.0, gap=1e-9)
 
@@ -225,3 +226,44 @@ def test_fewer_events_are_a_smaller_space(seed):
     ]
     assert found[0] is not None and found[0] > graph.seconds
     assert found[1] is None or found[1] >= found[0] * (1 - 1e-3)
+
+
+def large_graph():
+    return graphs.without_extras(graphs.blocks(12, n_forward=6, seed=3))
+
+
+def test_without_a_backward_pass_it_searches_sequences():
+    """As in Moccasin's graphs, where all ops are of one pass."""
+    graph = large_graph()
+    stage = planners.Stage("all", forward=graph.ops, backward=())
+    forward = planners.Graph(graph.values, (stage,))
+    budget = planners.SaveAll()(forward, 10**12).peak_bytes
+    assert gap.Gap(time_limit=1.0)(forward, budget).seconds == pytest.approx(graph.seconds)
+    found = gap.Gap(time_limit=1.0)(forward, int(0.9 * budget))
+    assert planners.cost_of(forward, found.steps).peak_bytes <= 0.9 * budget
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_with_next_to_no_time_it_answers_or_says_so(seconds):
+    graph = large_graph()
+    most = planners.SaveAll()(graph, 10**12).peak_bytes
+    assert gap.Gap(time_limit=seconds)(graph, most).seconds == pytest.approx(graph.seconds)
+    with pytest.raises(planners.SolverStopped):
+        gap.Gap((gap.Grid(),), time_limit=seconds)(graph, most // 2)
+
+
+def test_where_the_solver_finds_nothing_no_wrong_answer_comes(monkeypatch):
+    """CVXPY then has values of zero, or none."""
+    monkeypatch.setattr(gap, "solve", lambda *args, **kwargs: gap.Outcome())
+    graph = large_graph()
+    most = planners.SaveAll()(graph, 10**12).peak_bytes
+    with pytest.raises(planners.SolverStopped):
+        gap.Gap((gap.Grid(),), time_limit=5.0)(graph, most // 2)
+
+
+def test_a_program_is_not_written_beyond_its_deadline():
+    graph = large_graph()
+    first = graph.forward_count
+    groups = [range(b, b + 1) for b in range(first, len(graph.ops))]
+    with pytest.raises(planners.SolverStopped, match="being written"):
+        gap_program.GapProgram(graph, groups, 10**9, deadline=Deadline.after(-1.0))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import functools as ft
 import importlib.metadata
 import itertools as it
 import os
@@ -177,14 +176,16 @@ def _limit_rows(instance: Instance, name: str, limit: float, request: Request) -
 
 def _sweep_rows(instance: Instance, name: str, request: Request) -> Iterator[Row]:
     """Answers at budgets in even steps, from the smallest that the planner can do with."""
+    from planners.frontier import Frontier  # CVXPY takes seconds
+
     planner = registry.planner(name, time_limit=request.time_limit)
     same = _labels(instance, name, "sweep", request.time_limit)
-    asked = ft.cache(lambda nbytes: ask(planner, instance.graph, nbytes))
-    most = _most_bytes(instance.graph)
-    least = _least_bytes(instance.graph, asked, most)
+    graph, known = instance.graph, Frontier(planner)
+    most = _most_bytes(graph)
+    least = _least_bytes(lambda nbytes: ask(known, graph, nbytes), graph, most)
     for n in range(request.sweep):
         budget_bytes = least + (most - least) * n // (request.sweep - 1)
-        yield row_of(asked(budget_bytes), budget_bytes, None, **same)
+        yield row_of(ask(known, graph, budget_bytes), budget_bytes, None, **same)
 
 
 def _most_bytes(graph: Graph) -> int:
@@ -192,7 +193,7 @@ def _most_bytes(graph: Graph) -> int:
     return cost_of(graph, with_frees(graph, range(len(graph.ops)))).peak_bytes
 
 
-def _least_bytes(graph: Graph, asked: Callable[[int], Answer], most: int) -> int:
+def _least_bytes(asked: Callable[[int], Answer], graph: Graph, most: int) -> int:
     """The smallest budget with an answer, by bisection from the largest value's bytes."""
     none, least = max(value.nbytes for value in graph.values) - 1, most
     while least - none > FLOOR_STEP * most:
