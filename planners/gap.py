@@ -72,9 +72,9 @@ class Gap:
     """The planner: the fastest schedule that its grids show within a budget.
 
     Attributes:
-        grids: in the order in which they are searched, each from the best schedule so far. None
-            chooses them by the number of ops, and searches over sequences as well;
-            `(Grid(),)` is the whole space.
+        grids: in the order in which they are searched, each from the best schedule so far and all
+            for as long. None chooses them by the number of ops, searches over sequences as well,
+            and stops where it no longer pays; `(Grid(),)` is the whole space.
         time_limit: in seconds; most answers take less.
         gap: a grid is done within this share of the step's seconds of its own bound; one with less
             than half of all events, within more in proportion.
@@ -104,8 +104,9 @@ class Gap:
 
 
 def _grids(graph: Graph) -> tuple[Grid, ...]:
-    """An eighth of the backward ops as events, a fourth, half, and all: each grid splits the events
-    of the last, so that what was found there is a start.
+    """A sixteenth of the backward ops as events, an eighth, and so on to all of them.
+
+    Each grid splits the events of the last, so that a schedule that was found there is a start.
 
     Recomputation that reaches further hardly ever pays, and makes programs that take long to solve.
     """
@@ -114,7 +115,7 @@ def _grids(graph: Graph) -> tuple[Grid, ...]:
         return ()
     if backward <= _SMALL:
         return (Grid(),)
-    return tuple(Grid(n, _REACH) for n in (*(backward // 8 * 2**k for k in range(3)), backward))
+    return tuple(Grid(n, _REACH) for n in (*(backward // 16 * 2**k for k in range(4)), backward))
 
 
 class _Search:
@@ -123,6 +124,8 @@ class _Search:
     def __init__(self, planner: Gap, graph: Graph, budget_bytes: int):
         self.planner, self.graph, self.budget_bytes = planner, graph, budget_bytes
         self.grids = list(_grids(graph) if planner.grids is None else planner.grids)
+        # From here on a grid may be the last, as soon as it brings little.
+        self.fine = len(self.grids) - (2 if planner.grids is None else 0)
         self.deadline = Deadline.after(planner.time_limit)
         self.best: Schedule | None = None
         self.order: list[Execute] = []  # the runs of the last schedule of a grid, if any
@@ -168,7 +171,7 @@ class _Search:
         """
         last = self.grids[-1]
         for n, grid in enumerate(it.chain(self.grids, it.repeat(last))):
-            seconds, before, spent = self._seconds_of_grid(), self.best, self._spent
+            seconds, before, spent = self._seconds_of_grid(n), self.best, self._spent
             if seconds <= 0:
                 return
             try:
@@ -180,16 +183,21 @@ class _Search:
                 return
             if grid is last and (outcome.infeasible or outcome.proven):
                 return
-            if n >= len(self.grids) - 2 and outcome.found and not self._has_gained(before):
+            if n >= self.fine and outcome.found and not self._has_gained(before):
                 return
             if n >= len(self.grids) and not outcome.found and self._spent - spent < seconds / 2:
                 return  # HiGHS gave up before its time was over, and would again
 
     def _settle_for_any(self, grid: Grid, outcome: Outcome) -> None:
-        """Looks for any schedule that fits where none is known: a start for the next grid."""
-        if self.best is not None or (outcome.infeasible and grid is not self.grids[-1]):
+        """Looks for any schedule that fits where no grid has shown one: a start for the next."""
+        if outcome.infeasible:
+            if self.best is not None or grid is not self.grids[-1]:
+                return
+            seconds = self.deadline.left
+        elif self.order:
             return
-        seconds = self.deadline.left if outcome.infeasible else self._seconds_of_grid() / 4
+        else:
+            seconds = self._rest / 4
         smallest = self._smaller(grid, seconds)
         if self._keep(smallest):
             self.order = runs_of(smallest)
@@ -203,11 +211,16 @@ class _Search:
         worth = _WORTH * self._spent / self.planner.time_limit
         return before.seconds - self.best.seconds >= worth * self.best.seconds
 
-    def _seconds_of_grid(self) -> float:
-        """As many as all before took, or a share of the limit, if there are."""
-        limit, spent = self.planner.time_limit, self._spent
-        rest = limit / (1 + _LATE_SHARE + _BOUND_SHARE) - spent
-        return min(rest, max(spent, _LEAST_SHARE * limit))
+    def _seconds_of_grid(self, n: int) -> float:
+        """As many as all before took, or a share of the limit; the same for all that are given."""
+        if self.planner.grids is not None:
+            return self._rest / max(len(self.grids) - n, 1)
+        return min(self._rest, max(self._spent, _LEAST_SHARE * self.planner.time_limit))
+
+    @property
+    def _rest(self) -> float:
+        """Seconds that are left for grids."""
+        return self.planner.time_limit / (1 + _LATE_SHARE + _BOUND_SHARE) - self._spent
 
     @property
     def _spent(self) -> float:

@@ -19,6 +19,7 @@ PLANNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sequence": ("sequence:Sequence", {}),
     "sequence_reordered": ("sequence:Sequence", {"may_reorder": True}),
     "checkmate": ("checkmate:Checkmate", {}),
+    "monet": ("monet:Monet", {}),
     "checkmate_rounding": ("checkmate_rounding:CheckmateRounding", {}),
     "knapsack": ("knapsack:Knapsack", {}),
     "rotor": ("rotor:Rotor", {}),
