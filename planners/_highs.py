@@ -28,12 +28,14 @@ class Outcome:
         proven: whether that point is as near to the bound as was asked for.
         infeasible: whether it is proven that there is none.
         bound: no feasible point has a smaller objective; infinite where there is none.
+        slack: the objective of that point less the bound.
     """
 
     found: bool = False
     proven: bool = False
     infeasible: bool = False
     bound: float = float("-inf")
+    slack: float = float("inf")
 
 
 def solve(
@@ -83,10 +85,13 @@ def solve(
         return Outcome(infeasible=True, bound=float("inf"))
     info: Any = problem.solver_stats.extra_stats  # highspy.HighsInfo
     objective: Any = problem.value
+    bound = info.mip_dual_bound if problem.is_mixed_integer() else objective
+    found = info.primal_solution_status == 2  # 0: none, 1: violates a constraint
     return Outcome(
-        found=info.primal_solution_status == 2,  # 0: none, 1: violates a constraint
+        found=found,
         proven=problem.status == cp.OPTIMAL,
-        bound=info.mip_dual_bound if problem.is_mixed_integer() else objective,
+        bound=bound,
+        slack=objective - bound if found else float("inf"),
     )
 
 

@@ -14,9 +14,9 @@ sequences gives a first answer at once, which near the smallest possible budgets
 one, and polishes the last; it knows only the first way of each op.
 
 Each grid may take as long as all before it. Where one has brought little for the time spent, the
-search is over: the next hardly ever brings more. A quarter of the time then goes to a lower bound
-on the seconds of *any* schedule that first runs the graph's ops in their order (`lower_bound`), not
-only of those of the grids.
+search is over, unless its own bound is far off: the next hardly ever brings more. A quarter of the
+time then goes to a lower bound on the seconds of *any* schedule that first runs the graph's ops in
+their order (`lower_bound`), not only of those of the grids.
 
 Known limit: nothing runs again during the forward pass, but where the local search finds that.
 """
@@ -49,6 +49,8 @@ _LATE_SHARE, _BOUND_SHARE = 0.1, 0.3
 #: A grid with half of all events or more is the last where it saves less than this share of the
 #: seconds, times the share of the time limit that is spent.
 _WORTH = 2e-3
+#: It is not where more than this share of the seconds may still be to gain on it.
+_OPEN = 1e-2
 #: Variables of the lower bound's program, about: more would leave too little time to branch.
 _BOUND_VARIABLES = 9_000
 
@@ -128,14 +130,14 @@ class _Search:
         self.fine = len(self.grids) - (2 if planner.grids is None else 0)
         self.deadline = Deadline.after(planner.time_limit)
         self.best: Schedule | None = None
-        self.order: list[Execute] = []  # the runs of the last schedule of a grid, if any
+        self.shown: Schedule | None = None  # the last one of a grid, where the next one starts
 
     def run(self, start: Schedule | None) -> Schedule:
         """The best schedule on any of the grids."""
         if start is not None:
             self._begin_with(start)
         if self.planner.grids is None:
-            self._search_sequences()
+            self._search_sequences(self._early_seconds)
         if self.grids and not self._is_best:
             self._search_grids()
         if self.best is None:
@@ -148,15 +150,21 @@ class _Search:
     def _begin_with(self, start: Schedule) -> None:
         known = certified_steps(self.graph, start.steps, bound_seconds=0.0, planner="Gap")
         if self._keep(known):
-            self.order = runs_of(known)
+            self.shown = known
 
-    def _search_sequences(self) -> None:
+    @property
+    def _early_seconds(self) -> float:
+        """For the search over sequences before the grids."""
+        if not self.grids:  # no backward pass, hence no events, and nothing but this search
+            return self.planner.time_limit
+        return min(_EARLY_SECONDS, _EARLY_SHARE * self.planner.time_limit)
+
+    def _search_sequences(self, seconds: float) -> None:
         """Takes what a search over sequences finds; that it finds none proves nothing."""
-        seconds = self.planner.time_limit
-        if self.grids:  # without a backward pass there are no events, and nothing but this search
-            seconds = min(_EARLY_SECONDS, _EARLY_SHARE * seconds)
         with contextlib.suppress(InfeasibleBudget):
-            self._keep(Sequence(time_limit=seconds)(self.graph, self.budget_bytes))
+            found = Sequence(time_limit=seconds)(self.graph, self.budget_bytes)
+            if self._keep(found):
+                self.shown = self.best
 
     @property
     def _is_best(self) -> bool:
@@ -171,7 +179,7 @@ class _Search:
         """
         last = self.grids[-1]
         for n, grid in enumerate(it.chain(self.grids, it.repeat(last))):
-            seconds, before, spent = self._seconds_of_grid(n), self.best, self._spent
+            seconds, before, spent = self._seconds_of_grid(n), self.shown, self._spent
             if seconds <= 0:
                 return
             try:
@@ -183,33 +191,40 @@ class _Search:
                 return
             if grid is last and (outcome.infeasible or outcome.proven):
                 return
-            if n >= self.fine and outcome.found and not self._has_gained(before):
+            if n >= self.fine and outcome.slack < _OPEN and not self._has_gained(before):
                 return
             if n >= len(self.grids) and not outcome.found and self._spent - spent < seconds / 2:
                 return  # HiGHS gave up before its time was over, and would again
 
     def _settle_for_any(self, grid: Grid, outcome: Outcome) -> None:
-        """Looks for any schedule that fits where no grid has shown one: a start for the next."""
-        if outcome.infeasible:
-            if self.best is not None or grid is not self.grids[-1]:
-                return
-            seconds = self.deadline.left
-        elif self.order:
+        """Looks for any schedule that fits where none is known: a start for the next grid.
+
+        Raises:
+            InfeasibleBudget: none does on the last grid.
+        """
+        if self.shown is not None or (outcome.infeasible and grid is not self.grids[-1]):
             return
-        else:
-            seconds = self._rest / 4
-        smallest = self._smaller(grid, seconds)
+        if self.planner.grids is None and not outcome.infeasible:
+            self._search_sequences(self._rest / 8)
+            if self.shown is not None:
+                return
+        smallest = self._smaller(grid, self._rest / (1 if outcome.infeasible else 4))
         if self._keep(smallest):
-            self.order = runs_of(smallest)
+            self.shown = smallest
         elif outcome.infeasible:
             raise infeasible(self.graph, smallest, self.budget_bytes)
 
     def _has_gained(self, before: Schedule | None) -> bool:
-        """Whether the best schedule is better than one before by enough to go on."""
-        if before is None or self.best is None:
+        """Whether a grid has shown a better schedule than the one before by enough to go on.
+
+        One that is slower than the best known is still on its way.
+        """
+        if before is None or self.shown is None or self.best is None:
+            return True
+        if self.shown.seconds > self.best.seconds:
             return True
         worth = _WORTH * self._spent / self.planner.time_limit
-        return before.seconds - self.best.seconds >= worth * self.best.seconds
+        return before.seconds - self.shown.seconds >= worth * self.shown.seconds
 
     def _seconds_of_grid(self, n: int) -> float:
         """As many as all before took, or a share of the limit; the same for all that are given."""
@@ -252,25 +267,26 @@ class _Search:
         budget, outcome = self.budget_bytes, Outcome()
         groups, half = self._groups(grid), len(self._groups(self.grids[-1])) / 2
         gap = self.planner.gap * max(1.0, half / max(len(groups), 1))
+        known = [] if self.shown is None else runs_of(self.shown)
         for _ in range(_ATTEMPTS):
             program = GapProgram(
                 self.graph,
                 groups,
                 budget,
                 grid.reach,
-                self.order,
+                known,
                 deadline=deadline.to_write(),
             )
             if program.is_hopeless:
                 return Outcome(infeasible=True, bound=float("inf"))
-            start = program.start(self.order) if self.order else None
+            start = program.start(known) if known else None
             left = deadline.left
             outcome = solve(program.problem, time_limit=left, absolute_gap=gap, start=start)
             if not outcome.found:
                 break
             schedule = self._scheduled(program.order())
             if self._keep(schedule):
-                self.order = runs_of(schedule)
+                self.shown = schedule
                 break
             # HiGHS allows itself a millionth of a row; a byte too much is too much.
             budget -= schedule.peak_bytes - self.budget_bytes

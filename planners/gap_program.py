@@ -411,6 +411,10 @@ class GapProgram:
         """
         x = np.zeros(self.width)
         starts, begins = self._windows(order)
+        order = [
+            self._standing(run, run.op < len(self.forward) and n >= starts[0])
+            for n, run in enumerate(order)
+        ]
         for n, run in enumerate(order):
             k = bisect.bisect_right(starts, n) - 1
             is_again = k >= 0 and run.op < len(self.forward)
@@ -442,6 +446,14 @@ class GapProgram:
             most = sum(value.nbytes for value in self.graph.values) + max(workspace, 0)
             point[self.peak] = np.array(most / self.scale)
         return point
+
+    def _standing(self, run: Execute, again: bool) -> Execute:
+        """The run, in a way that is better where its own was left out for that."""
+        open_ways = self.ways_again.get(run.op, []) if again else self.ways_first[run.op]
+        if run.way in open_ways:
+            return run
+        ways = self.graph.ops[run.op].ways
+        return Execute(run.op, next((v for v in open_ways if _beats(ways, v, run.way)), run.way))
 
     def plain_order(self) -> list[Execute]:
         """The ops of a schedule without recomputation."""
