@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import pytest
 from networks import net, specs
 
@@ -60,3 +61,16 @@ def test_the_minimum_of_an_infeasible_budget_is_feasible(settling):
         assert search.plan(lambda _: minimum).compiled_bytes <= minimum
     with pytest.raises(InfeasibleBudget):
         settling().plan(lambda _: int(0.9 * minimum))
+
+
+def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
+    """To recompute a stage right before its backward spares nothing."""
+    cpu = resolve_target("cpu")
+
+    def base(loss, arguments):
+        return Trials(trace_loss(loss, arguments, cpu), cpu, Pins()).base.regions
+
+    several, one = base(net, specs()), base(lambda x: jnp.sum(jnp.sin(x)), specs()[1:])
+    assert len(several) > 1
+    assert [region.alone for region in several] == [False] * (len(several) - 1) + [True]
+    assert len(one) == 1 and not one[0].alone
