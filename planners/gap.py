@@ -50,7 +50,7 @@ _LATE_SHARE, _BOUND_SHARE = 0.1, 0.3
 #: seconds, times the share of the time limit that is spent.
 _WORTH = 2e-3
 #: It is not where more than this share of the seconds may still be to gain on it.
-_OPEN = 1e-2
+_OPEN = 3e-3
 #: Variables of the lower bound's program, about: more would leave too little time to branch.
 _BOUND_VARIABLES = 9_000
 
