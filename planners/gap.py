@@ -37,8 +37,9 @@ from .steps import Execute, Schedule, certified_steps, infeasible, runs_of, with
 
 #: How many ops before what an event reads may run again.
 _REACH = 14
-#: Graphs with fewer backward ops are planned on the full grid at once.
-_SMALL = 24
+#: Graphs with no more backward ops are planned on the full grid at once; very small ones with any
+#: reach.
+_SMALL, _VERY_SMALL = 100, 24
 #: How often a grid is solved again whose schedule takes a few bytes too many.
 _ATTEMPTS = 3
 #: Seconds of the search over sequences before the grids; where that is too much, and of a grid at
@@ -116,7 +117,7 @@ def _grids(graph: Graph) -> tuple[Grid, ...]:
     if not backward:
         return ()
     if backward <= _SMALL:
-        return (Grid(),)
+        return (Grid(reach=_REACH if backward > _VERY_SMALL else None),)
     return tuple(Grid(n, _REACH) for n in (*(backward // 16 * 2**k for k in range(4)), backward))
 
 
@@ -228,7 +229,7 @@ class _Search:
 
     def _seconds_of_grid(self, n: int) -> float:
         """As many as all before took, or a share of the limit; the same for all that are given."""
-        if self.planner.grids is not None:
+        if self.planner.grids is not None or len(self.grids) == 1:
             return self._rest / max(len(self.grids) - n, 1)
         return min(self._rest, max(self._spent, _LEAST_SHARE * self.planner.time_limit))
 
