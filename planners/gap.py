@@ -252,14 +252,20 @@ class _Search:
 
     def _bounded(self, best: Schedule) -> Schedule:
         """A schedule with a proven bound, as far as there is time for one."""
-        bound = self.graph.least_seconds
-        seconds = min(_BOUND_SHARE * self._spent, self.deadline.left)
-        if best.seconds > bound and seconds > 0:
-            samples = _BOUND_VARIABLES // (2 * max(1, self.graph.forward_count))
-            with contextlib.suppress(SolverStopped):  # one is known, if a weak one
-                bound = lower_bound(
-                    self.graph, self.budget_bytes, samples=max(4, samples), time_limit=seconds
-                )
+        limit, bound = self.planner.time_limit, self.graph.least_seconds
+        seconds = min(max(_BOUND_SHARE * self._spent, _LEAST_SHARE * limit), self.deadline.left)
+        deadline = Deadline.after(seconds)
+        samples = max(4, _BOUND_VARIABLES // (2 * max(1, self.graph.forward_count)))
+        most = len(self.graph.ops) - self.graph.forward_count
+        # One that is proven before its time is over leaves time for a stronger one.
+        while best.seconds > bound and deadline.left > seconds / 4:
+            with contextlib.suppress(SolverStopped):  # there is a weaker one
+                left = deadline.left
+                found = lower_bound(self.graph, self.budget_bytes, samples=samples, time_limit=left)
+                bound = max(bound, found)
+            if samples >= most:
+                break
+            samples *= 2
         return dataclasses.replace(best, bound_seconds=min(bound, best.seconds))
 
     def _try(self, grid: Grid, seconds: float) -> Outcome:
