@@ -51,7 +51,7 @@ _LATE_SHARE, _BOUND_SHARE = 0.1, 0.3
 #: seconds, times the share of the time limit that is spent.
 _WORTH = 2e-3
 #: It is not where more than this share of the seconds may still be to gain on it.
-_OPEN = 3e-3
+_OPEN = 3e-4
 #: Variables of the lower bound's program, about: more would leave too little time to branch.
 _BOUND_VARIABLES = 9_000
 
@@ -85,7 +85,7 @@ class Gap:
 
     grids: tuple[Grid, ...] | None = None
     time_limit: float = 60.0
-    gap: float = 1e-4
+    gap: float = 5e-5
 
     def __call__(
         self, graph: Graph, budget_bytes: int, *, start: Schedule | None = None
