@@ -282,11 +282,7 @@ INFEASIBLE = {"published": "infeasible", "published_objective": None, "published
         ("2. Checkmate: at most the pub", {"ratio": 1.009}, {"status": "stopped", **NONE}),
         ("2. Checkmate: at most 60 s", {"planning_seconds": 60.0}, {"planning_seconds": 60.1}),
         ("2. Checkmate: 10 s", {"planning_seconds": 15.0}, {"planning_seconds": 15.1}),
-        (
-            "2. Checkmate: published inf",
-            {"status": "infeasible", **NONE, **INFEASIBLE},
-            {"status": "stopped", **NONE, **INFEASIBLE},
-        ),
+        ("2. Checkmate: published inf", {"status": "infeasible", **NONE, **INFEASIBLE}, INFEASIBLE),
         ("5. bounds", {"bound": 48.0}, {"bound": 47.9}),
         ("5. bounds", {"published_root": None}, {"status": "infeasible", **NONE}),
         ("5. the median", {"gap": 0.02}, {"gap": 0.021}),
@@ -304,6 +300,17 @@ def test_a_claim_holds_up_to_its_limit_and_no_further(title, good, bad):
     if title[0] != "n":  # failures count wherever they are
         assert holds(cell(**bad, doubts=("its log breaks off",))) is not False
         assert holds(cell(**{**bad, "planner": "rival"})) is not False
+
+
+def test_only_monets_infeasible_cells_may_be_refuted():
+    """Its memory counts more than replay's; Checkmate's is the same."""
+    plan, stopped = cell(**INFEASIBLE), cell(**INFEASIBLE, **NONE, status="stopped")
+    monets = [dataclasses.replace(row, instance="a_inplace_normal") for row in (plan, stopped)]
+    title = "3. MONeT: published inf"
+    found = claim(check_claims(monets[:1]), title)
+    assert found.holds and found.figure.endswith("1 of them refuted by plans that replay accepts")
+    assert claim(check_claims(monets), title).holds is False
+    assert claim(check_claims([plan]), "2. Checkmate: published inf").holds is False
 
 
 def test_without_a_row_nothing_is_claimed():

@@ -36,6 +36,8 @@ class Goal:
       worst: largest ratio of objectives.
       seconds: most that a cell may take.
       median_seconds: most that the median cell may take; or None.
+      counts_more: whether its memory may count more than replay does, so that a plan that replay
+        finds within the budget refutes a cell that was published as infeasible.
     """
 
     number: int
@@ -46,6 +48,7 @@ class Goal:
     share: float = 1.0
     exceptions: int = 0
     median_seconds: float | None = None
+    counts_more: bool = False
 
 
 GOALS = (
@@ -59,7 +62,13 @@ GOALS = (
         median_seconds=10.0,
     ),
     Goal(
-        3, "MONeT", lambda row: "_inplace_" in row.instance, share=0.9, worst=1.005, seconds=120.0
+        3,
+        "MONeT",
+        lambda row: "_inplace_" in row.instance,
+        share=0.9,
+        worst=1.005,
+        seconds=120.0,
+        counts_more=True,
     ),
 )
 
@@ -110,16 +119,17 @@ def _goal_claims(goal: Goal, published: Sequence[Row]) -> list[Claim]:
 
 
 def _infeasible(goal: Goal, rows: Sequence[Row]) -> Claim:
-    """A plan that replay finds within the budget refutes a published memory that counts more."""
-    title = f"{goal.number}. {goal.name}: published infeasible cells are recognised, or refuted"
-    if not rows:
-        return Claim(title, "", None)
-    count = collections.Counter(r.status for r in rows)
-    figure = f"{count['infeasible']} of {len(rows)} clean cells"
-    if count["ok"]:
-        figure += f", {count['ok']} refuted by plans that replay accepts"
-    against = tuple(r.name for r in rows if r.status not in ("infeasible", "ok"))
-    return Claim(title, figure, not against, against)
+    title = f"{goal.number}. {goal.name}: published infeasible cells are recognised"
+    refuted = [r for r in rows if goal.counts_more and r.status == "ok"]
+    found = _claim(
+        title + (", or refuted" if goal.counts_more else ""),
+        rows,
+        lambda r: r.status == "infeasible" or r in refuted,
+    )
+    if not refuted:
+        return found
+    figure = f"{found.figure}, {len(refuted)} of them refuted by plans that replay accepts"
+    return dataclasses.replace(found, figure=figure)
 
 
 def _objectives(goal: Goal, rows: Sequence[Row], left_out: int) -> Claim:
