@@ -19,6 +19,7 @@ import jax
 import planners
 from planners.graph import Graph
 from planners.plan import Region
+from planners.stages import left_alone
 
 from ._plan import Plan
 from ._rows import describe_values, stage_rows, value_rows
@@ -312,7 +313,7 @@ class Settling:
         for ends in ((-1,), (0,), (0, -1)):
             regions = list(least.regions)
             for n in ends:
-                regions[n] = self._left_alone(regions[n])
+                regions[n] = left_alone(self._graph, regions[n])
             yield self._replayed(tuple(regions), least)
         most = planners.save_all(self._graph).peak_bytes
         for share in LARGER:
@@ -321,12 +322,6 @@ class Settling:
             )
             if decisions is not None:
                 yield decisions
-
-    def _left_alone(self, region: Region) -> Region:
-        stages = self._graph.stages[region.first : region.last + 1]
-        if not all(stage.may_be_alone for stage in stages):
-            return region
-        return Region(region.first, region.last, alone=True)
 
     def _replayed(self, regions: tuple[Region, ...], like: planners.Plan) -> planners.Plan:
         cost = planners.replay(self._graph, regions)

@@ -20,7 +20,7 @@ import jax
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.stages import certified
+from planners.stages import bare, certified, left_alone
 
 from ._analyze import analyze
 from ._backend import backend_of
@@ -126,11 +126,9 @@ class Trials:
         that is worth having does.
         """
         graph, _ = self._analyzed
-        nothing = planners.save_nothing(graph)
-        last = nothing.regions[-1]
-        if last.first == 0 or not graph.stages[-1].may_be_alone:
-            return nothing
-        regions = (*nothing.regions[:-1], Region(last.first, last.last, alone=True))
+        regions = tuple(bare(graph, s) for s in range(len(graph.stages)))
+        if len(regions) > 1:
+            regions = (*regions[:-1], left_alone(graph, regions[-1]))
         return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
 
     def of(self, decisions: planners.Plan) -> Trial:

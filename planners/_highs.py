@@ -16,7 +16,7 @@ import cvxpy as cp
 import highspy
 import numpy as np
 
-from .errors import SolverStopped
+from .errors import InfeasibleBudget, SolverStopped
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,6 +93,32 @@ def solve(
         bound=bound,
         slack=objective - bound if found else float("inf"),
     )
+
+
+def require_found(
+    outcome: Outcome, budget_bytes: int, *, whose: str, least_bytes: int, time_limit: float
+) -> None:
+    """Goes on only where a solve for the fastest schedule within a budget has found one.
+
+    Arguments:
+        whose: schedules they are, for the message.
+        least_bytes: what any of them needs.
+        time_limit: in seconds, that the solve had.
+
+    Raises:
+        InfeasibleBudget: there is none.
+        SolverStopped: none was found in time.
+    """
+    if outcome.infeasible:
+        raise InfeasibleBudget(
+            f"No schedule of {whose} fits in {budget_bytes:,} bytes.",
+            minimum_bytes=max(budget_bytes + 1, least_bytes),
+        )
+    if not outcome.found:
+        raise SolverStopped(
+            f"HiGHS found no schedule within {budget_bytes:,} bytes in {time_limit:g} s. "
+            "Raise `time_limit` or the budget, or use a planner for large graphs."
+        )
 
 
 def _run(

@@ -29,9 +29,8 @@ import cvxpy as cp
 import numpy as np
 
 from ._deadline import NEVER, Deadline
-from ._highs import solve
+from ._highs import require_found, solve
 from ._sparse import at_least, matrix, numbered, total
-from .errors import InfeasibleBudget, SolverStopped
 from .graph import Graph
 from .steps import Execute, Free, Schedule, Step, certified_steps
 
@@ -61,26 +60,24 @@ class Checkmate:
         deadline = Deadline.after(self.time_limit)
         program = _Program(graph, budget_bytes, deadline=deadline.to_write())
         outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=self.gap)
-        if outcome.infeasible:
-            raise InfeasibleBudget(
-                f"No schedule of Checkmate's fits in {budget_bytes:,} bytes.",
-                minimum_bytes=max(budget_bytes + 1, _largest_op(graph)),
-            )
-        if not outcome.found:
-            raise SolverStopped(
-                f"HiGHS found no schedule within {budget_bytes:,} bytes in {self.time_limit:g} s. "
-                "Raise `time_limit` or the budget, or use a planner for large graphs."
-            )
+        require_found(
+            outcome,
+            budget_bytes,
+            whose="Checkmate's",
+            least_bytes=_largest_op(graph),
+            time_limit=self.time_limit,
+        )
         bound = outcome.bound * program.unit
         return certified_steps(graph, program.steps(), bound_seconds=bound, planner="Checkmate")
 
 
 def _largest_op(graph: Graph) -> int:
     """Bytes in memory while one op runs, at least."""
-    return max(
+    each = (
         sum(graph.values[i].nbytes for i in (*op.inputs, *op.outputs)) + op.workspace_bytes
         for op in graph.ops
     )
+    return max(each, default=0)
 
 
 class _Program:

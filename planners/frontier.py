@@ -4,7 +4,6 @@ A planner that stops at a time limit may be lucky at a small budget and not at a
 what fits the one fits the other.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 
@@ -36,17 +35,17 @@ class Frontier:
         """
         fitting = [schedule for schedule in self._known if schedule.peak_bytes <= budget_bytes]
         start = min(fitting, key=lambda x: (x.seconds, x.peak_bytes), default=None)
-        if start is not None:  # what was proven for less memory does not hold for more
-            start = dataclasses.replace(start, bound_seconds=graph.least_seconds)
-        with contextlib.nullcontext() if start is None else contextlib.suppress(PlanningError):
+        try:
             found = self._asked(graph, budget_bytes, start)
-            self._known.append(found)
-            if start is None or found.seconds <= start.seconds:
-                return found
-            bound = min(found.bound_seconds, start.seconds)
-            start = dataclasses.replace(start, bound_seconds=bound)
-        assert start is not None  # else the planner's error has been raised
-        return start
+        except PlanningError:
+            if start is None:
+                raise
+            # What was proven for less memory does not hold for more.
+            return dataclasses.replace(start, bound_seconds=graph.least_seconds)
+        self._known.append(found)
+        if start is None or found.seconds <= start.seconds:
+            return found
+        return dataclasses.replace(start, bound_seconds=min(found.bound_seconds, start.seconds))
 
     def _asked(self, graph: Graph, budget_bytes: int, start: Schedule | None) -> Schedule:
         if isinstance(self.planner, Gap):

@@ -131,7 +131,7 @@ class _Search:
         self.fine = len(self.grids) - (2 if planner.grids is None else 0)
         self.deadline = Deadline.after(planner.time_limit)
         self.best: Schedule | None = None
-        self.shown: Schedule | None = None  # the last one of a grid, where the next one starts
+        self.shown: Schedule | None = None  # where the next grid starts
 
     def run(self, start: Schedule | None) -> Schedule:
         """The best schedule on any of the grids."""
@@ -150,8 +150,7 @@ class _Search:
 
     def _begin_with(self, start: Schedule) -> None:
         known = certified_steps(self.graph, start.steps, bound_seconds=0.0, planner="Gap")
-        if self._keep(known):
-            self.shown = known
+        self._keep(known)
 
     @property
     def _early_seconds(self) -> float:
@@ -164,8 +163,8 @@ class _Search:
         """Takes what a search over sequences finds; that it finds none proves nothing."""
         with contextlib.suppress(InfeasibleBudget):
             found = Sequence(time_limit=seconds)(self.graph, self.budget_bytes)
-            if self._keep(found):
-                self.shown = self.best
+            self._keep(found)
+            self.shown = self.best
 
     @property
     def _is_best(self) -> bool:
@@ -210,9 +209,7 @@ class _Search:
             if self.shown is not None:
                 return
         smallest = self._smaller(grid, self._rest / (1 if outcome.infeasible else 4))
-        if self._keep(smallest):
-            self.shown = smallest
-        elif outcome.infeasible:
+        if not self._keep(smallest) and outcome.infeasible:
             raise infeasible(self.graph, smallest, self.budget_bytes)
 
     def _has_gained(self, before: Schedule | None) -> bool:
@@ -293,7 +290,6 @@ class _Search:
                 break
             schedule = self._scheduled(program.order())
             if self._keep(schedule):
-                self.shown = schedule
                 break
             # HiGHS allows itself a millionth of a row; a byte too much is too much.
             budget -= schedule.peak_bytes - self.budget_bytes
@@ -304,9 +300,12 @@ class _Search:
         return certified_steps(self.graph, steps, bound_seconds=0.0, planner="Gap")
 
     def _keep(self, schedule: Schedule) -> bool:
-        """Whether a schedule fits; if so, it is the best one unless there is a better."""
+        """Whether a schedule fits; if so, the next grid starts there, and it is the best one unless
+        there is a better.
+        """
         if schedule.peak_bytes > self.budget_bytes:
             return False
+        self.shown = schedule
         if self.best is None or schedule.seconds < self.best.seconds:
             self.best = schedule
         return True

@@ -411,13 +411,10 @@ class GapProgram:
         """
         x = np.zeros(self.width)
         starts, begins = self._windows(order)
-        order = [
-            self._standing(run, run.op < len(self.forward) and n >= starts[0])
-            for n, run in enumerate(order)
-        ]
-        for n, run in enumerate(order):
+        again = [n >= starts[0] and run.op < len(self.forward) for n, run in enumerate(order)]
+        order = list(map(self._standing, order, again))
+        for n, (run, is_again) in enumerate(zip(order, again, strict=True)):
             k = bisect.bisect_right(starts, n) - 1
-            is_again = k >= 0 and run.op < len(self.forward)
             column = (
                 self.run.get((run.op, run.way, k))
                 if is_again
@@ -435,8 +432,8 @@ class GapProgram:
                 if written < begins[k] <= read:
                     x[self.hold[i, k]], x[self.passed[i, k]] = 1.0, 0.0
         level, changes = [], self._changes @ x
-        for again in filter(None, self.again):
-            change, changes = np.split(changes, [len(again)])
+        for ops in filter(None, self.again):
+            change, changes = np.split(changes, [len(ops)])
             level.append(change.cumsum())
         point = {self.x: x}
         if level:
@@ -447,9 +444,9 @@ class GapProgram:
             point[self.peak] = np.array(most / self.scale)
         return point
 
-    def _standing(self, run: Execute, again: bool) -> Execute:
+    def _standing(self, run: Execute, is_again: bool) -> Execute:
         """The run, in a way that is better where its own was left out for that."""
-        open_ways = self.ways_again.get(run.op, []) if again else self.ways_first[run.op]
+        open_ways = self.ways_again.get(run.op, []) if is_again else self.ways_first[run.op]
         if run.way in open_ways:
             return run
         ways = self.graph.ops[run.op].ways

@@ -23,10 +23,10 @@ Known limit: `bound_seconds` is the step's own.
 import contextlib
 import dataclasses
 import functools as ft
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ._deadline import Deadline
 from ._orders import needed_ops, order_keeping, schedule_of
 from .errors import SolverStopped
 from .graph import Graph
@@ -75,7 +75,7 @@ class _Search:
 
     def __init__(self, graph: Graph, planner: Knapsack, budget_bytes: int):
         self.graph, self.planner, self.budget_bytes = graph, planner, budget_bytes
-        self.deadline = time.monotonic() + planner.time_limit
+        self.deadline = Deadline.after(planner.time_limit)
         self.program = _Program(graph)
         self.found: dict[float, Schedule] = {}
 
@@ -106,7 +106,7 @@ class _Search:
 
     def fits(self, share: float) -> bool:
         """Whether the schedule that saves such a share keeps the budget."""
-        left = self.deadline - time.monotonic()
+        left = self.deadline.left
         kept = self.program.saved(share, time_limit=left, gap=self.planner.gap)
         order = order_keeping(self.graph, kept)
         self.found[share] = schedule_of(self.graph, order, planner="Knapsack")

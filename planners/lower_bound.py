@@ -196,8 +196,9 @@ class BoundProgram:
     def _reads(self, b: int) -> Iterator[tuple[int, list[tuple[int, float]], float]]:
         """What a backward op may read: the value, and the terms or the number that say so."""
         op = self.graph.ops[b]
+        always = op.always_reads
         for i in sorted(op.may_read & self.writer.keys()):
-            if i in op.always_reads:
+            if i in always:
                 yield i, [], 1.0
             else:
                 ways = [w for w, way in enumerate(op.ways) if i in way.inputs]

@@ -46,9 +46,9 @@ import cvxpy as cp
 import numpy as np
 
 from ._deadline import Deadline
-from ._highs import Outcome, solve
+from ._highs import require_found, solve
 from ._sparse import at_least, matrix, numbered, total
-from .errors import InfeasibleBudget, SolverStopped
+from .errors import SolverStopped
 from .graph import Graph
 from .steps import Execute, Schedule, certified_steps, with_frees
 
@@ -85,7 +85,13 @@ class Monet:
         for room in (0.0, _ROOM):
             program = _Program(graph, (1 - room) * budget_bytes, deadline.to_write())
             outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=self.gap)
-            self._require_found(outcome, graph, budget_bytes)
+            require_found(
+                outcome,
+                budget_bytes,
+                whose="MONeT's",
+                least_bytes=_largest_op(graph),
+                time_limit=self.time_limit,
+            )
             bound = min(bound, program.unit * outcome.bound)  # that of the whole budget is less
             steps = with_frees(graph, program.order())
             schedule = certified_steps(graph, steps, bound_seconds=bound, planner="Monet")
@@ -93,22 +99,10 @@ class Monet:
                 return schedule
         raise SolverStopped(f"HiGHS failed: its schedules take more than {budget_bytes:,} bytes.")
 
-    def _require_found(self, outcome: Outcome, graph: Graph, budget_bytes: int) -> None:
-        if outcome.infeasible:
-            raise InfeasibleBudget(
-                f"No schedule of MONeT's fits in {budget_bytes:,} bytes.",
-                minimum_bytes=max(budget_bytes + 1, _largest_op(graph)),
-            )
-        if not outcome.found:
-            raise SolverStopped(
-                f"HiGHS found no schedule within {budget_bytes:,} bytes in {self.time_limit:g} s. "
-                "Raise `time_limit` or the budget, or use a planner for large graphs."
-            )
-
 
 def _largest_op(graph: Graph) -> int:
     """Bytes in memory while one op runs, at least, whatever its way."""
-    return max(
+    least = (
         min(
             sum(graph.values[i].nbytes for i in {*way.inputs, *op.outputs}) + way.workspace_bytes
             for way in op.ways
@@ -116,6 +110,7 @@ def _largest_op(graph: Graph) -> int:
         for op in graph.ops
         if not op.optional
     )
+    return max(least, default=0)
 
 
 class _Program:

@@ -94,11 +94,11 @@ def improved(
             f"A schedule to improve takes {cost.peak_bytes:,} bytes, over its budget of "
             f"{budget_bytes:,}. Plan for that budget first."
         )
-    order = [run.op for run in runs_of(schedule)]
-    if any(run.way or graph.ops[run.op].optional for run in runs_of(schedule)):
+    ran = runs_of(schedule)
+    if any(run.way or graph.ops[run.op].optional for run in ran):
         return schedule
     options = Sequence(time_limit=time_limit, seed=seed, moves=moves)
-    search = _Search(graph, order, budget_bytes, options)
+    search = _Search(graph, [run.op for run in ran], budget_bytes, options)
     search.run(_WARM)
     assert search.best is not None  # the schedule itself fits
     steps = with_frees(graph, search.best)

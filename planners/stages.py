@@ -98,6 +98,14 @@ def certified(
     )
 
 
+def left_alone(graph: Graph, region: Region) -> Region:
+    """A region whose stages are left alone; the same where one of them may not be."""
+    stages = graph.stages[region.first : region.last + 1]
+    if not all(stage.may_be_alone for stage in stages):
+        return region
+    return Region(region.first, region.last, alone=True)
+
+
 def bare(graph: Graph, s: int) -> Region:
     """Stage `s` saving only outputs of ops that must run once; alone where that will not do."""
     forward = graph.stages[s].forward

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools as ft
 import importlib.metadata
 import itertools as it
 import os
@@ -182,7 +183,7 @@ def _sweep_rows(instance: Instance, name: str, request: Request) -> Iterator[Row
     same = _labels(instance, name, "sweep", request.time_limit)
     graph, known = instance.graph, Frontier(planner)
     most = _most_bytes(graph)
-    least = _least_bytes(lambda nbytes: ask(known, graph, nbytes), graph, most)
+    least = _least_bytes(graph, ft.partial(ask, known, graph), most)
     for n in range(request.sweep):
         budget_bytes = least + (most - least) * n // (request.sweep - 1)
         yield row_of(ask(known, graph, budget_bytes), budget_bytes, None, **same)
@@ -193,7 +194,7 @@ def _most_bytes(graph: Graph) -> int:
     return cost_of(graph, with_frees(graph, range(len(graph.ops)))).peak_bytes
 
 
-def _least_bytes(asked: Callable[[int], Answer], graph: Graph, most: int) -> int:
+def _least_bytes(graph: Graph, asked: Callable[[int], Answer], most: int) -> int:
     """The smallest budget with an answer, by bisection from the largest value's bytes."""
     none, least = max(value.nbytes for value in graph.values) - 1, most
     while least - none > FLOOR_STEP * most:
