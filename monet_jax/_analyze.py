@@ -68,6 +68,7 @@ def analyze(
             )
             for f, b, key, stage in made
         ),
+        backend.recomputes_late,
     )
     return graph, Origins(program, stages, builder.origins, builder.output_bytes)
 

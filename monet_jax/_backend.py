@@ -18,6 +18,8 @@ class Backend:
             instead of reading them from memory.
         lends_results: whether temporaries may lie in the memory of a result that is not yet
             written.
+        recomputes_late: whether what a region runs again is run just before what reads it, and not
+            all at the region's start.
         expands_pooling: whether the gradient of max pooling takes several times its operand, so
             that it is better written in another way (see `_pooling`).
     """
@@ -26,11 +28,12 @@ class Backend:
     narrows_operands: bool = False
     fuses_into_products: bool = False
     lends_results: bool = True
+    recomputes_late: bool = True
     expands_pooling: bool = True
 
 
 _BACKENDS = {
-    "cpu": Backend(needs_scratch=True),
+    "cpu": Backend(needs_scratch=True, recomputes_late=False),
     "gpu": Backend(),
     "tpu": Backend(
         narrows_operands=True, fuses_into_products=True, lends_results=False, expands_pooling=False

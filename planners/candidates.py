@@ -4,6 +4,8 @@
 - Over intervals of several stages: one checkpoint that saves nothing, or what a uniform price per
   byte chooses for each stage; and nested regions, which save nothing and whose inner regions are
   single stages with options chosen by price.
+- Where what is recomputed comes late: one checkpoint of all stages, or all but the first or the
+  last, which saves what a price per byte chooses, of what one stage leaves to the next as well.
 
 Outputs of ops that must run once are saved wherever they may be.
 
@@ -13,6 +15,8 @@ Outputs of ops that must run once are saved wherever they may be.
 | `o` | an option of a stage: the values that it saves |
 """
 
+import functools as ft
+import itertools as it
 import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
@@ -36,6 +40,8 @@ _MOST_SOLVES = 360
 _PRICED = 4
 # Prices per byte tried for the stages of an interval, beside the least that can be saved.
 _PRICES = 2
+# The same for checkpoints of the whole step, and between which quantiles of the prices.
+_WHOLE_PRICES, _RANGE = 8, (0.1, 0.9)
 
 _Option = tuple[int, ...]
 
@@ -65,12 +71,18 @@ class Candidates:
 
     def prices(self, count: int) -> list[float]:
         """Prices, in seconds per byte, spread over those at which stages change their minds."""
+        slopes = self._slopes
+        return np.quantile(slopes, np.linspace(0, 1, count + 2)[1:-1]).tolist() if slopes else []
+
+    @ft.cached_property
+    def _slopes(self) -> list[float]:
+        """The prices, in seconds per byte, at which stages change their minds."""
         slopes = []
         for some in self.singles:
             front = sorted((self._retained_bytes(x), -x.seconds) for x in some)
             steps = np.diff(np.array(front), axis=0)
             slopes += [gain / size for size, gain in steps.tolist() if size > 0 and gain > 0]
-        return np.quantile(slopes, np.linspace(0, 1, count + 2)[1:-1]).tolist() if slopes else []
+        return slopes
 
     def intervals(self, deadline: float) -> list[Candidate]:
         """Candidates over several stages; stops at this reading of `time.monotonic`."""
@@ -82,6 +94,10 @@ class Candidates:
                 break
             regions = dict.fromkeys(self._over([table[first : last + 1] for table in tables]))
             found += [x for x in map(self._candidate, regions) if x is not None]
+        for region in self._whole():
+            if time.monotonic() > deadline:
+                break
+            found += [x for x in [self._candidate(region)] if x is not None]
         return found
 
     def _spans(self) -> Iterator[tuple[int, int]]:
@@ -110,6 +126,43 @@ class Candidates:
             if self._graph.stages[last].may_be_alone:
                 end = Region(last, last, alone=True)
                 yield Region(first, last, saved=_unique(once), inner=(*inner[:-1], end))
+
+    def _whole(self) -> Iterator[Region]:
+        """Checkpoints of the whole step."""
+        slopes = self._slopes + [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
+        if not self._graph.recomputes_late or not any(slopes):
+            return
+        n = len(self._graph.stages)
+        spans = [(a, b) for a in range(min(2, n)) for b in range(max(n - 2, 0), n) if a < b]
+        least, most = np.quantile([x for x in slopes if x], _RANGE).tolist()
+        for price in np.geomspace(least, most, _WHOLE_PRICES).tolist():
+            saved = [self._saved(x) for x in self.priced(price)]
+            passed = [i for i, nbytes, seconds in self._passed if seconds > price * nbytes]
+            for first, last in spans:
+                inside = (i for i in passed if first <= self._graph.forward_writer[i][0] < last)
+                names = it.chain(*saved[first : last + 1], self._names(inside))
+                once = (name for s in range(first, last + 1) for name in self._once(s))
+                yield Region(first, last, saved=_unique((*once, *names)))
+
+    def _saved(self, x: Candidate) -> tuple[str, ...]:
+        """Names of what a stage saves in a larger region, if it is left alone by itself."""
+        if not x.region.alone:
+            return x.region.saved
+        return self._names(i for i in sorted(x.retained) if self._graph.values[i].savable)
+
+    @ft.cached_property
+    def _passed(self) -> list[tuple[int, int, float]]:
+        """What stages leave to later ones and may be saved: the value, its bytes, and the seconds
+        of its op. Between regions it is in memory in any case.
+        """
+        shared, values = self._graph.shared, self._graph.values
+        return [
+            (i, values[i].nbytes, op.seconds)
+            for stage in self._graph.stages
+            for op in stage.forward
+            for i in op.outputs
+            if i in shared and values[i].savable
+        ]
 
     def _candidate(self, region: Region) -> Candidate | None:
         try:

@@ -139,7 +139,8 @@ class Walker:
         """The stages from `first` to `last`."""
         if (first, last) not in self._intervals:
             stages = self._stages[first : last + 1]
-            lodging = self.graph.stages[first - 1].result_bytes if first else ()
+            before = self.graph.stages[max(first - 1, 0) : last]
+            lodging = first > 0, tuple(stage.result_bytes for stage in before)
             links = tuple(
                 (s, k, place)
                 for s, stage in enumerate(stages)
@@ -254,7 +255,7 @@ def _walked(graph: Graph, region: Region, gradients: Sequence["_Gradients"]) -> 
     """The region with its effect, but for gradients in memory throughout a stage's backward."""
     runs = backward_runs(graph, region)
     live = _Lives(graph, region, runs)
-    lodged = graph.lodged(region.first, live.retained)
+    lodged = graph.lodged(live.retained)
     live = _Lives(graph, region, runs, lodged) if lodged else live
     again = [run.of(graph) for run in runs if run.phase == "forward"]
     stage, nbytes = _in_backward(graph, runs, gradients)

@@ -12,7 +12,7 @@ batch) are not values: they are live throughout, whatever the plan.
 import bisect
 import dataclasses
 import functools as ft
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,6 +133,8 @@ class Graph:
     Attributes:
         values: every array, indexed by the ops.
         stages: in forward order.
+        recomputes_late: whether a compiler runs an op again just before what reads it, in regions
+            of several stages too; else all of a region's recomputation comes first there.
 
     Raises:
         ValueError: an index is out of range, a value is written twice, an op reads a value that
@@ -142,6 +144,7 @@ class Graph:
 
     values: tuple[Value, ...]
     stages: tuple[Stage, ...]
+    recomputes_late: bool = False
 
     def __post_init__(self):
         _check_values(self)
@@ -204,22 +207,31 @@ class Graph:
             if self.forward_writer.get(i, (s,))[0] != s
         )
 
-    def lodged(self, first: int, values: Iterable[int]) -> frozenset[int]:
-        """Values of a region, waiting for its backward, that lie in the memory of results.
+    def lodged(self, values: Iterable[int]) -> frozenset[int]:
+        """Forward values, waiting for their stages' backward, that lie in the memory of results.
 
-        A region that begins at stage `first` uses the results of the stage before it, which are
-        written when the region's backward is over. Each takes one value, the largest come first.
-        Values that other stages read as well do not count: they may wait for longer.
+        A stage uses the results of the stage before it, which are written when its own backward is
+        over. Each takes one value, the largest come first. Values that other stages read as well
+        do not count: they may wait for longer.
         """
-        free = sorted(self.stages[first - 1].result_bytes) if first else []
-        sizes = {i: self.values[i].nbytes for i in set(values) - self.shared}
+        waiting: dict[int, list[int]] = {}
+        for i in set(values) - self.shared:
+            waiting.setdefault(self.forward_writer[i][0], []).append(i)
+        return frozenset(
+            i for s, some in waiting.items() if s for i in self._lodged_in(s - 1, some)
+        )
+
+    def _lodged_in(self, s: int, values: Sequence[int]) -> set[int]:
+        """Those of some values that find a place in the results of stage `s`."""
+        free = sorted(self.stages[s].result_bytes)
+        sizes = {i: self.values[i].nbytes for i in values}
         found = set()
         for i in sorted(sizes, key=lambda i: (-sizes[i], i)):
             place = bisect.bisect_left(free, sizes[i])
             if place < len(free) and sizes[i]:
                 del free[place]
                 found.add(i)
-        return frozenset(found)
+        return found
 
     @ft.cached_property
     def seconds(self) -> float:

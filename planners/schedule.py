@@ -5,8 +5,8 @@ First every forward op runs once, in order. Then the regions' backwards run, las
 - *alone*: the backward ops of its stages, last stage first.
 - *checkpointed leaf*: the same, but what a backward op reads of the region's own forward, and
   which is not saved, is recomputed from saved values and values of other regions: just before it
-  in a region of one stage, before the region's backward in a larger one, since a compiler is free
-  to run all of it then. What was recomputed stays until the region's backward ends.
+  in a region of one stage, or where the compiler recomputes late; else before the region's
+  backward, since a compiler is free to run all of it then.
 - *nested*: one run of the forward ops that its inner regions' saved values and inputs need, from
   the outer region's saved values; then the inner regions' backwards, last one first. What an outer
   region saves is there for the regions inside it, whether or not they save it too.
@@ -75,7 +75,7 @@ def backward_runs(
     held = {graph.index[name] for name in (*region.saved, *saved)}
     stages = range(region.last, region.first - 1, -1)
     found = []
-    if len(stages) > 1 and not region.alone:
+    if len(stages) > 1 and not region.alone and not graph.recomputes_late:
         # Nothing holds the recomputation of one stage back until another's backward has run.
         wanted = (i for s in stages for op in graph.stages[s].backward for i in op.inputs)
         found += _reruns(graph, region, wanted, held, depth)

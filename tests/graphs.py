@@ -150,7 +150,8 @@ def random_graph(seed: int, *, n_stages: int | None = None, n_forward: int = 3) 
             gradients.append(f"d{s}_{o}")
     alone_bytes = rng.integers(0, 10, len(forward)) * (rng.random(len(forward)) < 0.5)
     result_bytes = [tuple(rng.integers(1, 20, rng.integers(0, 3)).tolist()) for _ in forward]
-    return make.graph(forward, backward, alone_bytes.tolist(), result_bytes)
+    graph = make.graph(forward, backward, alone_bytes.tolist(), result_bytes)
+    return dataclasses.replace(graph, recomputes_late=bool(rng.random() < 0.5))
 
 
 def _some(rng: np.random.Generator, names: Iterable[str], share: float) -> set[str]:

@@ -1,6 +1,7 @@
 """Do the model's bytes agree with each compiler's, and would they without what tells them apart?"""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +106,32 @@ def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
     mixed = dataclasses.replace(_backend.backend_of(name), fuses_into_products=False)
     monkeypatch.setattr(_trials, "backend_of", lambda target: mixed)
     assert np.median(np.abs(_errors(_settling(resolve_target(name))))) > 0.1
+
+
+@pytest.mark.parametrize("name", ["cpu", _foreign("gpu:h100"), _foreign("tpu:v5e")])
+def test_compilers_recompute_late_or_early_as_stated(name):
+    def loss(weights, x):
+        for w in weights:
+            x = jax.nn.gelu(x @ w)
+        return jnp.mean(x)
+
+    target = resolve_target(name)
+    specs = [Spec((256, 256), jnp.float32)] * 12, Spec((4096, 256), jnp.float32)
+    trials = Trials(trace_loss(loss, specs, target), target, Pins())
+    products = [
+        [trials.graph.values[i].name for op in stage.forward if op.flops for i in op.outputs]
+        for stage in trials.graph.stages
+    ]
+    end = len(products) - 1
+    whole = planners.Region(0, end - 1, saved=tuple(itertools.chain(*products[:-1])))
+    regions = whole, planners.Region(end, end, alone=True)
+    decisions = dataclasses.replace(trials.base, regions=regions)
+    compiled = trials.temp_bytes(trials.of(decisions))
+    stated = trials.graph.recomputes_late
+    other = dataclasses.replace(trials.graph, recomputes_late=not stated)
+    wrong, right = (trials.modelled(regions, graph) for graph in (other, trials.graph))
+    assert abs(right - compiled) < abs(wrong - compiled)
+    assert stated == (name != "cpu")
 
 
 def test_bytes_are_read_from_an_assignment_by_purpose():

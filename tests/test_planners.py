@@ -275,6 +275,28 @@ def test_intervals_reach_where_single_stages_do_not():
     assert plan.peak_bytes < 0.8 * save_nothing(graph).peak_bytes
 
 
+def test_a_checkpoint_of_all_stages_is_for_compilers_that_recompute_late():
+    # A stage is a product, which is slow to compute, and what follows it, which is not.
+    make, forward, backward = graphs.Builder(), [], []
+    known = ""
+    for s in range(12):
+        product = make.op(f"p{s}", known, f"p{s}:8", 10.0)
+        forward.append([product, make.op(f"a{s}", f"p{s}", f"a{s}:8", 0.1)])
+        known = f"a{s}"
+    for s in reversed(range(12)):
+        read = " ".join(
+            [f"p{s}", *([f"a{s - 1}"] if s else []), *([f"d{s + 1}"] if s < 11 else [])]
+        )
+        backward.append([make.op(f"b{s}", read, f"d{s}:8!")])
+    early = make.graph(forward, backward[::-1])
+    late = dataclasses.replace(early, recomputes_late=True)
+    budget_bytes = 12 * 8 + 24
+    plan = Stages()(late, budget_bytes)
+    assert plan.seconds < late.seconds + 12 * 0.1 + 1e-9
+    assert replay(early, plan).peak_bytes > budget_bytes
+    assert Stages()(early, budget_bytes).seconds > early.seconds + 10
+
+
 def test_an_ample_budget_recomputes_nothing():
     graph = graphs.skip()
     plan = Stages()(graph, save_all(graph).peak_bytes)
