@@ -14,7 +14,7 @@ sequences gives a first answer at once, which near the smallest possible budgets
 one, and polishes the last; it knows only the first way of each op.
 
 Each grid may take as long as all before it. Where one has brought little for the time spent, the
-search is over, unless its own bound is far off: the next hardly ever brings more. A quarter of the
+search is over, unless its own bound is far off: the next hardly ever brings more. A sixth of the
 time then goes to a lower bound on the seconds of *any* schedule that first runs the graph's ops in
 their order (`lower_bound`), not only of those of the grids.
 
@@ -25,6 +25,8 @@ import contextlib
 import dataclasses
 import itertools as it
 from collections.abc import Iterable
+
+import numpy as np
 
 from ._deadline import Deadline
 from ._highs import Outcome, solve
@@ -44,16 +46,20 @@ _SMALL, _VERY_SMALL = 100, 24
 _ATTEMPTS = 3
 #: Seconds of the search over sequences before the grids; where that is too much, and of a grid at
 #: least, a share of the time limit.
-_EARLY_SECONDS, _EARLY_SHARE, _LEAST_SHARE = 0.6, 0.4, 0.05
+_EARLY_SECONDS, _EARLY_SHARE, _LEAST_SHARE = 0.6, 0.4, 0.04
 #: Shares of the time that the grids took: of polishing their answer, and of the lower bound.
-_LATE_SHARE, _BOUND_SHARE = 0.1, 0.3
-#: A grid with half of all events or more is the last where it saves less than this share of the
-#: seconds, times the share of the time limit that is spent.
+_LATE_SHARE, _BOUND_SHARE = 0.1, 0.2
+#: A grid with a quarter of all events, or all, is the last where it saves less than this share of
+#: the seconds, times the share of the time limit that is spent.
 _WORTH = 2e-3
 #: It is not where more than this share of the seconds may still be to gain on it.
-_OPEN = 3e-4
-#: Variables of the lower bound's program, about: more would leave too little time to branch.
-_BOUND_VARIABLES = 9_000
+_OPEN = 1e-4
+#: Small grids round the best schedule: how many in a row may bring little, and how long each may
+#: take, as a share of the time since the search began.
+_FRUITLESS, _ROUND_SHARE = 4, 0.15
+#: Variables of the lower bound's program, about: more would leave too little time to branch. And
+#: at most, where there is time: HiGHS may overrun its limit in a larger one.
+_BOUND_VARIABLES, _MOST_VARIABLES = 12_000, 50_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,9 +113,10 @@ class Gap:
 
 
 def _grids(graph: Graph) -> tuple[Grid, ...]:
-    """A sixteenth of the backward ops as events, an eighth, and so on to all of them.
+    """A sixteenth of the backward ops as events, an eighth, a quarter, and all of them.
 
-    Each grid splits the events of the last, so that a schedule that was found there is a start.
+    From a quarter on, all events at once take hardly longer than half of them. Each grid splits
+    the events of the last, so that a schedule that was found there is a start.
 
     Recomputation that reaches further hardly ever pays, and makes programs that take long to solve.
     """
@@ -118,7 +125,12 @@ def _grids(graph: Graph) -> tuple[Grid, ...]:
         return ()
     if backward <= _SMALL:
         return (Grid(reach=_REACH if backward > _VERY_SMALL else None),)
-    return tuple(Grid(n, _REACH) for n in (*(backward // 16 * 2**k for k in range(4)), backward))
+    return tuple(Grid(n, _REACH) for n in (*(backward // 16 * 2**k for k in range(3)), backward))
+
+
+def _least(planner: Gap) -> float:
+    """Seconds that a grid has at least."""
+    return _LEAST_SHARE * planner.time_limit
 
 
 class _Search:
@@ -172,18 +184,18 @@ class _Search:
         return self.best is not None and self.best.seconds <= self.graph.least_seconds
 
     def _search_grids(self) -> None:
-        """Goes from grid to grid, and on with the last, while as much time again pays.
+        """Goes from grid to grid, and on where the last one is not solved to the end.
 
         Raises:
             InfeasibleBudget: nothing of the last grid's space fits, and no other schedule is known.
         """
         last = self.grids[-1]
-        for n, grid in enumerate(it.chain(self.grids, it.repeat(last))):
-            seconds, before, spent = self._seconds_of_grid(n), self.shown, self._spent
+        for n, grid in enumerate(self.grids):
+            seconds, before = self._seconds_of_grid(n), self.shown
             if seconds <= 0:
                 return
             try:
-                outcome = self._try(grid, seconds)
+                outcome = self._try(self._groups(grid), grid.reach, seconds)
                 self._settle_for_any(grid, outcome)
             except SolverStopped:
                 if self.best is None:
@@ -193,8 +205,40 @@ class _Search:
                 return
             if n >= self.fine and outcome.slack < _OPEN and not self._has_gained(before):
                 return
-            if n >= len(self.grids) and not outcome.found and self._spent - spent < seconds / 2:
-                return  # HiGHS gave up before its time was over, and would again
+        if self.shown is None:
+            self._settle_for_any(last, self._try(self._groups(last), last.reach, self._rest))
+        else:
+            self._search_around(last)
+
+    def _search_around(self, grid: Grid) -> None:
+        """Improves the best schedule on small grids round it, until a few in a row bring little.
+
+        Such a grid has the events before which that schedule runs something again, and others at
+        random: the schedule is one of its points, and it is solved much faster than all events.
+        """
+        rng, fruitless = np.random.default_rng(0), 0
+        while fruitless < _FRUITLESS and self._rest > 0 and self.best is not None:
+            before = self.shown = self.best
+            seconds = min(self._rest, max(_ROUND_SHARE * self._spent, _least(self.planner)))
+            with contextlib.suppress(SolverStopped):
+                self._try(self._groups_around(before, rng), grid.reach, seconds)
+            gain = before.seconds - self.best.seconds
+            fruitless = 0 if gain > self.planner.gap * before.seconds else fruitless + 1
+
+    def _groups_around(self, known: Schedule, rng: np.random.Generator) -> list[range]:
+        """The positions of each event of a random grid that shows a schedule."""
+        first, end = self.graph.forward_count, len(self.graph.ops)
+        needed, number = set[int](), end
+        for run in reversed(runs_of(known)):
+            if run.op >= first:
+                number = run.op
+            elif number > first:
+                needed.add(number)
+        others = sorted(set(range(first + 1, end)) - needed)
+        count = min(len(others), max((end - first) // 4 - len(needed), (end - first) // 8))
+        chosen = rng.choice(others, count, replace=False).tolist() if count else []
+        ends = sorted({first, end, *(needed - {end}), *chosen})
+        return [range(a, b) for a, b in it.pairwise(ends)]
 
     def _settle_for_any(self, grid: Grid, outcome: Outcome) -> None:
         """Looks for any schedule that fits where none is known: a start for the next grid.
@@ -228,7 +272,7 @@ class _Search:
         """As many as all before took, or a share of the limit; the same for all that are given."""
         if self.planner.grids is not None or len(self.grids) == 1:
             return self._rest / max(len(self.grids) - n, 1)
-        return min(self._rest, max(self._spent, _LEAST_SHARE * self.planner.time_limit))
+        return min(self._rest, max(self._spent, _least(self.planner)))
 
     @property
     def _rest(self) -> float:
@@ -252,8 +296,9 @@ class _Search:
         limit, bound = self.planner.time_limit, self.graph.least_seconds
         seconds = min(max(_BOUND_SHARE * self._spent, _LEAST_SHARE * limit), self.deadline.left)
         deadline = Deadline.after(seconds)
-        samples = max(4, _BOUND_VARIABLES // (2 * max(1, self.graph.forward_count)))
-        most = len(self.graph.ops) - self.graph.forward_count
+        forward = max(1, self.graph.forward_count)
+        samples = max(4, _BOUND_VARIABLES // (2 * forward))
+        most = min(len(self.graph.ops) - forward, _MOST_VARIABLES // (2 * forward))
         # One that is proven before its time is over leaves time for a stronger one.
         while best.seconds > bound and deadline.left > seconds / 4:
             with contextlib.suppress(SolverStopped):  # there is a weaker one
@@ -265,11 +310,11 @@ class _Search:
             samples *= 2
         return dataclasses.replace(best, bound_seconds=min(bound, best.seconds))
 
-    def _try(self, grid: Grid, seconds: float) -> Outcome:
+    def _try(self, groups: list[range], reach: int | None, seconds: float) -> Outcome:
         """Looks for a better schedule on one grid."""
         deadline = Deadline.after(seconds)
         budget, outcome = self.budget_bytes, Outcome()
-        groups, half = self._groups(grid), len(self._groups(self.grids[-1])) / 2
+        half = len(self._groups(self.grids[-1])) / 2
         gap = self.planner.gap * max(1.0, half / max(len(groups), 1))
         known = [] if self.shown is None else runs_of(self.shown)
         for _ in range(_ATTEMPTS):
@@ -277,7 +322,7 @@ class _Search:
                 self.graph,
                 groups,
                 budget,
-                grid.reach,
+                reach,
                 known,
                 deadline=deadline.to_write(),
             )
