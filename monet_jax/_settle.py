@@ -322,6 +322,24 @@ class Settling:
             )
             if decisions is not None:
                 yield decisions
+        if self._graph.recomputes_late:
+            yield from self._cautious_plans
+
+    @functools.cached_property
+    def _cautious_plans(self) -> list[planners.Plan]:
+        """Small plans by a model in which nothing is recomputed late.
+
+        Where several stages that save little are run again as one, a compiler may hold more than
+        recomputing late would: this model has fewer of them.
+        """
+        early = dataclasses.replace(self._graph, recomputes_late=False)
+        space, found = _prepared(self.planner, early), []
+        with contextlib.suppress(planners.SolverStopped, planners.InfeasibleBudget):
+            found.append(space.smallest())
+            least, most = found[0].peak_bytes, planners.save_all(early).peak_bytes
+            found += [space.fastest(int(least + share * (most - least))) for share in LARGER]
+        found = [dataclasses.replace(x, bound_seconds=self._graph.seconds) for x in found]
+        return [self._replayed(x.regions, x) for x in found]
 
     def _replayed(self, regions: tuple[Region, ...], like: planners.Plan) -> planners.Plan:
         cost = planners.replay(self._graph, regions)

@@ -255,7 +255,7 @@ def _walked(graph: Graph, region: Region, gradients: Sequence["_Gradients"]) -> 
     """The region with its effect, but for gradients in memory throughout a stage's backward."""
     runs = backward_runs(graph, region)
     live = _Lives(graph, region, runs)
-    lodged = graph.lodged(live.retained)
+    lodged = graph.lodged(region.first, live.retained)
     live = _Lives(graph, region, runs, lodged) if lodged else live
     again = [run.of(graph) for run in runs if run.phase == "forward"]
     stage, nbytes = _in_backward(graph, runs, gradients)

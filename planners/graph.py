@@ -207,16 +207,18 @@ class Graph:
             if self.forward_writer.get(i, (s,))[0] != s
         )
 
-    def lodged(self, values: Iterable[int]) -> frozenset[int]:
-        """Forward values, waiting for their stages' backward, that lie in the memory of results.
+    def lodged(self, first: int, values: Iterable[int]) -> frozenset[int]:
+        """Values of a region, waiting for its backward, that lie in the memory of results.
 
-        A stage uses the results of the stage before it, which are written when its own backward is
-        over. Each takes one value, the largest come first. Values that other stages read as well
-        do not count: they may wait for longer.
+        A region that begins at stage `first` uses the results of the stage before it, which are
+        written when the region's backward is over; where recomputation is late, each of its stages
+        uses those of the stage before. Each result takes one value, the largest come first. Values
+        that other stages read as well do not count: they may wait for longer.
         """
         waiting: dict[int, list[int]] = {}
         for i in set(values) - self.shared:
-            waiting.setdefault(self.forward_writer[i][0], []).append(i)
+            s = self.forward_writer[i][0] if self.recomputes_late else first
+            waiting.setdefault(s, []).append(i)
         return frozenset(
             i for s, some in waiting.items() if s for i in self._lodged_in(s - 1, some)
         )

@@ -112,9 +112,14 @@ def _lodge(
     forward_read = {i: k for k in range(end) for i in schedule[k].of(graph).inputs}
     for instance in instances:
         instance.gone = instance.last_read
-    waiting = {x.value: x for x in instances if x.written < end <= x.last_read}
-    for i in graph.lodged(waiting):
-        waiting[i].gone = forward_read.get(i, waiting[i].written)
+    waiting: list[dict[int, _Instance]] = [{} for _ in graph.stages]  # by the stage that wrote it
+    for instance in instances:
+        if instance.written < end <= instance.last_read:
+            waiting[schedule[instance.written].stage][instance.value] = instance
+    for region in regions:
+        own = {i: x for some in waiting[region.first : region.last + 1] for i, x in some.items()}
+        for i in graph.lodged(region.first, own):
+            own[i].gone = forward_read.get(i, own[i].written)
 
 
 def _alone_bytes(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> np.ndarray:

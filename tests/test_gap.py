@@ -3,6 +3,7 @@
 import itertools as it
 
 import graphs
+import numpy as np
 import pytest
 from test_checkmate import (
     best_seconds,
@@ -267,3 +268,25 @@ def test_a_program_is_not_written_beyond_its_deadline():
     groups = [range(b, b + 1) for b in range(first, len(graph.ops))]
     with pytest.raises(planners.SolverStopped, match="being written"):
         gap_program.GapProgram(graph, groups, 10**9, deadline=Deadline.after(-1.0))
+
+
+def is_point(graph, budget, groups, schedule):
+    """Whether a schedule keeps all constraints of the program on some groups of backward ops."""
+    order = planners.steps.runs_of(schedule)
+    program = gap_program.GapProgram(graph, groups, budget, 14, order)
+    for variable, value in program.start(order).items():
+        variable.value = value
+    return all(np.max(c.violation(), initial=0) < 1e-6 for c in program.problem.constraints)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_grid_round_a_schedule_has_it_among_its_points(seed):
+    graph = graphs.without_extras(graphs.blocks(3, n_forward=6, seed=seed))
+    budget = int(0.8 * planners.SaveAll()(graph, 10**12).peak_bytes)
+    schedule = gap.Gap((gap.Grid(reach=14),), time_limit=20.0)(graph, budget)
+    assert schedule.seconds > graph.seconds
+    search = gap._Search(gap.Gap(), graph, budget)
+    groups = search._groups_around(schedule, np.random.default_rng(seed))
+    assert len(groups) < len(graph.ops) - graph.forward_count
+    assert is_point(graph, budget, groups, schedule)
+    assert not is_point(graph, budget, search._groups(gap.Grid(1)), schedule)
