@@ -315,11 +315,8 @@ class Settling:
             for n in ends:
                 regions[n] = left_alone(self._graph, regions[n])
             yield self._replayed(tuple(regions), least)
-        most = planners.save_all(self._graph).peak_bytes
-        for share in LARGER:
-            decisions = self._solved(
-                int(smallest.peak_bytes + share * (most - smallest.peak_bytes))
-            )
+        for budget in _larger_budgets(self._graph, smallest):
+            decisions = self._solved(budget)
             if decisions is not None:
                 yield decisions
         if self._graph.recomputes_late:
@@ -336,8 +333,7 @@ class Settling:
         space, found = _prepared(self.planner, early), []
         with contextlib.suppress(planners.SolverStopped, planners.InfeasibleBudget):
             found.append(space.smallest())
-            least, most = found[0].peak_bytes, planners.save_all(early).peak_bytes
-            found += [space.fastest(int(least + share * (most - least))) for share in LARGER]
+            found += [space.fastest(budget) for budget in _larger_budgets(early, found[0])]
         found = [dataclasses.replace(x, bound_seconds=self._graph.seconds) for x in found]
         return [self._replayed(x.regions, x) for x in found]
 
@@ -416,6 +412,12 @@ def _next_wanted(guess: int, low: int, high: int | None, is_new: bool) -> int:
     if high is None:
         return guess if is_new else guess + guess // 10
     return guess if is_new and low < guess < high else (low + high) // 2
+
+
+def _larger_budgets(graph: Graph, smallest: planners.Plan) -> list[int]:
+    """Model budgets for plans that save more than the smallest one."""
+    least, most = smallest.peak_bytes, planners.save_all(graph).peak_bytes
+    return [int(least + share * (most - least)) for share in LARGER]
 
 
 class _Unprepared:

@@ -88,16 +88,15 @@ class Candidates:
         """Candidates over several stages; stops at this reading of `time.monotonic`."""
         tables = [[min(some, key=self._thrift) for some in self.singles]]
         tables += [self.priced(price) for price in self.prices(_PRICES)]
+        over = (
+            dict.fromkeys(self._over([table[first : last + 1] for table in tables]))
+            for first, last in self._spans()
+        )
         found = []
-        for first, last in self._spans():
+        for regions in it.chain(over, ([region] for region in self._whole())):
             if time.monotonic() > deadline:
                 break
-            regions = dict.fromkeys(self._over([table[first : last + 1] for table in tables]))
             found += [x for x in map(self._candidate, regions) if x is not None]
-        for region in self._whole():
-            if time.monotonic() > deadline:
-                break
-            found += [x for x in [self._candidate(region)] if x is not None]
         return found
 
     def _spans(self) -> Iterator[tuple[int, int]]:
@@ -119,9 +118,9 @@ class Candidates:
         for table in tables:
             inner = tuple(x.region for x in table)
             first, last = inner[0].first, inner[-1].last
-            once = [name for s in range(first, last + 1) for name in self._once(s)]
+            once = self._once(first, last)
             saved = [name for region in inner for name in region.saved]
-            yield Region(first, last, saved=_unique(once + saved))
+            yield Region(first, last, saved=_unique((*once, *saved)))
             yield Region(first, last, saved=_unique(once), inner=inner)
             if self._graph.stages[last].may_be_alone:
                 end = Region(last, last, alone=True)
@@ -129,20 +128,22 @@ class Candidates:
 
     def _whole(self) -> Iterator[Region]:
         """Checkpoints of the whole step."""
+        if not self._graph.recomputes_late:
+            return
         slopes = self._slopes + [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
-        if not self._graph.recomputes_late or not any(slopes):
+        slopes = [slope for slope in slopes if slope]
+        if not slopes:
             return
         n = len(self._graph.stages)
         spans = [(a, b) for a in range(min(2, n)) for b in range(max(n - 2, 0), n) if a < b]
-        least, most = np.quantile([x for x in slopes if x], _RANGE).tolist()
+        least, most = np.quantile(slopes, _RANGE).tolist()
         for price in np.geomspace(least, most, _WHOLE_PRICES).tolist():
             saved = [self._saved(x) for x in self.priced(price)]
             passed = [i for i, nbytes, seconds in self._passed if seconds > price * nbytes]
             for first, last in spans:
                 inside = (i for i in passed if first <= self._graph.forward_writer[i][0] < last)
                 names = it.chain(*saved[first : last + 1], self._names(inside))
-                once = (name for s in range(first, last + 1) for name in self._once(s))
-                yield Region(first, last, saved=_unique((*once, *names)))
+                yield Region(first, last, saved=_unique((*self._once(first, last), *names)))
 
     def _saved(self, x: Candidate) -> tuple[str, ...]:
         """Names of what a stage saves in a larger region, if it is left alone by itself."""
@@ -203,10 +204,10 @@ class Candidates:
             for stage, key in zip(stages, keys, strict=True)
         ]
 
-    def _once(self, s: int) -> tuple[str, ...]:
-        """Names of what stage `s` must save wherever it is run again."""
-        forward = self._graph.stages[s].forward
-        values = [i for op in forward if not op.recomputable for i in op.outputs]
+    def _once(self, first: int, last: int) -> tuple[str, ...]:
+        """Names of what stages `first` to `last` must save wherever they are run again."""
+        ops = (op for stage in self._graph.stages[first : last + 1] for op in stage.forward)
+        values = [i for op in ops if not op.recomputable for i in op.outputs]
         return self._names(i for i in values if self._graph.values[i].savable)
 
     def _names(self, values: Iterable[int]) -> tuple[str, ...]:

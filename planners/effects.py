@@ -139,8 +139,8 @@ class Walker:
         """The stages from `first` to `last`."""
         if (first, last) not in self._intervals:
             stages = self._stages[first : last + 1]
-            before = self.graph.stages[max(first - 1, 0) : last]
-            lodging = first > 0, tuple(stage.result_bytes for stage in before)
+            guests = range(first, last + 1) if self.graph.recomputes_late else (first,)
+            lodging = tuple(self.graph.stages[s - 1].result_bytes if s else () for s in guests)
             links = tuple(
                 (s, k, place)
                 for s, stage in enumerate(stages)

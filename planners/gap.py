@@ -13,10 +13,12 @@ space of each grid, its variables and its constraints are in `gap_program`. A lo
 sequences gives a first answer at once, which near the smallest possible budgets may stay the best
 one, and polishes the last; it knows only the first way of each op.
 
-Each grid may take as long as all before it. Where one has brought little for the time spent, the
-search is over, unless its own bound is far off: the next hardly ever brings more. A sixth of the
-time then goes to a lower bound on the seconds of *any* schedule that first runs the graph's ops in
-their order (`lower_bound`), not only of those of the grids.
+Each grid may take as long as all before it. Where the last is not solved in that time, small random
+grids that contain the events of the best schedule follow, until several in a row bring nothing.
+Where a grid has brought little for the time spent, the search is over, unless its own bound is far
+off: the next hardly ever brings more. A sixth of the time then goes to a lower bound on the seconds
+of *any* schedule that first runs the graph's ops in their order (`lower_bound`), not only of those
+of the grids.
 
 Known limit: nothing runs again during the forward pass, but where the local search finds that.
 """
@@ -128,11 +130,6 @@ def _grids(graph: Graph) -> tuple[Grid, ...]:
     return tuple(Grid(n, _REACH) for n in (*(backward // 16 * 2**k for k in range(3)), backward))
 
 
-def _least(planner: Gap) -> float:
-    """Seconds that a grid has at least."""
-    return _LEAST_SHARE * planner.time_limit
-
-
 class _Search:
     """One graph and budget."""
 
@@ -219,7 +216,7 @@ class _Search:
         rng, fruitless = np.random.default_rng(0), 0
         while fruitless < _FRUITLESS and self._rest > 0 and self.best is not None:
             before = self.shown = self.best
-            seconds = min(self._rest, max(_ROUND_SHARE * self._spent, _least(self.planner)))
+            seconds = min(self._rest, max(_ROUND_SHARE * self._spent, self._least_seconds))
             with contextlib.suppress(SolverStopped):
                 self._try(self._groups_around(before, rng), grid.reach, seconds)
             gain = before.seconds - self.best.seconds
@@ -232,12 +229,12 @@ class _Search:
         for run in reversed(runs_of(known)):
             if run.op >= first:
                 number = run.op
-            elif number > first:
+            elif first < number < end:
                 needed.add(number)
         others = sorted(set(range(first + 1, end)) - needed)
         count = min(len(others), max((end - first) // 4 - len(needed), (end - first) // 8))
         chosen = rng.choice(others, count, replace=False).tolist() if count else []
-        ends = sorted({first, end, *(needed - {end}), *chosen})
+        ends = sorted({first, end, *needed, *chosen})
         return [range(a, b) for a, b in it.pairwise(ends)]
 
     def _settle_for_any(self, grid: Grid, outcome: Outcome) -> None:
@@ -272,7 +269,12 @@ class _Search:
         """As many as all before took, or a share of the limit; the same for all that are given."""
         if self.planner.grids is not None or len(self.grids) == 1:
             return self._rest / max(len(self.grids) - n, 1)
-        return min(self._rest, max(self._spent, _least(self.planner)))
+        return min(self._rest, max(self._spent, self._least_seconds))
+
+    @property
+    def _least_seconds(self) -> float:
+        """That a grid has, and the bound."""
+        return _LEAST_SHARE * self.planner.time_limit
 
     @property
     def _rest(self) -> float:
@@ -293,8 +295,8 @@ class _Search:
 
     def _bounded(self, best: Schedule) -> Schedule:
         """A schedule with a proven bound, as far as there is time for one."""
-        limit, bound = self.planner.time_limit, self.graph.least_seconds
-        seconds = min(max(_BOUND_SHARE * self._spent, _LEAST_SHARE * limit), self.deadline.left)
+        bound = self.graph.least_seconds
+        seconds = min(max(_BOUND_SHARE * self._spent, self._least_seconds), self.deadline.left)
         deadline = Deadline.after(seconds)
         forward = max(1, self.graph.forward_count)
         samples = max(4, _BOUND_VARIABLES // (2 * forward))
