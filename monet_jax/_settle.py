@@ -4,23 +4,23 @@ The planner works in model bytes; only the compiler knows the real ones. So ever
 to be trusted is compiled, and what the compiler says about it corrects the model for the next: down
 where the program is too large, up where memory is left unused and time could be won.
 
-Here is the search; what is known of each plan is in `_trials`.
+Here is the search; what the planner says is in `_answers`, what is known of each plan in `_trials`.
 """
 
 import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 import planners
 from planners.graph import Graph
-from planners.plan import Region
 from planners.stages import left_alone
 
+from ._answers import Answers, replayed
 from ._plan import Plan
 from ._rows import describe_values, stage_rows, value_rows
 from ._trace import describe_inputs, fingerprint
@@ -36,16 +36,12 @@ MAX_STEPS = 14
 FULL_ROUNDS = 3
 #: The search ends when this fraction of the budget is all that is undecided.
 ENOUGH = 0.01
-#: Times that the planner's budget is corrected by the model of the assignment, for one step.
-MODEL_ROUNDS = 8
-#: Time limits of the solver that the search for one budget may use up in all.
-SOLVES = 4
-#: Plans that the local search after each answer of the planner may look at.
-POLISH_TRIALS = 60
-#: Where nothing fits: shares of the way from the smallest plan to saving all that are tried, too.
-LARGER = (0.1, 0.3, 0.6)
 #: A budget is infeasible by no less than this: a search for this share of the minimum fails, too.
 CLEARLY_LESS = 0.97
+#: The steps towards the minimum, until one finds nothing; then they are of the former kind.
+MUCH_LESS = 0.9
+#: A plan may compile to this much of what is predicted.
+MAY_BE_OFF = 0.9
 
 
 class InfeasibleBudget(ValueError):
@@ -75,19 +71,28 @@ class Settling:
 
     def __init__(self, trials: Trials, planner: Any):
         self.trials, self.planner = trials, planner
-        self._answers: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
-        self._floor = 0  # model budgets below it are known to be infeasible
-        self._solving_seconds = 0.0  # spent in the planner for the budget at hand
-        #: Why the planner had no answer at some point of the last search, if so.
-        self.stopped: planners.SolverStopped | None = None
+
+    @property
+    def stopped(self) -> planners.SolverStopped | None:
+        """Why the planner had no answer at some point of the last search, if so."""
+        stopped = (answers.stopped for answers in self.answers)
+        return next((error for error in stopped if error is not None), None)
 
     @property
     def _graph(self) -> Graph:
         return self.trials.graph
 
     @functools.cached_property
-    def _search_space(self) -> Any:
-        return _prepared(self.planner, self._graph)
+    def answers(self) -> tuple[Answers, ...]:
+        """By what is known of the compiler; then by a model in which nothing is recomputed late.
+
+        Where several stages that save little are run again as one, a compiler may hold more than
+        recomputing late would: the second model has fewer of them.
+        """
+        models = [self._graph]
+        if self._graph.recomputes_late:
+            models.append(dataclasses.replace(self._graph, recomputes_late=False))
+        return tuple(Answers(self.trials, self.planner, graph) for graph in models)
 
     def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:
         """The fastest plan found whose compiled program keeps a budget.
@@ -100,7 +105,8 @@ class Settling:
             InfeasibleBudget: no plan keeps it.
         """
         started = time.perf_counter()
-        self._solving_seconds, self.stopped = 0.0, None
+        for answers in self.answers:
+            answers.restart()
         known = len(self.trials)
         total = budget(lambda: self.trials.unplanned_in_full.total_bytes)
         room = total - reserved_bytes
@@ -130,12 +136,14 @@ class Settling:
     def _least(self, best: Trial, reserved_bytes: int) -> Trial:
         """The smallest trial once a search for clearly less than it finds nothing."""
         outside = self.trials.fixed_bytes + reserved_bytes
-        while True:
-            room = int(CLEARLY_LESS * (outside + self.trials.temp_bytes(best))) - outside
-            found = self._search(room) if room > 0 else best
-            if self.trials.temp_bytes(found) > room:
-                return min(best, found, key=self.trials.temp_bytes)
-            best = found
+        for share in (MUCH_LESS, CLEARLY_LESS):
+            fits = True
+            while fits:
+                room = int(share * (outside + self.trials.temp_bytes(best))) - outside
+                found = self._search(room) if room > 0 else best
+                fits = self.trials.temp_bytes(found) <= room
+                best = min(best, found, key=self.trials.temp_bytes)
+        return best
 
     def _searched_in_full(self, best: Trial, room: int) -> Trial:
         """The fastest trial that fits, or the smallest one if none does.
@@ -160,16 +168,26 @@ class Settling:
 
     def _search(self, room: int) -> Trial:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
+        for answers in self.answers:
+            self._search_by(answers, room)
+            best = self.trials.fastest_within(room)
+            if best is not None and best.decisions.regions != self.trials.base.regions:
+                return best
+        self._try_small_plans()
+        return self.trials.fastest_within(room) or self.trials.smallest()
+
+    def _search_by(self, answers: Answers, room: int) -> None:
+        """Compile plans until the fastest that fits in `room` bytes is among them, by one model."""
         low, high = 0, None  # modelled temporaries that are known to fit, and not to
         wanted, compiled = self.trials.modelled_for(room), 0
         for _ in range(MAX_STEPS):
-            decisions = self._modelled_within(wanted)
+            decisions = answers.within(wanted)
             is_new = decisions is not None and decisions not in self.trials
             if decisions is None or (is_new and compiled == self._max_rounds):
                 break
             compiled += is_new
             used = self.trials.temp_bytes(self.trials.of(decisions))
-            modelled = self.trials.modelled(decisions.regions)
+            modelled = answers.modelled(decisions.regions)
             if used <= room:
                 low = max(low, wanted, modelled)
                 if used >= GOOD_USE * room or decisions.seconds <= self._graph.seconds:
@@ -180,10 +198,6 @@ class Settling:
             if high is not None and high - low < ENOUGH * room:
                 break
         self._try_without_change(room)
-        best = self.trials.fastest_within(room)
-        if best is None or best.decisions.regions == self.trials.base.regions:
-            best = self._smallest(room)
-        return best
 
     def _try_without_change(self, room: int) -> None:
         """Compile the least of the faster plans that do not fit, if it may without small values."""
@@ -199,154 +213,33 @@ class Settling:
         change -= planners.saved_bytes(self._graph, regions)
         if self.trials.temp_bytes(near) - room <= change:
             with contextlib.suppress(planners.InvalidPlan):  # something small had to be saved
-                self.trials.of(self._replayed(regions, near.decisions))
+                self.trials.of(replayed(self._graph, regions, near.decisions))
 
     @property
     def _max_rounds(self) -> int:
         return MAX_ROUNDS if self.trials.verify else 1
 
-    def _modelled_within(self, wanted: int) -> planners.Plan | None:
-        """The fastest plan whose modelled temporaries are within `wanted`, as far as is known.
-
-        The planner bounds the peak of live values; what of them shares the memory of results is
-        known only for a finished plan, so its budget is searched for.
-        """
-        best, low, high, budget = None, 0, None, max(wanted, self._floor)
-        for _ in range(MODEL_ROUNDS):
-            if self._solving_seconds > SOLVES * getattr(self.planner, "time_limit", 10.0):
-                break
-            decisions = self._solved(budget)
-            if decisions is None:
-                if self._floor <= budget:
-                    break  # the solver stopped without an answer
-                low, budget = max(low, budget), self._floor
-                if high is not None and budget >= high:
-                    break
-                continue
-            modelled = self.trials.modelled(decisions.regions)
-            if modelled <= wanted:
-                low = max(low, budget)
-                if best is None or decisions.seconds < best.seconds:
-                    best = decisions
-                if modelled >= 0.98 * wanted or decisions.seconds <= self._graph.seconds:
-                    break
-            else:
-                high = min(budget, high or budget)
-            guess = budget + wanted - modelled
-            budget = guess if high is None or low < guess < high else (low + high) // 2
-            budget = max(budget, self._floor)
-            if high is not None and high - low < ENOUGH * wanted:
-                break
-        return self._polished(best, wanted)
-
-    def _polished(self, decisions: planners.Plan | None, wanted: int) -> planners.Plan | None:
-        """A faster plan whose modelled temporaries are within `wanted`, if local search finds one.
-
-        Its bound is the planner's for as many live bytes as it takes.
-        """
-        singles = getattr(self._search_space, "singles", None)
-        starts = [
-            x
-            for x in (decisions, self.trials.base)
-            if x and self.trials.modelled(x.regions) <= wanted
-        ]
-        if singles is None or not starts or starts[0].seconds <= self._graph.seconds:
-            return decisions
-        found = starts[0]
-        for start in starts:
-            regions = planners.polished(
-                self._graph,
-                start.regions,
-                singles,
-                lambda some: self.trials.modelled(some) <= wanted,
-                trials=POLISH_TRIALS,
-            )
-            found = min(found, self._replayed(regions, start), key=lambda x: x.seconds)
-        if found is decisions:
-            return decisions
-        bound = self._bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
-        return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
-
-    def _bound_seconds(self, budget: int) -> float:
-        """What no plan within a model budget undercuts, as far as the solver got."""
-        like = self._solved(budget)
-        return like.bound_seconds if like else self._graph.seconds
-
-    def _solved(self, budget: int) -> planners.Plan | None:
-        """The planner's plan for a model budget; None where it has none.
-
-        If it says that none exists, that raises the floor; if it was stopped, other plans remain.
-        """
-        if budget not in self._answers:
-            started = time.perf_counter()
-            try:
-                self._answers[budget] = self._search_space.fastest(budget)
-            except planners.InfeasibleBudget as error:
-                self._answers[budget] = None
-                self._floor = max(self._floor, error.minimum_bytes, budget + 1)
-            except planners.SolverStopped as error:
-                self.stopped = error
-                self._answers[budget] = None
-            self._solving_seconds += time.perf_counter() - started
-        return self._answers[budget]
-
-    def _smallest(self, room: int) -> Trial:
-        """The fastest trial that fits once the smallest plans are tried; the smallest if none."""
-        for decisions in self._small_plans():
-            self.trials.of(decisions)
-        return self.trials.fastest_within(room) or self.trials.smallest()
-
-    def _small_plans(self) -> Iterator[planners.Plan]:
-        """Plans with few bytes by the model, some with their ends left alone, and some larger ones.
+    def _try_small_plans(self) -> None:
+        """Compile plans with few bytes, and the smallest with its ends left alone.
 
         Whether recomputing the first or the last stage costs memory or spares it is up to the
-        compiler's schedule, and so is what a recomputation takes that the model does not know of:
-        a plan that saves a little more may be the smaller one.
+        compiler's schedule.
         """
-        smallest = self.trials.base
-        try:
-            smallest = self._search_space.smallest()
-        except planners.SolverStopped as error:
-            self.stopped = error
-        yield smallest
+        for answers in self.answers:
+            for decisions in answers.small():
+                self._try_for_less(decisions)
         least = self.trials.smallest().decisions
         for ends in ((-1,), (0,), (0, -1)):
             regions = list(least.regions)
             for n in ends:
                 regions[n] = left_alone(self._graph, regions[n])
-            yield self._replayed(tuple(regions), least)
-        for budget in _larger_budgets(self._graph, smallest):
-            decisions = self._solved(budget)
-            if decisions is not None:
-                yield decisions
-        if self._graph.recomputes_late:
-            yield from self._cautious_plans
+            self._try_for_less(replayed(self._graph, tuple(regions), least))
 
-    @functools.cached_property
-    def _cautious_plans(self) -> list[planners.Plan]:
-        """Small plans by a model in which nothing is recomputed late.
-
-        Where several stages that save little are run again as one, a compiler may hold more than
-        recomputing late would: this model has fewer of them.
-        """
-        early = dataclasses.replace(self._graph, recomputes_late=False)
-        space, found = _prepared(self.planner, early), []
-        with contextlib.suppress(planners.SolverStopped, planners.InfeasibleBudget):
-            found.append(space.smallest())
-            found += [space.fastest(budget) for budget in _larger_budgets(early, found[0])]
-        found = [dataclasses.replace(x, bound_seconds=self._graph.seconds) for x in found]
-        return [self._replayed(x.regions, x) for x in found]
-
-    def _replayed(self, regions: tuple[Region, ...], like: planners.Plan) -> planners.Plan:
-        cost = planners.replay(self._graph, regions)
-        return dataclasses.replace(
-            like,
-            regions=regions,
-            peak_bytes=cost.peak_bytes,
-            seconds=cost.seconds,
-            flops=cost.flops,
-            bound_seconds=min(like.bound_seconds, cost.seconds),
-        )
+    def _try_for_less(self, decisions: planners.Plan) -> None:
+        """Compile a plan, if it may be smaller than all that are known."""
+        predicted = self.trials.predicted_temp_bytes(decisions.regions)
+        if MAY_BE_OFF * predicted <= self.trials.temp_bytes(self.trials.smallest()):
+            self.trials.of(decisions)
 
     def _infeasible(self, least: Trial, room: int, reserved_bytes: int) -> InfeasibleBudget:
         """The error for a budget that leaves `room` for temporaries, too little for `least`."""
@@ -412,27 +305,3 @@ def _next_wanted(guess: int, low: int, high: int | None, is_new: bool) -> int:
     if high is None:
         return guess if is_new else guess + guess // 10
     return guess if is_new and low < guess < high else (low + high) // 2
-
-
-def _larger_budgets(graph: Graph, smallest: planners.Plan) -> list[int]:
-    """Model budgets for plans that save more than the smallest one."""
-    least, most = smallest.peak_bytes, planners.save_all(graph).peak_bytes
-    return [int(least + share * (most - least)) for share in LARGER]
-
-
-class _Unprepared:
-    """A plain planner function behind the interface of a prepared search."""
-
-    def __init__(self, planner: Callable[[Graph, int], planners.Plan], graph: Graph):
-        self.planner, self.graph = planner, graph
-
-    def fastest(self, budget_bytes: int) -> planners.Plan:
-        return self.planner(self.graph, budget_bytes)
-
-    def smallest(self) -> planners.Plan:
-        return planners.save_nothing(self.graph)
-
-
-def _prepared(planner: Any, graph: Graph) -> Any:
-    """A planner that shares its preparation between budgets, where it can."""
-    return planner.prepare(graph) if hasattr(planner, "prepare") else _Unprepared(planner, graph)

@@ -134,8 +134,7 @@ class Trials:
     def of(self, decisions: planners.Plan) -> Trial:
         """The trial of a plan, which is compiled if it is new."""
         if decisions.regions not in self._made:
-            assigned = self._scale.compiled_for(self.modelled(decisions.regions))
-            predicted = assigned + self._base_added_bytes
+            predicted = self.predicted_temp_bytes(decisions.regions)
             function = transform(self.origins, decisions)
             figures = self._compile(function) if self.verify else None
             is_full = figures is not None and not self._in_part
@@ -167,6 +166,10 @@ class Trials:
         """The fastest trial whose temporaries fit in `room` bytes."""
         fits = [t for t in self if self.temp_bytes(t) <= room]
         return min(fits, key=lambda t: t.decisions.seconds, default=None)
+
+    def predicted_temp_bytes(self, regions: _Regions) -> int:
+        """Temporaries of a plan by the model and what was compiled to place it."""
+        return self._scale.compiled_for(self.modelled(regions)) + self._base_added_bytes
 
     def modelled(self, regions: _Regions, graph: Graph | None = None) -> int:
         """Temporaries of a plan by the model alone."""

@@ -87,7 +87,7 @@ def _errors(settling):
     temps = settling.trials.unplanned.temp_bytes
     found = {}
     for share in (0.35, 0.5, 0.75):
-        decisions = settling._modelled_within(settling.trials.modelled_for(int(share * temps)))
+        decisions = settling.answers[0].within(settling.trials.modelled_for(int(share * temps)))
         trial = settling.trials.of(decisions)
         found[decisions.regions] = (
             trial.predicted_temp_bytes / settling.trials.temp_bytes(trial) - 1

@@ -1,0 +1,202 @@
+"""What does the planner say of a program by one model of it, each question asked once?
+
+The planner bounds the peak of live values. What a plan takes as compiled is modelled more closely
+once the plan is finished (`_predict`), so for a plan of so many modelled temporaries the planner is
+asked several times, and a local search follows.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import planners
+from planners.graph import Graph
+from planners.plan import Region
+
+from ._trials import Trials
+
+#: Times that the planner's budget is corrected by the model of the assignment, for one question.
+MODEL_ROUNDS = 8
+#: A plan that takes this much of the modelled temporaries that it may take is good enough.
+GOOD_USE = 0.98
+#: The search ends when this fraction of them is all that is undecided.
+ENOUGH = 0.01
+#: Time limits of the solver that the search for one budget may use up in all.
+SOLVES = 4
+#: Plans that the local search after each answer of the planner may look at.
+POLISH_TRIALS = 60
+#: Shares of the way from the smallest plan to saving all, of plans to try where nothing fits.
+LARGER = (0.1, 0.3, 0.6)
+
+_Regions = tuple[Region, ...]
+
+
+class Answers:
+    """The planner's plans for one program by one model of it.
+
+    Every plan that it gives is replayed in `trials.graph`.
+
+    Arguments:
+        trials: of the program.
+        planner: `(Graph, int) -> planners.Plan`.
+        graph: the model; `trials.graph`, or that with something else assumed of the compiler.
+    """
+
+    def __init__(self, trials: Trials, planner: Any, graph: Graph):
+        self.graph, self._trials, self._planner = graph, trials, planner
+        self._most_seconds = SOLVES * getattr(planner, "time_limit", 10.0)
+        self._seconds = 0.0  # spent in the planner since `restart`
+        self._known: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
+        self._floor = 0  # model budgets below it are known to be infeasible
+        #: Why the planner had no answer at some point since `restart`, if so.
+        self.stopped: planners.SolverStopped | None = None
+
+    @functools.cached_property
+    def _space(self) -> Any:
+        return _prepared(self._planner, self.graph)
+
+    def restart(self) -> None:
+        """Count the planner's seconds from here, and forget that it was stopped."""
+        self._seconds, self.stopped = 0.0, None
+
+    def modelled(self, regions: _Regions) -> int:
+        """Temporaries of a plan by this model."""
+        return self._trials.modelled(regions, self.graph)
+
+    def within(self, wanted: int) -> planners.Plan | None:
+        """The fastest plan whose modelled temporaries are within `wanted`, as far as is known."""
+        best, low, high, budget = None, 0, None, max(wanted, self._floor)
+        for _ in range(MODEL_ROUNDS):
+            if self._seconds > self._most_seconds:
+                break
+            decisions = self._fastest(budget)
+            if decisions is None:
+                if self._floor <= budget:
+                    break  # the solver stopped without an answer
+                low, budget = max(low, budget), self._floor
+                if high is not None and budget >= high:
+                    break
+                continue
+            modelled = self.modelled(decisions.regions)
+            if modelled <= wanted:
+                low = max(low, budget)
+                if best is None or decisions.seconds < best.seconds:
+                    best = decisions
+                if modelled >= GOOD_USE * wanted or decisions.seconds <= self.graph.seconds:
+                    break
+            else:
+                high = min(budget, high or budget)
+            guess = budget + wanted - modelled
+            budget = guess if high is None or low < guess < high else (low + high) // 2
+            budget = max(budget, self._floor)
+            if high is not None and high - low < ENOUGH * wanted:
+                break
+        best = self._polished(best, wanted)
+        return None if best is None else self._checked(best)
+
+    def small(self) -> Iterator[planners.Plan]:
+        """Plans with few bytes, and some larger ones.
+
+        What a recomputation takes that the model does not know of is up to the compiler's schedule:
+        a plan that saves a little more may be the smaller one.
+        """
+        smallest = self._trials.base
+        try:
+            smallest = self._space.smallest()
+        except planners.SolverStopped as error:
+            self.stopped = error
+        yield self._checked(smallest)
+        least, most = smallest.peak_bytes, planners.save_all(self.graph).peak_bytes
+        for share in LARGER:
+            decisions = self._fastest(int(least + share * (most - least)))
+            if decisions is not None:
+                yield self._checked(decisions)
+
+    def _polished(self, decisions: planners.Plan | None, wanted: int) -> planners.Plan | None:
+        """A faster plan whose modelled temporaries are within `wanted`, if local search finds one.
+
+        Its bound is the planner's for as many live bytes as it takes.
+        """
+        singles = getattr(self._space, "singles", None)
+        starts = [
+            x for x in (decisions, self._trials.base) if x and self.modelled(x.regions) <= wanted
+        ]
+        if singles is None or not starts or starts[0].seconds <= self.graph.seconds:
+            return decisions
+        found = starts[0]
+        for start in starts:
+            regions = planners.polished(
+                self.graph,
+                start.regions,
+                singles,
+                lambda some: self.modelled(some) <= wanted,
+                trials=POLISH_TRIALS,
+            )
+            found = min(found, replayed(self.graph, regions, start), key=lambda x: x.seconds)
+        if found is decisions:
+            return decisions
+        bound = self._bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
+        return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
+
+    def _bound_seconds(self, budget: int) -> float:
+        """What no plan within a model budget undercuts, as far as the solver got."""
+        like = self._fastest(budget)
+        return like.bound_seconds if like else self.graph.seconds
+
+    def _fastest(self, budget: int) -> planners.Plan | None:
+        """The planner's plan for a model budget; None where it has none.
+
+        If it says that none exists, that raises the floor; if it was stopped, other plans remain.
+        """
+        if budget not in self._known:
+            started = time.perf_counter()
+            try:
+                self._known[budget] = self._space.fastest(budget)
+            except planners.InfeasibleBudget as error:
+                self._known[budget] = None
+                self._floor = max(self._floor, error.minimum_bytes, budget + 1)
+            except planners.SolverStopped as error:
+                self.stopped = error
+                self._known[budget] = None
+            self._seconds += time.perf_counter() - started
+        return self._known[budget]
+
+    def _checked(self, decisions: planners.Plan) -> planners.Plan:
+        """A plan with its cost in `trials.graph`, where what bounds others is no bound."""
+        if self.graph is self._trials.graph:
+            return decisions
+        unbounded = dataclasses.replace(decisions, bound_seconds=self.graph.seconds)
+        return replayed(self._trials.graph, decisions.regions, unbounded)
+
+
+def replayed(graph: Graph, regions: _Regions, like: planners.Plan) -> planners.Plan:
+    """A plan of these regions, with the planner and the bound of another."""
+    cost = planners.replay(graph, regions)
+    return dataclasses.replace(
+        like,
+        regions=regions,
+        peak_bytes=cost.peak_bytes,
+        seconds=cost.seconds,
+        flops=cost.flops,
+        bound_seconds=min(like.bound_seconds, cost.seconds),
+    )
+
+
+class _Unprepared:
+    """A plain planner function behind the interface of a prepared search."""
+
+    def __init__(self, planner: Callable[[Graph, int], planners.Plan], graph: Graph):
+        self.planner, self.graph = planner, graph
+
+    def fastest(self, budget_bytes: int) -> planners.Plan:
+        return self.planner(self.graph, budget_bytes)
+
+    def smallest(self) -> planners.Plan:
+        return planners.save_nothing(self.graph)
+
+
+def _prepared(planner: Any, graph: Graph) -> Any:
+    """A planner that shares its preparation between budgets, where it can."""
+    return planner.prepare(graph) if hasattr(planner, "prepare") else _Unprepared(planner, graph)
