@@ -38,6 +38,9 @@ _CHILD_ENVIRONMENT = {
 # Code generation comes after the assignment of memory and costs most of the time; the bytes are the
 # same without its optimizations (a test compares them).
 _QUICK_CODE = {"xla_backend_optimization_level": 0}
+# Without the card nothing is timed: its kernels keep their first configuration, which autotuning
+# takes half of the time to choose as well. The bytes are the same (a test compares them).
+_NO_AUTOTUNING = {"xla_gpu_autotune_level": 0}
 # XLA's own rematerialization, off. The TPU compiler ignores the list of disabled passes, but never
 # finds a program too large when its limit is a million times the memory.
 _REMAT_OFF = {
@@ -158,6 +161,8 @@ def _compiler_options(target: Target, *, xla_remat: bool, fast: bool) -> dict[st
     if fast and target.attached:
         return _TPU_REFUSAL
     quick = {} if target.platform == "tpu" else _QUICK_CODE
+    if target.platform == "cuda" and not target.attached:
+        quick = {**quick, **_NO_AUTOTUNING}
     return quick if xla_remat else {**quick, **_REMAT_OFF[target.platform]}
 
 

@@ -95,6 +95,23 @@ def test_the_child_says_what_this_process_says():
     assert here.alias_bytes > 0 and here.argument_bytes < 4_000_000  # donated; `unread` left out
 
 
+def _convolution(x, kernels):
+    for kernel in kernels:
+        x = jax.nn.relu(jax.lax.conv(x, kernel, (1, 1), "SAME"))
+    return jnp.mean(x**2)
+
+
+@pytest.mark.parametrize("name", ["cpu", _foreign("gpu:h100")])
+def test_code_that_is_made_quickly_takes_the_same_bytes(monkeypatch, name):
+    pictures = Spec((16, 32, 32, 32), jnp.float32), [Spec((32, 32, 3, 3), jnp.float32)] * 3
+    cases = [(jax.jit(jax.grad(_convolution, 1)), pictures), (jax.jit(_step), _transformer_args())]
+    target = resolve_target(name)
+    quick = [compile_bytes(step, args, target=target) for step, args in cases]
+    monkeypatch.setattr(_compile, "_QUICK_CODE", {})
+    monkeypatch.setattr(_compile, "_NO_AUTOTUNING", {})
+    assert quick == [compile_bytes(step, args, target=target) for step, args in cases]
+
+
 def test_the_total_is_arguments_outputs_and_temporaries_less_what_is_donated():
     x = Spec((1024, 256), jnp.float32)
     donated = compiled_bytes(jax.jit(lambda x: x + 1, donate_argnums=0), x)
