@@ -1,4 +1,11 @@
-"""Rematerialization planners over plain graphs: bytes and seconds in, a plan out; no JAX."""
+"""Rematerialization planners over plain graphs: bytes and seconds in, a plan out; no JAX.
+
+`Checkmate`, `Gap`, `Monet` and `Sequence` are imported when they are first asked for: those that
+solve a program import CVXPY, which takes seconds.
+"""
+
+import importlib
+import typing
 
 from .checkmate_rounding import CheckmateRounding as CheckmateRounding
 from .chen import Chen as Chen
@@ -37,3 +44,21 @@ from .steps import certified_steps as certified_steps
 from .steps import cost_of as cost_of
 from .steps import steps_of as steps_of
 from .steps import steps_to_json as steps_to_json
+
+if typing.TYPE_CHECKING:
+    from .checkmate import Checkmate as Checkmate
+    from .gap import Gap as Gap
+    from .monet import Monet as Monet
+    from .sequence import Sequence as Sequence
+
+_LATE = ("Checkmate", "Gap", "Monet", "Sequence")
+
+
+def __getattr__(name: str) -> type:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{name.lower()}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

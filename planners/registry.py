@@ -1,33 +1,33 @@
 """Which planners are there, by name?
 
-Each takes a graph and bytes and answers with a `Schedule`. A planner is imported when it is asked
-for, since those that solve a program import CVXPY, which takes seconds.
+Each takes a graph and bytes and answers with a `Schedule`.
 """
 
 import dataclasses
-import importlib
 from collections.abc import Callable
 from typing import Any
+
+import planners
 
 from .graph import Graph
 from .steps import Schedule
 
-#: Name -> module and class (a dataclass of options, called with a graph and a budget in bytes), and
-#: the options that make it that planner.
+#: Name -> class of `planners` (a dataclass of options, called with a graph and a budget in bytes),
+#: and the options that make it that planner.
 PLANNERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gap": ("gap:Gap", {}),
-    "sequence": ("sequence:Sequence", {}),
-    "sequence_reordered": ("sequence:Sequence", {"may_reorder": True}),
-    "checkmate": ("checkmate:Checkmate", {}),
-    "monet": ("monet:Monet", {}),
-    "checkmate_rounding": ("checkmate_rounding:CheckmateRounding", {}),
-    "knapsack": ("knapsack:Knapsack", {}),
-    "rotor": ("rotor:Rotor", {}),
-    "revolve": ("revolve:Revolve", {}),
-    "chen_greedy": ("chen:Chen", {"kind": "greedy"}),
-    "chen_sqrt": ("chen:Chen", {"kind": "sqrt"}),
-    "save_all": ("extremes:SaveAll", {}),
-    "save_nothing": ("extremes:SaveNothing", {}),
+    "gap": ("Gap", {}),
+    "sequence": ("Sequence", {}),
+    "sequence_reordered": ("Sequence", {"may_reorder": True}),
+    "checkmate": ("Checkmate", {}),
+    "monet": ("Monet", {}),
+    "checkmate_rounding": ("CheckmateRounding", {}),
+    "knapsack": ("Knapsack", {}),
+    "rotor": ("Rotor", {}),
+    "revolve": ("Revolve", {}),
+    "chen_greedy": ("Chen", {"kind": "greedy"}),
+    "chen_sqrt": ("Chen", {"kind": "sqrt"}),
+    "save_all": ("SaveAll", {}),
+    "save_nothing": ("SaveNothing", {}),
 }
 
 
@@ -43,9 +43,8 @@ def planner(name: str, *, time_limit: float) -> Callable[[Graph, int], Schedule]
     """
     if name not in PLANNERS:
         raise ValueError(f"unknown planner {name!r}: choose of {', '.join(PLANNERS)}")
-    place, options = PLANNERS[name]
-    module, _, attribute = place.partition(":")
-    made = getattr(importlib.import_module(f".{module}", __package__), attribute)
+    kind, options = PLANNERS[name]
+    made = getattr(planners, kind)
     if "time_limit" in {field.name for field in dataclasses.fields(made)}:
         options = {**options, "time_limit": time_limit}
     return made(**options)

@@ -157,6 +157,12 @@ def test_public_names_are_exported_as_themselves():
             assert all(alias.asname == alias.name for alias in node.names)
 
 
+def test_planners_that_are_imported_late_are_public_names_too():
+    assert {"Checkmate", "Gap", "Monet", "Sequence"} <= set(dir(planners))
+    assert all(hasattr(planners, name) for name in dir(planners))
+    assert not hasattr(planners, "nonsense")
+
+
 # ----------------------------------------------------------------------------------- the wheel
 
 
