@@ -8,7 +8,7 @@ a network's activations can lie where its weights' gradients will be.
 
 import bisect
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -80,9 +80,13 @@ class Scale:
         return [c - m for m, c in zip(self.modelled, self.compiled, strict=True)]
 
 
-def with_alone_bytes(graph: Graph, nbytes: int) -> Graph:
-    """The graph, `nbytes` shared among its stages by what each keeps where it is left alone."""
-    kept = np.array([_kept_bytes(graph, s) for s in range(len(graph.stages))], dtype=np.float64)
+def with_alone_bytes(graph: Graph, nbytes: int, counted: Collection[int] = ()) -> Graph:
+    """The graph, `nbytes` shared among its stages by what each keeps where it is left alone.
+
+    What the `counted` stages keep is known to be counted elsewhere: they have no share.
+    """
+    numbers = range(len(graph.stages))
+    kept = np.array([0 if s in counted else _kept_bytes(graph, s) for s in numbers], np.float64)
     shares = (nbytes * kept / (kept.sum() or 1.0)).astype(np.int64).tolist()
     pairs = zip(graph.stages, shares, strict=True)
     stages = tuple(dataclasses.replace(stage, alone_bytes=share) for stage, share in pairs)

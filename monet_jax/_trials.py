@@ -106,11 +106,13 @@ class Trials:
 
         Where nothing is recomputed the compiler decides what the forward keeps, and that is more
         than the backward needs: an elementwise result beside its operand, a copy in another layout.
+        What the stage that the base leaves alone keeps is among the bytes of the compiled base.
         """
         graph, _ = self._analyzed
         modelled = self.modelled(planners.save_all(graph).regions, graph)
         more = self._all_saved_bytes - modelled - self._base_shift
-        return with_alone_bytes(graph, max(0, more))
+        alone = {region.first for region in self.base.regions if region.alone}
+        return with_alone_bytes(graph, max(0, more), alone)
 
     @property
     def origins(self) -> Origins:

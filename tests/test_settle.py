@@ -74,3 +74,13 @@ def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
     assert len(several) > 1
     assert [region.alone for region in several] == [False] * (len(several) - 1) + [True]
     assert len(one) == 1 and not one[0].alone
+
+
+def test_the_base_is_predicted_as_it_was_compiled():
+    """Whatever the unplanned program takes beyond the model."""
+    cpu = resolve_target("cpu")
+    trials = Trials(trace_loss(net, specs(), cpu), cpu, Pins())
+    trials._all_saved_bytes = trials.unplanned.temp_bytes + 1_000_000
+    assert sum(stage.alone_bytes for stage in trials.graph.stages) > 900_000
+    compiled = trials.temp_bytes(trials.of(trials.base))
+    assert trials.predicted_temp_bytes(trials.base.regions) == compiled
