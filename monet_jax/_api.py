@@ -336,12 +336,19 @@ class _Fixed:
 
     def _verify_again(self, traced: Traced) -> None:
         here = resolve_target(None).name
+        name = here if here != "cpu" else self.plan.target
         decisions = self.plan.decisions
-        is_known = self.plan.jax_version == jax.__version__ and self.plan.target == here
+        is_known = self.plan.jax_version == jax.__version__ and self.plan.target == name
         if decisions is None or is_known:
             return
         made = f"under JAX {self.plan.jax_version} for {self.plan.target}"
-        target = resolve_target(here if here != "cpu" else self.plan.target)
+        if self.plan.devices > 1:
+            _warn(
+                f"A plan made {made} on {self.plan.devices} devices is not verified here: tracing "
+                "hides how arrays are sharded. Plan again to be sure of its bytes."
+            )
+            return
+        target = resolve_target(name)
         try:
             origins = origins_of(traced.program, traced.derivative)
             step = step_to_compile(traced, transform(origins, decisions))

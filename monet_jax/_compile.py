@@ -23,7 +23,15 @@ import jax.export
 
 from . import _compile_worker
 from ._budget import format_bytes
-from ._targets import Target, compiler_version, require_compiler, resolve_target
+from ._targets import (
+    Target,
+    compiler_version,
+    require_compiler,
+    resolve_target,
+    topology_of,
+)
+
+_Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 # What a compiler child needs to come up without its device. It must not look for a real one.
 _CHILD_ENVIRONMENT = {
@@ -51,6 +59,12 @@ _REMAT_OFF = {
 # With 1 MiB of memory the TPU compiler refuses the program before it generates code, once it has
 # tried to make it smaller.
 _TPU_REFUSAL = {**_REMAT_OFF["tpu"], "xla_tpu_max_hbm_size_mib": 1}
+
+
+def _enough_cpus(devices: int) -> dict[str, str]:
+    """What a child needs to have so many CPUs; the last of a flag's values counts."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
 
 
 class CompilerDied(RuntimeError):
@@ -147,12 +161,13 @@ def compile_bytes(
     options = _compiler_options(target, xla_remat=xla_remat, fast=fast)
     jitted = fun if hasattr(fun, "trace") else jax.jit(fun)
     traced = jitted.trace(*args, **(kwargs or {}))
-    if target.attached:
+    mesh = mesh_of((args, kwargs))
+    if target.attached and not isinstance(mesh, jax.sharding.AbstractMesh):
         figures = _compile_worker.compiled_figures(traced.lower(), options)
     else:
         require_compiler(target)
-        program = _export(jitted, args, dict(kwargs or {}), traced, target)
-        figures = _ask(target, _Request(*program, options, until_assigned=fast))
+        program = _export(jitted, args, dict(kwargs or {}), traced, target, mesh)
+        figures = _ask(target, _Request(*program, _described(mesh), options, until_assigned=fast))
     return _to_compiled_bytes(figures, traced, target)
 
 
@@ -211,6 +226,7 @@ def _export(
     kwargs: dict[str, Any],
     traced: jax.stages.Traced,
     target: Target,
+    mesh: _Mesh | None,
 ) -> tuple[bytes, tuple[bool, ...]]:
     """The program in a form that another process can compile, and which arguments it donates."""
     if traced.effects:
@@ -221,12 +237,27 @@ def _export(
         exported = jax.export.export(jitted, platforms=[target.platform])(*args, **kwargs)
     except (ValueError, RuntimeError) as error:
         raise NotImplementedError(_cannot_leave(target, str(error))) from error
-    if exported.nr_devices > 1:
-        reason = f"it is sharded over {exported.nr_devices} devices"
+    if exported.nr_devices != (mesh.size if mesh else 1):
+        reason = f"it is sharded over {exported.nr_devices} devices, and its arguments are not"
         raise NotImplementedError(_cannot_leave(target, reason))
     donated = tuple(info.donated for info in jax.tree.leaves(traced.args_info))
     hoisted = len(exported.in_avals) - len(donated)
     return _serialize(exported), (False,) * hoisted + donated
+
+
+def mesh_of(arguments: Any) -> _Mesh | None:
+    """The mesh of several devices that arguments are sharded over, if there is one."""
+    shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments))
+    named = (s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding))
+    return next((mesh for mesh in named if mesh.size > 1), None)
+
+
+def _described(mesh: _Mesh | None) -> dict[str, Any] | None:
+    """A mesh without its devices, in plain data."""
+    if mesh is None:
+        return None
+    kinds = tuple(kind.name for kind in mesh.axis_types)
+    return {"sizes": tuple(mesh.axis_sizes), "names": tuple(mesh.axis_names), "kinds": kinds}
 
 
 def _without_outer_tracers(
@@ -265,13 +296,19 @@ class _Request:
 
     program: bytes
     donated: tuple[bool, ...]
+    mesh: dict[str, Any] | None
     options: dict[str, Any]
     until_assigned: bool
+
+    @property
+    def devices(self) -> int:
+        """How many it is sharded over."""
+        return math.prod(self.mesh["sizes"]) if self.mesh else 1
 
     def key(self, target: Target) -> bytes:
         """Equal for programs that compile to the same bytes."""
         digest = hashlib.sha256(self.program)
-        how = (target.name, self.donated, self.options, self.until_assigned)
+        how = (target.name, self.donated, self.mesh, self.options, self.until_assigned)
         digest.update(repr(how).encode())
         return digest.digest()
 
@@ -283,7 +320,7 @@ def _ask(target: Target, request: _Request) -> dict[str, Any]:
     """The figures of one program; one that is traced again from the same lines is not compiled."""
     key = request.key(target)
     if key not in _cache:
-        reply = _compiler_child(target).ask(vars(request))
+        reply = _compiler_child(target, request.devices).ask(vars(request))
         if "error" in reply:
             raise RuntimeError(f"the compiler of {target.name} says: {reply['error']}")
         _cache[key] = reply
@@ -299,20 +336,21 @@ class _Process:
     stderr: IO[bytes]
 
     @classmethod
-    def start(cls, target: Target) -> "_Process":
-        """Starts a worker, which opens the device of `target` while this process goes on."""
+    def start(cls, target: Target, devices: int) -> "_Process":
+        """Starts a worker, which opens devices of `target` while this process goes on."""
+        opened = {name: getattr(target, name) for name in _compile_worker.DEVICE_FIELDS}
+        opened["topology"] = topology_of(target, devices)
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
         popen = subprocess.Popen(
             # -P: this package's folder, where the file lies, must not shadow other packages.
             [sys.executable, "-P", _compile_worker.__file__],
-            env={**os.environ, **_CHILD_ENVIRONMENT},
+            env={**os.environ, **_CHILD_ENVIRONMENT, **_enough_cpus(devices)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
         )
         pipes = cast(tuple[BinaryIO, BinaryIO], (popen.stdin, popen.stdout))
-        device = {name: getattr(target, name) for name in _compile_worker.DEVICE_FIELDS}
-        _compile_worker.send(pipes[0], device)
+        _compile_worker.send(pipes[0], opened)
         return cls(popen, pipes, stderr)
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -331,10 +369,10 @@ class _Process:
 
 
 class _CompilerChild:
-    """The process that compiles for one target; it starts when it is first asked."""
+    """The process that compiles for devices of one target; it starts when it is first asked."""
 
-    def __init__(self, target: Target):
-        self._target = target
+    def __init__(self, target: Target, devices: int):
+        self._target, self._devices = target, devices
         self._lock = threading.Lock()
         self._process: _Process | None = None
 
@@ -367,23 +405,24 @@ class _CompilerChild:
     def _running(self) -> _Process:
         """The process; one that cannot open its device ends before it answers."""
         if self._process is None:
-            self._process = _Process.start(self._target)
+            self._process = _Process.start(self._target, self._devices)
         return self._process
 
 
 # By process: a fork must not write into its parent's pipes.
-_children: dict[tuple[int, str], _CompilerChild] = {}
+_children: dict[tuple[int, str, int], _CompilerChild] = {}
 _children_lock = threading.Lock()
 
 
-def _compiler_child(target: Target) -> _CompilerChild:
-    """The child of `target`, one for the whole process."""
+def _compiler_child(target: Target, devices: int = 1) -> _CompilerChild:
+    """The child for so many devices of `target`, one for the whole process."""
+    place = os.getpid(), target.name, devices
     with _children_lock:
-        return _children.setdefault((os.getpid(), target.name), _CompilerChild(target))
+        return _children.setdefault(place, _CompilerChild(target, devices))
 
 
 @atexit.register
 def _stop_children() -> None:
-    for (process, _), child in _children.items():
+    for (process, *_), child in _children.items():
         if process == os.getpid():
             child.end()

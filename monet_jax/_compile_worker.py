@@ -6,6 +6,7 @@ behind its length: first the device to open, then programs. It imports JAX and n
 monet_jax: `_compile` starts this file by its path.
 """
 
+import math
 import os
 import pickle
 import re
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import topologies
 
 # What `open_device` is told, by name: fields of `_targets.Target`.
@@ -116,28 +118,32 @@ def bytes_in_refusal(message: str) -> int | None:
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
-def open_device(platform: str, topology: Any, gpu_config: str | None) -> Any:
-    """A device of that platform to compile for; the CPU is the only one that is really there."""
+def open_devices(platform: str, topology: Any, gpu_config: str | None) -> list[Any]:
+    """The devices of that platform to compile for; CPUs are the only ones that are really there."""
     if platform == "cpu":
-        return jax.devices("cpu")[0]
+        return jax.devices("cpu")
     if platform == "tpu":
-        return topologies.get_topology_desc(topology, platform="tpu").devices[0]
+        return list(topologies.get_topology_desc(topology, platform="tpu").devices)
     # The CUDA plugin wants its topology among the keywords, beside the card.
     description = topologies.get_topology_desc(
         platform=platform, topology=topology, target_config=gpu_config
     )
-    return description.devices[0]
+    return list(description.devices)
 
 
-def lower_exported(blob: bytes, donated: tuple[bool, ...], device: Any) -> jax.stages.Lowered:
+def lower_exported(
+    blob: bytes, donated: tuple[bool, ...], mesh: dict[str, Any] | None, devices: list[Any]
+) -> jax.stages.Lowered:
     """Lowers an exported program of flat arguments as `jax.jit` would have lowered the original.
 
     Arguments that it never reads are left out, and donated ones are donated again: `Exported.call`
-    alone would lose both.
+    alone would lose both. A program that is sharded over a mesh is compiled for one of `devices`.
     """
     exported = jax.export.deserialize(bytearray(blob))
     avals, kept = exported.in_avals, exported.module_kept_var_idx
-    sharding = jax.sharding.SingleDeviceSharding(device)
+    shardings: Any = [jax.sharding.SingleDeviceSharding(devices[0])] * len(avals)
+    if mesh is not None:
+        shardings = exported.in_shardings_jax(_mesh(devices, **mesh))
 
     def call(*read):
         leaves = dict(zip(kept, read, strict=True))
@@ -145,15 +151,25 @@ def lower_exported(blob: bytes, donated: tuple[bool, ...], device: Any) -> jax.s
             leaves[i] = jnp.zeros(avals[i].shape, avals[i].dtype)  # dead code in the program
         return exported.call(*(leaves[i] for i in range(len(avals))))
 
-    specs = [jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype, sharding=sharding) for i in kept]
+    specs = [
+        jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype, sharding=shardings[i]) for i in kept
+    ]
     donate = [position for position, i in enumerate(kept) if donated[i]]
     return jax.jit(call, donate_argnums=donate).lower(*specs)
 
 
-def answer(device: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _mesh(devices: list[Any], sizes: tuple[int, ...], names: tuple[str, ...], kinds: Any):
+    """A mesh of the first devices; which of them stand side by side changes no bytes."""
+    array = np.array(devices[: math.prod(sizes)]).reshape(sizes)
+    types = tuple(jax.sharding.AxisType[kind] for kind in kinds)
+    return jax.sharding.Mesh(array, names, axis_types=types)
+
+
+def answer(devices: list[Any], request: dict[str, Any]) -> dict[str, Any]:
     """The figures of one program, or the error that compiling it raised, in words."""
     try:
-        lowered = lower_exported(request["program"], request["donated"], device)
+        program = request["program"], request["donated"], request["mesh"]
+        lowered = lower_exported(*program, devices)
         figures = assigned_figures if request["until_assigned"] else compiled_figures
         return figures(lowered, request["options"])
     except Exception as error:  # whatever it is, the parent has to raise it
@@ -167,9 +183,9 @@ def main() -> None:
     os.dup2(2, 1)
     jax.config.update("jax_enable_x64", True)  # programs come with their own types
     try:
-        device = open_device(**receive(sys.stdin.buffer))
+        devices = open_devices(**receive(sys.stdin.buffer))
         while True:
-            figures = answer(device, receive(sys.stdin.buffer))
+            figures = answer(devices, receive(sys.stdin.buffer))
             send(replies, figures)
             if "unfinished" in figures:
                 os._exit(0)  # the compiler's threads cannot be stopped

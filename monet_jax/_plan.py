@@ -88,6 +88,7 @@ class Plan:
         stages: the stages in order.
         cheaper: modelled seconds and compiled bytes of the next faster plan that was compiled;
             it broke the budget. None where the plan fills the budget or recomputes nothing.
+        devices: how many the arguments are sharded over; bytes are those of one of them.
     """
 
     decisions: planners.plan.Plan | None
@@ -109,6 +110,7 @@ class Plan:
     values: tuple[ValueRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
     cheaper: tuple[float, int] | None = None
+    devices: int = 1
 
     @property
     def seconds(self) -> float:

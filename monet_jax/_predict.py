@@ -55,17 +55,17 @@ def predicted_temp_bytes(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scale:
-    """Compiled temporaries against modelled ones, known for two plans.
+    """Compiled temporaries against modelled ones, known for some plans.
 
     Some of what recomputation takes beyond the model fades with it, so the difference is taken to
-    be linear between the two plans, and constant beyond.
+    be linear between two plans, and constant beyond them.
 
     Attributes:
-        modelled, compiled: of the smaller plan and of the larger one, which is larger in both.
+        modelled, compiled: of the same plans; both rise.
     """
 
-    modelled: tuple[int, int]
-    compiled: tuple[int, int]
+    modelled: tuple[int, ...]
+    compiled: tuple[int, ...]
 
     def compiled_for(self, modelled: int) -> int:
         """Compiled temporaries, from modelled ones."""

@@ -285,6 +285,7 @@ class Settling:
             values=value_rows(trials.origins, self._graph, decisions),
             stages=stage_rows(self._graph, decisions),
             cheaper=self._cheaper(best),
+            devices=trials.devices,
         )
 
     def _cheaper(self, best: Trial | None) -> tuple[float, int] | None:

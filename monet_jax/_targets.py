@@ -93,6 +93,31 @@ def usable_bytes(target: Target) -> int:
     return int(target.memory_bytes * (_pool_fraction() if target.platform == "cuda" else 1))
 
 
+def topology_of(target: Target, devices: int) -> str | None:
+    """What the ahead-of-time compiler calls so many devices of a target; None on the CPU.
+
+    Raises:
+        NotImplementedError: it knows no such number of them.
+    """
+    if devices == 1 or target.platform == "cpu":
+        return target.topology
+    if target.platform == "cuda":
+        hosts, rest = divmod(devices, _GPUS_OF_A_HOST)
+        if hosts == 0 or rest == 0:
+            return f"1x{max(hosts, 1)}x{min(devices, _GPUS_OF_A_HOST)}"
+        known = f"up to {_GPUS_OF_A_HOST}, and multiples of that"
+    else:
+        generation = target.name.partition(":")[2]
+        shapes = _TPU_TOPOLOGIES[generation]
+        if devices in shapes:
+            return f"{generation}:{shapes[devices]}"
+        known = ", ".join(map(str, shapes))
+    raise NotImplementedError(
+        f"{target.name} cannot be compiled for {devices} devices ahead of time: give a mesh of "
+        f"{known}."
+    )
+
+
 def require_compiler(target: Target) -> None:
     """Checks that the ahead-of-time compiler of `target` is installed, without starting it.
 
@@ -344,6 +369,13 @@ _TABLE = (
     ),
 )
 TARGETS = {target.name: target for target in _TABLE}
+
+#: Topologies by generation of TPU and number of chips, as libtpu calls them.
+_FLAT = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+_CUBIC = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8"}
+_TPU_TOPOLOGIES = {"v5e": _FLAT, "v5p": _CUBIC, "v6e": _FLAT}
+#: GPUs that one host holds, where there are more.
+_GPUS_OF_A_HOST = 8
 
 _DEVICE_KINDS = (
     (r"A100.*80GB", "gpu:a100"),

@@ -24,7 +24,7 @@ from planners.stages import bare, certified, left_alone
 
 from ._analyze import analyze
 from ._backend import backend_of
-from ._compile import CompiledBytes, compile_bytes
+from ._compile import CompiledBytes, compile_bytes, mesh_of
 from ._costs import Roofline
 from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
 from ._origins import Origins
@@ -77,6 +77,12 @@ class Trials:
 
     def __contains__(self, decisions: planners.Plan) -> bool:
         return decisions.regions in self._made
+
+    @property
+    def devices(self) -> int:
+        """How many the arguments are sharded over; compiled bytes are those of one of them."""
+        mesh = mesh_of(self.traced.avals)
+        return mesh.size if mesh else 1
 
     @functools.cached_property
     def unplanned(self) -> CompiledBytes:
@@ -194,6 +200,8 @@ class Trials:
         large, most = self.modelled(planners.save_all(self.graph).regions), self._all_saved_bytes
         if large <= small or most <= least:  # saving all takes no more: the base says it alone
             large, most = small + 1, least + 1
+        if self.devices > 1:  # the model counts what all of them hold
+            return Scale((0, small, large), (0, least, most))
         return Scale((small, large), (least, most))
 
     @functools.cached_property

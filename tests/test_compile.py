@@ -207,7 +207,7 @@ def test_what_cannot_leave_the_process_says_so():
 
 
 def test_a_compile_error_comes_back_in_words():
-    request = _compile._Request(b"no program", (), {}, until_assigned=False)
+    request = _compile._Request(b"no program", (), None, {}, until_assigned=False)
     with pytest.raises(RuntimeError, match="the compiler of cpu says: "):
         _compile._ask(CPU_CHILD, request)
 

@@ -62,9 +62,13 @@ def verdict(plan: Plan) -> str:
             f"{_or_unknown(plan.unplanned_bytes)} unplanned.",
             _overhead(plan),
             f"Planned in {plan.planning_seconds:.1f} s, {_counted(plan.rounds, 'round')}, for "
-            f"{plan.target} ({plan.compiler}).",
+            f"{_device(plan)} ({plan.compiler}).",
         )
     )
+
+
+def _device(plan: Plan) -> str:
+    return plan.target if plan.devices == 1 else f"each of {plan.devices} {plan.target}"
 
 
 def merge_rows(values: Iterable[ValueRow]) -> tuple[MergedRow, ...]:

@@ -1,0 +1,137 @@
+"""Is a plan for a mesh of devices about what each of them takes?"""
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+import monet_jax
+from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, topology_of
+
+AXES = "data", "model"
+
+
+def loss(blocks, x):
+    for up, down in blocks:
+        x = x + jnp.tanh(jax.nn.gelu(x @ up) @ down)
+    return jnp.mean(x**2)
+
+
+def specs(mesh, batch=2048, width=256):
+    """Weights split over the second axis of a mesh, examples over the first."""
+
+    def array(shape, *axes):
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+    block = array((width, 2 * width), None, "model"), array((2 * width, width), "model", None)
+    return [block] * 6, array((batch, width), "data", None)
+
+
+def abstract(*sizes):
+    return AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * 2)
+
+
+def bytes_of_one_device(arrays):
+    shares = [x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(arrays)]
+    return sum(4 * math.prod(share) for share in shares)
+
+
+def foreign(name):
+    try:
+        require_compiler(TARGETS[name])
+    except TargetUnavailable:
+        return pytest.param(name, marks=pytest.mark.skip(reason=f"no compiler for {name}"))
+    return pytest.param(name, marks=pytest.mark.gpu if "gpu" in name else pytest.mark.tpu)
+
+
+@pytest.mark.parametrize("target", ["cpu", foreign("gpu:h100")])
+def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
+    arrays = specs(abstract(4, 2))
+    unplanned = monet_jax.compiled_bytes(jax.value_and_grad(loss), *arrays, target=target)
+    plan = monet_jax.plan(loss, *arrays, budget=0.75, target=target, cache=False)
+    planned = jax.value_and_grad(plan.apply(loss))
+    taken = monet_jax.compiled_bytes(planned, *arrays, target=target)
+    assert plan.overhead > 0
+    assert taken.total_bytes <= plan.budget_bytes < unplanned.total_bytes
+    assert taken.argument_bytes == bytes_of_one_device(arrays)
+    assert plan.devices == 8 and f"each of 8 {target}" in str(plan)
+    older = dataclasses.replace(plan, jax_version="0.0.1")
+    with pytest.warns(monet_jax.PlanningWarning, match="on 8 devices is not verified here"):
+        jax.eval_shape(jax.grad(older.apply(loss)), *arrays)
+
+
+@pytest.mark.parametrize("target", [foreign("tpu:v5e")])
+def test_a_program_is_compiled_for_sixteen_chips(target):
+    arrays = specs(abstract(8, 2))
+    taken = monet_jax.compiled_bytes(jax.value_and_grad(loss), *arrays, target=target)
+    assert taken.argument_bytes == bytes_of_one_device(arrays)
+
+
+def test_arguments_that_are_not_read_are_left_out_on_a_mesh_as_well():
+    arrays = specs(abstract(4, 2))
+    taken = monet_jax.compiled_bytes(lambda x, blocks: 2 * x, arrays[1], arrays[0], target="cpu")
+    assert taken.argument_bytes == bytes_of_one_device(arrays[1])
+
+
+@pytest.mark.parametrize(
+    ("target", "devices", "topology"),
+    [
+        ("gpu:h100", 1, "1x1x1"),
+        ("gpu:h100", 8, "1x1x8"),
+        ("gpu:h100", 16, "1x2x8"),
+        ("tpu:v5e", 16, "v5e:4x4"),
+        ("tpu:v5p", 8, "v5p:2x2x2"),
+        ("cpu", 8, None),
+    ],
+)
+def test_devices_have_a_topology(target, devices, topology):
+    assert topology_of(TARGETS[target], devices) == topology
+
+
+@pytest.mark.parametrize(("target", "devices"), [("gpu:h100", 12), ("tpu:v5e", 3)])
+def test_a_mesh_that_cannot_be_compiled_for_says_which_can(target, devices):
+    with pytest.raises(NotImplementedError, match=rf"for {devices} devices.*give a mesh of"):
+        topology_of(TARGETS[target], devices)
+
+
+# A process with eight CPUs: what JAX compiles and runs there is what the plan is about.
+EIGHT = """
+import jax, numpy as np, monet_jax
+from test_sharding import AXES, AxisType, loss, specs
+
+mesh = jax.make_mesh((4, 2), AXES, axis_types=(AxisType.Auto,) * 2)
+rng = np.random.default_rng(0)
+values = jax.tree.map(lambda s: rng.normal(size=s.shape, scale=0.1).astype("f4"), specs(mesh))
+arrays = jax.tree.map(lambda v, s: jax.device_put(v, s.sharding), values, specs(mesh))
+plan = monet_jax.plan(loss, *arrays, budget=0.75, cache=False)
+planned = jax.jit(jax.value_and_grad(plan.apply(loss)))
+stats = planned.lower(*arrays).compile().memory_analysis()
+taken = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+assert taken <= plan.budget_bytes and plan.overhead > 0, (taken, plan)
+ours = planned(*arrays)
+assert len(ours[1][0][0].sharding.device_set) == 8
+plain = jax.jit(jax.value_and_grad(loss))(*values)
+jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), ours, plain)
+"""
+
+
+def test_sharded_training_keeps_the_budget_of_each_device_and_the_gradients():
+    here = Path(__file__).parent
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-W", "error::monet_jax.PlanningWarning", "-c", EIGHT],
+        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
