@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.core
 import numpy as np
+from jax.sharding import AxisType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,9 +182,17 @@ def abstract_leaf(leaf: Any) -> Any:
         return leaf
     aval = jax.typeof(leaf)
     sharding = None
-    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+    if isinstance(leaf, jax.core.Tracer):
+        sharding = aval.sharding if _is_explicit(aval.sharding.mesh) else None
+    elif isinstance(leaf, jax.Array):
         sharding = leaf.sharding if len(leaf.sharding.device_set) > 1 else None
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
+
+
+def _is_explicit(mesh: Any) -> bool:
+    """Whether types say how arrays lie on a mesh; inside a `shard_map` they are of one device."""
+    kinds = set(mesh.axis_types)
+    return AxisType.Explicit in kinds and AxisType.Manual not in kinds
 
 
 def _hashable(place: Any, leaf: Any) -> Hashable:

@@ -24,14 +24,14 @@ def loss(blocks, x):
     return jnp.mean(x**2)
 
 
-def specs(mesh, batch=2048, width=256):
-    """Weights split over the second axis of a mesh, examples over the first."""
+def specs(mesh, model="model", batch=2048, width=256):
+    """Examples split over the first axis of a mesh, weights over the second, `model`, if any."""
 
     def array(shape, *axes):
         sharding = NamedSharding(mesh, PartitionSpec(*axes))
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
 
-    block = array((width, 2 * width), None, "model"), array((2 * width, width), "model", None)
+    block = array((width, 2 * width), None, model), array((2 * width, width), model, None)
     return [block] * 6, array((batch, width), "data", None)
 
 
@@ -107,28 +107,44 @@ EIGHT = """
 import jax, numpy as np, monet_jax
 from test_sharding import AXES, AxisType, loss, specs
 
-mesh = jax.make_mesh((4, 2), AXES, axis_types=(AxisType.Auto,) * 2)
+is_explicit = {is_explicit}
+kind = AxisType.Explicit if is_explicit else AxisType.Auto
+mesh = jax.make_mesh((4, 2), AXES, axis_types=(kind,) * 2)
+avals = specs(mesh, None if is_explicit else "model")
 rng = np.random.default_rng(0)
-values = jax.tree.map(lambda s: rng.normal(size=s.shape, scale=0.1).astype("f4"), specs(mesh))
-arrays = jax.tree.map(lambda v, s: jax.device_put(v, s.sharding), values, specs(mesh))
-plan = monet_jax.plan(loss, *arrays, budget=0.75, cache=False)
-planned = jax.jit(jax.value_and_grad(plan.apply(loss)))
-stats = planned.lower(*arrays).compile().memory_analysis()
-taken = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
-assert taken <= plan.budget_bytes and plan.overhead > 0, (taken, plan)
-ours = planned(*arrays)
-assert len(ours[1][0][0].sharding.device_set) == 8
+values = jax.tree.map(lambda s: rng.normal(size=s.shape, scale=0.1).astype("f4"), avals)
 plain = jax.jit(jax.value_and_grad(loss))(*values)
-jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), ours, plain)
+jax.set_mesh(mesh)
+arrays = jax.tree.map(lambda v, s: jax.device_put(v, s.sharding), values, avals)
+
+
+def check(fun, plan):
+    planned = jax.jit(jax.value_and_grad(fun))
+    stats = planned.lower(*arrays).compile().memory_analysis()
+    taken = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+    assert taken <= plan.budget_bytes and plan.overhead > 0 and plan.devices == 8, (taken, plan)
+    ours = planned(*arrays)
+    assert len(ours[1][0][0].sharding.device_set) == 8
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), ours, plain)
+
+
+plan = monet_jax.plan(loss, *arrays, budget=0.75, cache=False)
+check(plan.apply(loss), plan)
+if is_explicit:  # then even a trace says how its arrays lie
+    lean = monet_jax.remat(loss, budget=0.75, cache=False)
+    jax.eval_shape(jax.grad(lean), *arrays)
+    (made,) = lean._source._plans.values()
+    check(lean, made)
 """
 
 
-def test_sharded_training_keeps_the_budget_of_each_device_and_the_gradients():
+@pytest.mark.parametrize("is_explicit", [False, True])
+def test_sharded_training_keeps_the_budget_of_each_device_and_the_gradients(is_explicit):
     here = Path(__file__).parent
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-W", "error::monet_jax.PlanningWarning", "-c", EIGHT],
+        [sys.executable, "-W", "error", "-c", EIGHT.replace("{is_explicit}", str(is_explicit))],
         env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
