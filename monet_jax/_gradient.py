@@ -27,10 +27,29 @@ def derivative_of(program: Program, differentiated: Sequence[bool]) -> Different
         differentiated: for each input, whether `argnums` covers it. Inputs and constants that
             cannot have a gradient are left out; float tracers among the constants are added.
     """
+    refused = _closed_over_by_rules(program)
+    tracers = (i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer))
     inputs = [i for i, d in zip(program.inputs, differentiated, strict=True) if d]
-    inputs += [i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer)]
+    inputs += [i for i in tracers if i not in refused]
     wanted = frozenset(i for i in inputs if _compat.is_float(program.avals[i]))
     return Differentiation(wanted, _outputs_with_cotangents(program))
+
+
+def _closed_over_by_rules(program: Program) -> set[int]:
+    """Floats that functions with rules of their own close over, and those that influence these.
+
+    JAX refuses to differentiate with respect to them: a tracer among them has no gradient outside.
+    """
+    found: set[int] = set()
+    for e in reversed(program.equations):
+        reads: set[int] = set()
+        if e.primitive != "stop_gradient" and found.intersection(e.outputs):
+            reads.update(e.reads)
+        if e.primitive in ("custom_jvp_call", "custom_vjp_call"):
+            closed_over = e.inputs[: e.eqn.params.get("num_consts", 0)]
+            reads.update(i for i in closed_over if isinstance(i, int))
+        found.update(i for i in reads if _compat.is_float(program.avals[i]))
+    return found
 
 
 def _outputs_with_cotangents(program: Program) -> tuple[int, ...]:

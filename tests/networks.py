@@ -61,13 +61,13 @@ def recomputes(fun, *arguments) -> bool:
     return "remat2[" in str(jax.make_jaxpr(fun)(*arguments))
 
 
-def _made(traced, settings, target) -> Plan:
-    """A plan that recomputes all it can; nothing is compiled for it."""
+def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
+    """The plan of a function of the graph, which recomputes all it can; nothing is compiled."""
     time.sleep(0.01)  # other threads may come in
     roofline = roofline_of(target)
     graph, _ = analyze(traced.program, traced.derivative, roofline, settings.backend, settings.pins)
     return Plan(
-        decisions=planners.save_nothing(graph),
+        decisions=decide(graph),
         fingerprint=_trace.fingerprint(traced.program, traced.derivative),
         inputs=_trace.describe_inputs(traced.program),
         equations=len(traced.program.equations),
@@ -93,7 +93,7 @@ def settled(monkeypatch):
 
     def settle(traced, settings, target):
         calls.append(traced)
-        return _made(traced, settings, target)
+        return made(traced, settings, target)
 
     monkeypatch.setattr(_api, "_settle", settle)
     return calls
