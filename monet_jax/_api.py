@@ -43,7 +43,8 @@ log = logging.getLogger("monet_jax")
 
 #: Which residual operators a plan may use; there are only exact ones yet.
 OPERATORS = ("exact", "none")
-#: Errors that say what to change. Where planning fails otherwise, the function runs as it is.
+#: Errors that say what to change; but where the gradient itself fails, or planning for another
+#: reason, the function runs as it is.
 FATAL = (InfeasibleBudget, TargetUnavailable, ValueError, TypeError)
 
 
@@ -295,8 +296,11 @@ class _Planned:
             return None
         try:
             return _plan_traced(traced, self.settings)
-        except FATAL:
-            raise
+        except FATAL as error:
+            if _has_gradient(traced):
+                raise
+            _warn(f"No plan was made: JAX cannot trace the gradient ({error}). It runs as it is.")
+            return None
         except (planners.PlanningError, RuntimeError, NameError) as e:
             _warn(f"No plan was made ({type(e).__name__}: {e}); the function runs as it is.")
             return None
@@ -362,6 +366,16 @@ class _Fixed:
                 f"A plan made {made} takes {format_bytes(taken)} as compiled here for "
                 f"{target.name}, more than the {format_bytes(room)} it was made for. Plan again."
             )
+
+
+def _has_gradient(traced: Traced) -> bool:
+    """Whether JAX can trace the gradient of the function as it is."""
+    step, arguments = step_to_compile(traced, traced.flat)
+    try:
+        jax.eval_shape(step, *arguments)
+    except Exception:  # by a rule of the user's, whatever that raises
+        return False
+    return True
 
 
 def _plan_traced(traced: Traced, settings: Settings) -> Plan:

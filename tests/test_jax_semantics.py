@@ -12,6 +12,7 @@ import dataclasses
 import functools as ft
 import logging
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -1023,9 +1024,9 @@ REVERSE_MODE = "Reverse-mode differentiation does not work for lax.while_loop"
 
 @row(
     "RematTest.test_remat_of_while_loop",
-    error=ValueError,
-    match=REVERSE_MODE,
-    why="what is planned is the gradient, which a while loop has not; JAX pushes tangents forward",
+    warns=REVERSE_MODE,
+    recomputes=False,
+    why="what is planned is the gradient, which a while loop has not; it runs as it is",
 )
 def _(remat):
     return jax.linearize(remat(three_sines), 3.0)[1](1.0)
@@ -1033,9 +1034,9 @@ def _(remat):
 
 @row(
     "RematTest.test_remat_of_while_loop_policy",
-    error=ValueError,
-    match=REVERSE_MODE,
-    why="what is planned is the gradient, which a while loop has not; JAX pushes tangents forward",
+    warns=REVERSE_MODE,
+    recomputes=False,
+    why="what is planned is the gradient, which a while loop has not; it runs as it is",
 )
 def _(remat):
     f = remat(jax.checkpoint(three_sines, policy=saves("cos")))
@@ -1157,9 +1158,9 @@ def _(remat):
 
 @row(
     "CustomVJPTest.test_python_control_flow_bwd",
-    error=jax.errors.TracerBoolConversionError,
-    match="boolean conversion of traced array",
-    why="what is planned is traced, its rules too, as under `jax.checkpoint`",
+    warns="boolean conversion of traced array",
+    recomputes=False,
+    why="what is planned is traced, its rules too: these cannot be, and it runs as it is",
 )
 def _(remat):
     f = ruled(
@@ -2066,7 +2067,9 @@ def test_is_as_in_plain_jax(row, plans):
 @pytest.mark.parametrize("plans", [by_equation], indirect=True, ids=[""])
 @pytest.mark.parametrize("row", of_kind("refused"), ids=lambda row: row.name)
 def test_is_refused(row, plans):
-    with pytest.raises(row.error, match=row.match):
+    with warnings.catch_warnings(), pytest.raises(row.error, match=row.match):
+        # Where the gradient itself is refused, it is said first that none was planned.
+        warnings.filterwarnings("ignore", "No plan was made: JAX cannot trace the gradient")
         row.show(planned)
     if row.plain_too:
         with pytest.raises(row.error, match=row.match):
@@ -2100,5 +2103,5 @@ def test_table_is_sound():
     assert len(set(names)) == len(names)
     assert all(r.why for r in ROWS if not (r.plain_too or (r.kind == "same" and r.recomputes)))
     counts = collections.Counter(r.kind for r in ROWS)
-    assert counts == {"same": 124, "refused": 24, "not applicable": 15}
+    assert counts == {"same": 127, "refused": 21, "not applicable": 15}
     assert len({name.partition(":")[0] for name in names}) == 80 + 79  # tests of the two classes
