@@ -363,3 +363,20 @@ def test_late_answers_and_refused_plans_under_a_limit_are_seen():
     assert under(planning_seconds=2.1) == [True, False]
     assert under(status="refused") == [False, True]
     assert under(purpose="published") == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("planner", "rival", "title"),
+    [
+        ("sequence", "moccasin", "4. Moccasin, in the given order: at most the pub"),
+        ("sequence_reordered", "fastsa", "4. FastSA, with reordering: at most the pub"),
+    ],
+)
+def test_local_search_is_held_to_the_rival_that_reorders_as_much(planner, rival, title):
+    like = {"instance": "moccasin_random_layered_n1000_w", "planner": planner, "rival": rival}
+    rows = [cell(**like, ratio=0.99), cell(**like, ratio=1.0)]
+    assert claim(check_claims(rows), title).holds is True
+    assert claim(check_claims([*rows, cell(**like, ratio=1.001)]), title).holds is False
+    others = {"rival": "fastsa" if rival == "moccasin" else "moccasin"}, {"planner": "gap"}
+    for other in others:  # they count elsewhere, or nowhere
+        assert claim(check_claims([*rows, cell(**like | other, ratio=1.1)]), title).holds is True

@@ -1,4 +1,4 @@
-"""What do the rows have to show of our planner, and do they?
+"""What do the rows have to show of our planners, and do they?
 
 Only clean published results count: where the publication contradicts itself, a row is shown and
 left out here. A clean cell without an answer of ours speaks against a claim as a bad one does.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..report.claims import Claim
 from ._rows import Row
 
-#: The planner that the claims are about.
+#: The planner that claims are about where they name no other.
 OURS = "gap"
 #: Answers may come so many seconds after their time limit.
 GRACE_SECONDS = 1.0
@@ -31,6 +31,7 @@ class Goal:
       number: of the goal.
       name: of the publication.
       covers: whether a row is of it.
+      planner: whose answers count.
       share: of clean cells in which ours is at most the published objective; or
       exceptions: how many cells may be worse.
       worst: largest ratio of objectives.
@@ -45,11 +46,15 @@ class Goal:
     covers: Callable[[Row], bool]
     worst: float
     seconds: float
+    planner: str = OURS
     share: float = 1.0
     exceptions: int = 0
     median_seconds: float | None = None
     counts_more: bool = False
 
+
+#: The graph of Moccasin that goals are about.
+_LAYERED = "moccasin_random_layered_n1000_"
 
 GOALS = (
     Goal(
@@ -70,19 +75,37 @@ GOALS = (
         seconds=120.0,
         counts_more=True,
     ),
+    Goal(
+        4,
+        "Moccasin, in the given order",
+        lambda row: row.instance.startswith(_LAYERED) and row.rival == "moccasin",
+        planner="sequence",
+        worst=1.0,
+        seconds=60.0,
+    ),
+    Goal(
+        4,
+        "FastSA, with reordering",
+        lambda row: row.instance.startswith(_LAYERED) and row.rival == "fastsa",
+        planner="sequence_reordered",
+        worst=1.0,
+        seconds=60.0,
+    ),
 )
 
 
 def check_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     """Every claim, checked against the rows."""
-    published = [r for r in rows if r.purpose == "published" and r.planner == OURS]
-    clean = [r for r in published if not r.doubts]
+    published = [r for r in rows if r.purpose == "published"]
+    clean = [r for r in published if r.planner == OURS and not r.doubts]
     return (
         _claim("no answer failed or was refused", rows, lambda r: r.status not in _FAILED, "rows"),
         *(
             claim
             for goal in GOALS
-            for claim in _goal_claims(goal, [r for r in published if goal.covers(r)])
+            for claim in _goal_claims(
+                goal, [r for r in published if r.planner == goal.planner and goal.covers(r)]
+            )
         ),
         _root_bounds(clean),
         _median_gap(clean),
@@ -136,7 +159,7 @@ def _objectives(goal: Goal, rows: Sequence[Row], left_out: int) -> Claim:
     title = (
         f"{goal.number}. {goal.name}: at most the published objective, in "
         + (f"all clean cells but {goal.exceptions}" if goal.exceptions else f"{goal.share:.0%}")
-        + f", never more than {goal.worst - 1:.1%} above"
+        + (f", never more than {goal.worst - 1:.1%} above" if goal.worst > 1 else "")
     )
     if not rows:
         return Claim(title, "", None)
@@ -148,7 +171,7 @@ def _objectives(goal: Goal, rows: Sequence[Row], left_out: int) -> Claim:
     figure = f"{len(rows) - len(worse)} of {len(rows)} clean cells, "
     figure += f"{unanswered} without an answer" if unanswered else f"worst ratio {worst:.4f}"
     figure += f"; {left_out} not clean, left out" if left_out else ""
-    holds = len(worse) <= allowed and worst <= goal.worst
+    holds = len(worse) <= allowed and worst <= goal.worst + ROUNDING
     ratio = {r: "no answer" if r.ratio is None else f"{r.ratio:.4f}" for r in worse}
     return Claim(title, figure, holds, tuple(f"{r.name} ({ratio[r]})" for r in worse))
 
