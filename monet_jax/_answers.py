@@ -14,6 +14,7 @@ from typing import Any
 import planners
 from planners.graph import Graph
 from planners.plan import Region
+from planners.stages import certified
 
 from ._trials import Trials
 
@@ -134,7 +135,7 @@ class Answers:
                 lambda some: self.modelled(some) <= wanted,
                 trials=POLISH_TRIALS,
             )
-            found = min(found, replayed(self.graph, regions, start), key=lambda x: x.seconds)
+            found = min(found, with_regions(self.graph, start, regions), key=lambda x: x.seconds)
         if found is decisions:
             return decisions
         bound = self._bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
@@ -165,23 +166,16 @@ class Answers:
 
     def _checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan with its cost in `trials.graph`, where what bounds others is no bound."""
-        if self.graph is self._trials.graph:
+        graph = self._trials.graph
+        if self.graph is graph:
             return decisions
-        unbounded = dataclasses.replace(decisions, bound_seconds=self.graph.seconds)
-        return replayed(self._trials.graph, decisions.regions, unbounded)
+        planner = decisions.planner
+        return certified(graph, decisions.regions, planner=planner, bound_seconds=graph.seconds)
 
 
-def replayed(graph: Graph, regions: _Regions, like: planners.Plan) -> planners.Plan:
+def with_regions(graph: Graph, like: planners.Plan, regions: _Regions) -> planners.Plan:
     """A plan of these regions, with the planner and the bound of another."""
-    cost = planners.replay(graph, regions)
-    return dataclasses.replace(
-        like,
-        regions=regions,
-        peak_bytes=cost.peak_bytes,
-        seconds=cost.seconds,
-        flops=cost.flops,
-        bound_seconds=min(like.bound_seconds, cost.seconds),
-    )
+    return certified(graph, regions, planner=like.planner, bound_seconds=like.bound_seconds)
 
 
 class _Unprepared:

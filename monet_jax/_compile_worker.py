@@ -2,7 +2,7 @@
 
 The compilers of foreign devices load only into a fresh process, and libtpu can take its process
 down, so they run in this one. It reads messages from stdin and answers on stdout, each a pickle
-behind its length: first the device to open, then programs. It imports JAX and nothing of
+behind its length: first the devices to open, then programs. It imports JAX and nothing of
 monet_jax: `_compile` starts this file by its path.
 """
 
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 
-# What `open_device` is told, by name: fields of `_targets.Target`.
+# What `open_devices` is told, by name: fields of `_targets.Target`.
 DEVICE_FIELDS = ("platform", "topology", "gpu_config")
 
 # What the compiler dumps once memory is assigned, and the first file that it dumps after that.
@@ -137,7 +137,8 @@ def lower_exported(
     """Lowers an exported program of flat arguments as `jax.jit` would have lowered the original.
 
     Arguments that it never reads are left out, and donated ones are donated again: `Exported.call`
-    alone would lose both. A program that is sharded over a mesh is compiled for one of `devices`.
+    alone would lose both. A program that is sharded over a mesh is compiled for as many of the
+    `devices`, others for the first.
     """
     exported = jax.export.deserialize(bytearray(blob))
     avals, kept = exported.in_avals, exported.module_kept_var_idx

@@ -27,10 +27,9 @@ def derivative_of(program: Program, differentiated: Sequence[bool]) -> Different
         differentiated: for each input, whether `argnums` covers it. Inputs and constants that
             cannot have a gradient are left out; float tracers among the constants are added.
     """
-    refused = _closed_over_by_rules(program)
-    tracers = (i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer))
     inputs = [i for i, d in zip(program.inputs, differentiated, strict=True) if d]
-    inputs += [i for i in tracers if i not in refused]
+    tracers = {i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer)}
+    inputs += tracers - _closed_over_by_rules(program) if tracers else ()
     wanted = frozenset(i for i in inputs if _compat.is_float(program.avals[i]))
     return Differentiation(wanted, _outputs_with_cotangents(program))
 

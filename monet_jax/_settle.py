@@ -20,7 +20,7 @@ import planners
 from planners.graph import Graph
 from planners.stages import left_alone
 
-from ._answers import Answers, replayed
+from ._answers import Answers, with_regions
 from ._plan import Plan
 from ._rows import describe_values, stage_rows, value_rows
 from ._trace import describe_inputs, fingerprint
@@ -213,7 +213,7 @@ class Settling:
         change -= planners.saved_bytes(self._graph, regions)
         if self.trials.temp_bytes(near) - room <= change:
             with contextlib.suppress(planners.InvalidPlan):  # something small had to be saved
-                self.trials.of(replayed(self._graph, regions, near.decisions))
+                self.trials.of(with_regions(self._graph, near.decisions, regions))
 
     @property
     def _max_rounds(self) -> int:
@@ -233,7 +233,7 @@ class Settling:
             regions = list(least.regions)
             for n in ends:
                 regions[n] = left_alone(self._graph, regions[n])
-            self._try_for_less(replayed(self._graph, tuple(regions), least))
+            self._try_for_less(with_regions(self._graph, least, tuple(regions)))
 
     def _try_for_less(self, decisions: planners.Plan) -> None:
         """Compile a plan, if it may be smaller than all that are known."""

@@ -1,7 +1,6 @@
 """The dependency rules, the docstrings and the wheel: checked rather than promised."""
 
 import ast
-import os
 import subprocess
 import sys
 import tomllib
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 import monet_jax
 import planners
@@ -56,19 +56,6 @@ def blocking(names: set[str]) -> str:
     # Blocked rather than merely absent from `sys.modules`: CVXPY <= 1.9.3 itself imports JAX, if
     # it is there, to see whether one of its solvers is installed.
     return "import sys; " + "".join(f"sys.modules[{name!r}] = None; " for name in sorted(names))
-
-
-def run_python(code: str) -> str:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # ------------------------------------------------------------------------------------- imports

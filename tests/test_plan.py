@@ -3,9 +3,6 @@
 import dataclasses
 import functools as ft
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +11,10 @@ import pytest
 from flax import linen
 from jax.ad_checkpoint import checkpoint_name
 from networks import WIDTH, args, assert_same, net, recomputes, specs
+from processes import run_python
 
 import monet_jax
 from monet_jax import Plan, PlanMismatch, PlanningWarning
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 @ft.cache
@@ -105,7 +101,6 @@ def test_applying_needs_no_solver(tmp_path):
 import sys
 for name in ("cvxpy", "highspy", "scipy.optimize"):
     sys.modules[name] = None
-sys.path.insert(0, {HERE!r})
 import jax, monet_jax, numpy as np
 from networks import args, net
 applied = monet_jax.load_plan({str(tmp_path / "plan.json")!r}).apply(net)
@@ -113,20 +108,7 @@ got, expected = jax.grad(applied)(*args()), jax.grad(net)(*args())
 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 print("applied")
 """
-    assert python(code) == "applied"
-
-
-def python(code: str, **environment) -> str:
-    """What a new Python process prints."""
-    path = os.pathsep.join([os.path.dirname(HERE), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert run_python(code).strip() == "applied"
 
 
 def _damage(change):

@@ -3,17 +3,16 @@
 import dataclasses
 import math
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from processes import run_python
+from test_compile import _foreign
 
 import monet_jax
-from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, topology_of
+from monet_jax._targets import TARGETS, topology_of
 
 AXES = "data", "model"
 
@@ -44,15 +43,7 @@ def bytes_of_one_device(arrays):
     return sum(4 * math.prod(share) for share in shares)
 
 
-def foreign(name):
-    try:
-        require_compiler(TARGETS[name])
-    except TargetUnavailable:
-        return pytest.param(name, marks=pytest.mark.skip(reason=f"no compiler for {name}"))
-    return pytest.param(name, marks=pytest.mark.gpu if "gpu" in name else pytest.mark.tpu)
-
-
-@pytest.mark.parametrize("target", ["cpu", foreign("gpu:h100")])
+@pytest.mark.parametrize("target", ["cpu", _foreign("gpu:h100")])
 def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
     arrays = specs(abstract(4, 2))
     unplanned = monet_jax.compiled_bytes(jax.value_and_grad(loss), *arrays, target=target)
@@ -68,7 +59,7 @@ def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
         jax.eval_shape(jax.grad(older.apply(loss)), *arrays)
 
 
-@pytest.mark.parametrize("target", [foreign("tpu:v5e")])
+@pytest.mark.parametrize("target", [_foreign("tpu:v5e")])
 def test_a_program_is_compiled_for_sixteen_chips(target):
     arrays = specs(abstract(8, 2))
     taken = monet_jax.compiled_bytes(jax.value_and_grad(loss), *arrays, target=target)
@@ -140,14 +131,6 @@ if is_explicit:  # then even a trace says how its arrays lie
 
 @pytest.mark.parametrize("is_explicit", [False, True])
 def test_sharded_training_keeps_the_budget_of_each_device_and_the_gradients(is_explicit):
-    here = Path(__file__).parent
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", EIGHT.replace("{is_explicit}", str(is_explicit))],
-        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    code = EIGHT.replace("{is_explicit}", str(is_explicit))
+    run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
