@@ -14,15 +14,17 @@ from typing import Any
 import jax.numpy as jnp
 
 from planners.graph import Graph, Op, Value
+from planners.graph import Loop as PlannerLoop
 from planners.graph import Stage as PlannerStage
 
 from ._backend import Backend
 from ._costs import Roofline
 from ._joint import Joint, LocalOp, joint_of
+from ._loops import Loop, lay_out
 from ._origins import Origins, value_name
 from ._pins import Pins, find, saved_by_name
 from ._program import Program
-from ._stages import Differentiation, Stage, split
+from ._stages import Differentiation, Stage
 
 NO_PINS = Pins()
 
@@ -39,7 +41,10 @@ def analyze(
     Raises:
         ValueError: a pin names nothing in the program.
     """
-    stages = split(program, derivative)
+    layout = lay_out(program, derivative)
+    program, stages = layout.program, layout.stages
+    starts = {loop.first: loop for loop in layout.loops}
+    stops = {loop.stop - 1: loop for loop in layout.loops}
     pinned = find(program, pins)
     cloned = _cloned(stages)
     saved = saved_by_name(program, pins)
@@ -49,10 +54,18 @@ def analyze(
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
     builder = _Builder(program, pinned, cloned, backend)
-    for key, stage in zip(keys, stages, strict=True):
-        builder.forward(stage, *joints[key])
-    for key, stage in reversed(list(zip(keys, stages, strict=True))):
-        builder.backward(stage, *joints[key])
+    for loop in layout.loops:
+        builder.expect(loop)
+    for s, (key, stage) in enumerate(zip(keys, stages, strict=True)):
+        opened = builder.open_loop(starts[s]) if s in starts else []
+        builder.forward(stage, *joints[key], opened)
+        if s in stops:
+            builder.close_loop(stops[s])
+    for s, (key, stage) in reversed(list(enumerate(zip(keys, stages, strict=True)))):
+        opened = builder.open_loop_backward(stops[s]) if s in stops else []
+        builder.backward(stage, *joints[key], opened)
+        if s in starts:
+            builder.close_loop_backward(starts[s])
     made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
     values = builder.stored_values()
     graph = Graph(
@@ -69,8 +82,9 @@ def analyze(
             for f, b, key, stage in made
         ),
         backend.recomputes_late,
+        tuple(PlannerLoop(x.first, len(x.stages), x.trips) for x in layout.loops),
     )
-    return graph, Origins(program, stages, builder.origins, builder.output_bytes)
+    return graph, Origins(program, stages, builder.origins, builder.output_bytes, layout.loops)
 
 
 def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
@@ -107,7 +121,7 @@ def _key(program: Program, cloned: set[int], saved: set[int], stage: Stage) -> s
             return f"literal:{getattr(atom.aval, 'dtype', '')}"
         return local.setdefault(atom, len(local))
 
-    given = {*program.inputs, *program.constants}
+    given = program.given
     returned = {i for i in program.outputs if isinstance(i, int)}
     parts: list[Any] = [
         (number(i), program.avals[i].str_short(), i in given, i in stage.differentiated_inputs)
@@ -150,9 +164,12 @@ class _Builder:
         self.pending: dict[int, int] = {}  # argument -> stages whose gradients are still to come
         self.forwards: list[list[Op]] = []
         self.backwards: list[list[Op]] = []
+        self.arguments = {*program.inputs, *program.constants}
+        self.buffers: dict[int, int] = {}  # stacked value -> graph value of its cotangent
+        self.active: set[int] = set()  # stacked values that receive a cotangent
 
-    def forward(self, stage: Stage, template: Stage, joint: Joint) -> None:
-        """Add a stage's forward ops."""
+    def forward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
+        """Add a stage's forward ops, behind some others."""
         local = {
             j: self.index[i]
             for j, i in zip(joint.inputs, stage.inputs, strict=True)
@@ -165,10 +182,10 @@ class _Builder:
                 self.index[i] = local[j]
         for i in stage.differentiated_inputs:
             self.pending[i] = self.pending.get(i, 0) + 1
-        self.forwards.append(ops)
+        self.forwards.append(before + ops)
         self.locals.append(local)
 
-    def backward(self, stage: Stage, template: Stage, joint: Joint) -> None:
+    def backward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
         """Add a stage's backward ops, and add its gradients to those of later stages."""
         del template  # backward values have no name in the program
         local = self.locals.pop()
@@ -178,33 +195,88 @@ class _Builder:
         free = self._finished(stage, joint)
         ops = [self._add(op, joint, local, {}, free) for op in joint.ops if not op.forward]
         ops += [Op("effect", (i,), (), 0.0) for i in self.effects.pop(len(self.locals), ())]
-        self.backwards.append(ops + self._accumulate(stage, joint, local))
+        self.backwards.append(before + ops + self._accumulate(stage, joint, local))
+
+    def expect(self, loop: Loop) -> None:
+        """Note what a loop will return, and whose gradients it will add to."""
+        self.returned.update(i for result, i in loop.carried if result in self.returned)
+        sliced = {v for stage in loop.stages for v in stage.differentiated_inputs}
+        for i in {i for i, _ in loop.stacked}:
+            self.pending[i] = self.pending.get(i, 0) + 1
+        self.active.update(i for i, v in loop.stacked if v in sliced)
+
+    def open_loop(self, loop: Loop) -> list[Op]:
+        """What runs before a loop: its stacked results are in memory from here on."""
+        for i, v in loop.stacked:
+            if i in self.index:
+                self.index |= {loop.atom(k, v): self.index[i] for k in range(loop.trips)}
+        ops = []
+        for i, _ in loop.collected:
+            self.index[i] = self._new(self.program.nbytes(i), i in self.returned)
+            ops.append(Op("empty", (), (self.index[i],), 0.0))
+        return ops
+
+    def close_loop(self, loop: Loop) -> None:
+        """After a loop: what the last iteration carries out is the result."""
+        self.index |= {result: self.index[i] for result, i in loop.carried if i in self.index}
+
+    def open_loop_backward(self, loop: Loop) -> list[Op]:
+        """What runs before a loop's backward: gradients of what is stacked are from here on."""
+        for result, i in loop.carried:
+            if isinstance(i, int) and result in self.gradients:
+                self.gradients[i] = self.gradients[result]
+        for result, v in loop.collected:
+            if isinstance(v, int) and result in self.gradients:
+                for k in range(loop.trips):
+                    self.gradients.setdefault(loop.atom(k, v), self.gradients[result])
+        ops = []
+        for i in dict.fromkeys(i for i, _ in loop.stacked if i in self.active):
+            is_last = self.pending[i] == 1 and i not in self.gradients
+            final = i in self.arguments and is_last
+            self.buffers[i] = self._new(self.program.nbytes(i), returned=final)
+            ops.append(Op("zeros", (), (self.buffers[i],), 0.0))
+        return ops
+
+    def close_loop_backward(self, loop: Loop) -> None:
+        """After a loop's backward: the gradients of what is stacked join those of later stages."""
+        ops = self.backwards[-1]
+        for i in {i for i, _ in loop.stacked}:
+            self.pending[i] -= 1
+            if i not in self.buffers:
+                continue
+            buffer = self.buffers.pop(i)
+            ops.append(Op("stacked", (buffer,), (), 0.0))
+            self.gradients[i] = self._added(i, buffer, ops)
 
     def _finished(self, stage: Stage, joint: Joint) -> set[int]:
         """Joint values that are gradients of arguments and final: they are the step's outputs."""
-        given = {*self.program.inputs, *self.program.constants}
         pairs = zip(stage.differentiated_inputs, joint.gradients, strict=True)
         return {
             j
             for i, j in pairs
-            if j is not None and i in given and self.pending[i] == 1 and i not in self.gradients
+            if j is not None
+            and i in self.arguments
+            and self.pending[i] == 1
+            and i not in self.gradients
         }
 
     def _accumulate(self, stage: Stage, joint: Joint, local: dict[int, int]) -> list[Op]:
-        ops = []
-        given = {*self.program.inputs, *self.program.constants}
+        ops: list[Op] = []
         for i, j in zip(stage.differentiated_inputs, joint.gradients, strict=True):
             self.pending[i] -= 1
             if j not in local:
                 continue  # zero, or a cotangent that is an argument
-            if i in self.gradients:
-                final = i in given and self.pending[i] == 0
-                total = self._new(self.program.nbytes(i), returned=final)
-                ops.append(Op("add_any", (local[j], self.gradients[i]), (total,), 0.0))
-                self.gradients[i] = total
-            else:
-                self.gradients[i] = local[j]
+            self.gradients[i] = self._added(i, local[j], ops)
         return ops
+
+    def _added(self, i: int, gradient: int, ops: list[Op]) -> int:
+        """A gradient of value `i`, added by one more op to those that came before."""
+        if i not in self.gradients:
+            return gradient
+        final = i in self.arguments and self.pending[i] == 0
+        total = self._new(self.program.nbytes(i), returned=final)
+        ops.append(Op("add_any", (gradient, self.gradients[i]), (total,), 0.0))
+        return total
 
     def _add(self, op: LocalOp, joint: Joint, local, primal: dict[int, int], free=()) -> Op:
         for j in op.outputs:

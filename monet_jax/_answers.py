@@ -164,9 +164,16 @@ class Answers:
             self._seconds += time.perf_counter() - started
         return self._known[budget]
 
+    def _rolled(self, decisions: planners.Plan) -> planners.Plan:
+        """The plan with iterations of loops in order, unless that takes more."""
+        regions = planners.rolled(self.graph, decisions.regions)
+        if self.modelled(regions) > self.modelled(decisions.regions):
+            return decisions
+        return with_regions(self.graph, decisions, regions)
+
     def _checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan with its cost in `trials.graph`, where what bounds others is no bound."""
-        graph = self._trials.graph
+        graph, decisions = self._trials.graph, self._rolled(decisions)
         if self.graph is graph:
             return decisions
         planner = decisions.planner

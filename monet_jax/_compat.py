@@ -51,6 +51,12 @@ def subjaxprs(eqn: Any) -> list[Any]:
     return found
 
 
+def scan_counts(eqn: Any) -> tuple[int, int, int]:
+    """How many of a `scan` equation's operands are constants, carried, and stacked."""
+    consts, carry, stacked = map(list, eqn.params["ft_in"].update(eqn.invars).unpack())
+    return len(consts), len(carry), len(stacked)
+
+
 def primitive_name(eqn: Any) -> str:
     """The name of an equation's primitive."""
     # With `jax_remat3`, a `checkpoint_name` is a hijax primitive.
@@ -117,6 +123,12 @@ def is_float(aval: Any) -> bool:
     return not is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
+def zeros(aval: Any) -> Any:
+    """An array of zeros of an abstract value, along explicit mesh axes sharded as it is."""
+    spread = aval.sharding if aval.sharding.mesh.explicit_axes else None
+    return jax.lax.full(aval.shape, 0, aval.dtype, sharding=spread)
+
+
 def key_implementation(aval: Any) -> str:
     """The name of the PRNG implementation of a typed key: "fry", "rbg", ..."""
     return getattr(getattr(aval.dtype, "_impl", None), "tag", "")
@@ -129,6 +141,12 @@ def is_batch_tracer(x: Any) -> bool:
             return True
         x = getattr(x, "primal", None)  # below a derivative, as in `vmap(grad(f))`
     return False
+
+
+def is_pushed_forward(x: Any) -> bool:
+    """Whether `x` carries a tangent, as in `jax.jvp`; not where a gradient will be pulled back."""
+    # Without direct linearization, `jax.grad` pushes tangents forward before it transposes.
+    return type(x).__name__ == "JVPTracer" and jax.config.jax_use_direct_linearize
 
 
 def outer_axes(eqn: Any) -> list[str]:

@@ -4,8 +4,9 @@ import collections
 import dataclasses
 import functools
 
+from ._loops import Loop, lay_out
 from ._program import Equation, Program
-from ._stages import Differentiation, Stage, split
+from ._stages import Differentiation, Stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,17 +14,19 @@ class Origins:
     """Where the parts of a planning graph came from.
 
     Attributes:
-        program: the flat program.
+        program: the flat program, planned loops unrolled.
         stages: its stages, as the graph's.
         values: name of a graph value -> the program's value, for values of the forward pass.
         output_bytes: name of a graph value that the step returns -> its bytes, where temporaries
             may lie in its memory. In the graph such values are free: they are no temporaries.
+        loops: the planned loops.
     """
 
     program: Program
     stages: tuple[Stage, ...]
     values: dict[str, int]
     output_bytes: dict[str, int]
+    loops: tuple[Loop, ...] = ()
 
     @functools.cached_property
     def writer(self) -> dict[int, Equation]:
@@ -34,6 +37,7 @@ class Origins:
     def shared(self) -> frozenset[int]:
         """Values that several stages read."""
         counts = collections.Counter(i for stage in self.stages for i in stage.inputs)
+        counts.update(i for loop in self.loops for i in loop.equation.reads)
         return frozenset(i for i, count in counts.items() if count > 1)
 
 
@@ -42,11 +46,17 @@ def value_name(value: int) -> str:
     return f"v{value}"
 
 
+def value_number(name: str) -> int:
+    """The value of a program that plans give a name."""
+    return int(name[1:])
+
+
 def origins_of(program: Program, derivative: Differentiation) -> Origins:
     """What emission needs to know of a program for which there is a plan already.
 
     Stages depend on nothing but the program and its derivative, so that no analysis is repeated.
     """
-    stages = split(program, derivative)
-    written = (i for stage in stages for e in stage.equations for i in e.outputs)
-    return Origins(program, stages, {value_name(i): i for i in written}, {})
+    layout = lay_out(program, derivative)
+    written = (i for stage in layout.stages for e in stage.equations for i in e.outputs)
+    names = {value_name(i): i for i in written}
+    return Origins(layout.program, layout.stages, names, {}, layout.loops)

@@ -54,6 +54,8 @@ class Program:
         constants: value number -> array (or outer tracer) that the function closed over.
         equations: in execution order, free of dead code.
         outputs: a value number or a `Literal` for each result.
+        given: values that are in memory throughout: arguments and constants. Of the body of a loop,
+            only what is given to the loop itself.
         is_rewritten: whether equations stand in it that were not traced.
     """
 
@@ -62,6 +64,7 @@ class Program:
     constants: Mapping[int, Any]
     equations: tuple[Equation, ...]
     outputs: tuple[Any, ...]
+    given: frozenset[int]
     is_rewritten: bool = False
 
     def nbytes(self, value: int) -> int:
@@ -115,6 +118,7 @@ def flatten(
         flattener.constants,
         equations,
         tuple(outputs),
+        frozenset((*inputs, *flattener.constants)),
         flattener.has_rewritten,
     )
 

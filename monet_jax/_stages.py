@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools as it
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import jax
 
@@ -44,10 +44,13 @@ class Differentiation:
     outputs: tuple[int, ...]
 
 
-def split(program: Program, derivative: Differentiation) -> tuple[Stage, ...]:
-    """The program as consecutive stages."""
-    free = _free_values(program)
-    positions = (*cut(program, free), len(program.equations))
+def split(
+    program: Program, derivative: Differentiation, alone: Collection[int] = ()
+) -> tuple[Stage, ...]:
+    """The program as consecutive stages; the equations at the positions `alone` are one each."""
+    free = _free_values(program, {i for p in alone for i in program.equations[p].reads})
+    ends = {p for position in alone for p in (position, position + 1)}
+    positions = sorted({*cut(program, free), *ends, len(program.equations)})
     slices = [
         [i for i in range(lo, hi) if not _is_free(program.equations[i], free)]
         for lo, hi in it.pairwise(positions)
@@ -69,18 +72,19 @@ def active_values(program: Program, derivative: Differentiation) -> frozenset[in
     return frozenset(wanted)
 
 
-def _free_values(program: Program) -> frozenset[int]:
+def _free_values(program: Program, handed_on: set[int]) -> frozenset[int]:
     """Values that stages compute anew rather than hand on: masks, tables, casts of parameters.
 
-    They come from arguments and constants alone, by work that XLA fuses into its consumer.
+    They come from arguments and constants alone, by work that XLA fuses into its consumer, and are
+    not among those that are to be `handed_on`.
     """
-    given = {*program.inputs, *program.constants}
     free: set[int] = set()
     for equation in program.equations:
         cheap = kind_of(equation) in (Kind.VIEW, Kind.FUSED) and not equation.eqn.effects
         keys = any(_compat.is_key(program.avals[i]) for i in equation.outputs)
         fresh = not keys and not is_random(equation)
-        if cheap and fresh and all(i in given or i in free for i in equation.reads):
+        known = all(i in program.given or i in free for i in equation.reads)
+        if cheap and fresh and known and not handed_on.intersection(equation.outputs):
             free.update(equation.outputs)
     return frozenset(free)
 

@@ -7,6 +7,8 @@ leave together with what it passes on, and the compiled order is the planned ord
 the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
 """
 
+import dataclasses
+import itertools as it
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,9 +18,11 @@ from jax.custom_derivatives import SymbolicZero
 from planners.plan import Plan, Region
 
 from . import _compat
+from ._loops import Loop
 from ._naming import active_in, run_named
-from ._origins import Origins
+from ._origins import Origins, value_name, value_number
 from ._program import Program
+from ._scan import Body, Run, run_loop
 from ._stages import Stage
 
 #: Before every name given here, so that none collides with a name of the user's.
@@ -41,7 +45,7 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         env = dict(zip(program.inputs, inputs, strict=True))
         env |= dict(zip(program.constants, constants, strict=True))
-        _run_regions(origins, plan.regions, env, _returned(program), None)
+        _run_parts(origins, _parts(origins, plan.regions), env, _returned(program), None)
         return [env[i] if isinstance(i, int) else i.val for i in program.outputs]
 
     return planned
@@ -51,23 +55,95 @@ def _returned(program: Program) -> set[int]:
     return {i for i in program.outputs if isinstance(i, int)}
 
 
-def _run_regions(
+@dataclasses.dataclass(frozen=True)
+class _PlannedLoop:
+    """A loop, and the regions of its body in each iteration."""
+
+    loop: Loop
+    iterations: tuple[tuple[Region, ...], ...]
+
+
+def _parts(origins: Origins, regions: Sequence[Region]) -> list["Region | _PlannedLoop"]:
+    """The regions of a plan, those of each loop together."""
+    parts: list[Region | _PlannedLoop] = []
+    place = 0
+    for loop in origins.loops:
+        before = [x for x in regions if place <= x.first < loop.first]
+        own = [x for x in regions if loop.first <= x.first < loop.stop]
+        parts += [*before, _planned(loop, own)]
+        place = loop.stop
+    return parts + [x for x in regions if place <= x.first]
+
+
+def _planned(loop: Loop, regions: Sequence[Region]) -> _PlannedLoop:
+    """A loop with its regions as if every iteration were the body itself."""
+    iterations: list[list[Region]] = [[] for _ in range(loop.trips)]
+    length = len(loop.stages)
+    for region in regions:
+        k = (region.first - loop.first) // length
+        iterations[k].append(_in_body(region, loop.first + k * length, loop.offsets[k]))
+    return _PlannedLoop(loop, tuple(map(tuple, iterations)))
+
+
+def _in_body(region: Region, first: int, offset: int) -> Region:
+    """A region of an iteration, by the body's own stages and values."""
+    return Region(
+        region.first - first,
+        region.last - first,
+        tuple(value_name(value_number(name) - offset) for name in region.saved),
+        region.alone,
+        tuple(_in_body(inner, first, offset) for inner in region.inner),
+    )
+
+
+def _run_loop(part: _PlannedLoop, env: dict[int, Any]) -> None:
+    """Run a loop in `env`, iterations with equal regions together."""
+    loop, runs, k = part.loop, [], 0
+    for regions, same in it.groupby(part.iterations):
+        trips = len(list(same))
+        runs.append(Run(_body(loop, regions), k, k + trips))
+        k += trips
+    equation = loop.equation
+    operands = [env[i] if isinstance(i, int) else i.val for i in equation.inputs]
+    env.update(zip(equation.outputs, run_loop(equation.eqn, operands, runs), strict=True))
+
+
+def _body(loop: Loop, regions: Sequence[Region]) -> Body:
+    """The body of a loop, run as some regions say."""
+    program, carried = loop.body, loop.counts[1]
+    written = (i for e in program.equations for i in e.outputs)
+    origins = Origins(program, loop.stages, {value_name(i): i for i in written}, {})
+
+    def body(consts, carry, slices):
+        env = dict(zip(program.inputs, (*consts, *carry, *slices), strict=True))
+        # Where the values themselves pass no barrier, JAX knows which are the loop's own operands.
+        _run_parts(origins, regions, env, _returned(program), {})
+        results = [env[i] if isinstance(i, int) else i.val for i in program.outputs]
+        return results[:carried], results[carried:]
+
+    return body
+
+
+def _run_parts(
     origins: Origins,
-    regions: Sequence[Region],
+    parts: Sequence["Region | _PlannedLoop"],
     env: dict[int, Any],
     wanted: set[int],
     outer: Mapping[int, str] | None,
 ) -> None:
-    """Run consecutive regions in `env`.
+    """Run consecutive regions and loops in `env`.
 
     `wanted` are the values read after the last of them, `outer` the names by which the regions
     round them save values; `None` where there are none.
     """
     needed = [set(wanted)]
-    for region in reversed(regions[1:]):
-        needed.append(needed[-1] | set(_reads(origins, region)))
-    for region, later in zip(regions, reversed(needed), strict=True):
-        _run_region(origins, region, env, later, outer)
+    for part in reversed(parts[1:]):
+        needed.append(needed[-1] | set(_reads(origins, part)))
+    for part, later in zip(parts, reversed(needed), strict=True):
+        if isinstance(part, Region):
+            _run_region(origins, part, env, later, outer)
+        else:
+            _run_loop(part, env)
 
 
 def _run_region(
@@ -85,7 +161,7 @@ def _run_region(
     def body(inputs: Sequence[Any]) -> list[Any]:
         local = dict(zip(reads, inputs, strict=True))
         if region.inner:
-            _run_regions(origins, region.inner, local, wanted, names)
+            _run_parts(origins, region.inner, local, wanted, names)
         else:
             for stage in _stages(origins, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
@@ -165,7 +241,9 @@ def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:
     return origins.stages[region.first : region.last + 1]
 
 
-def _reads(origins: Origins, region: Region) -> list[int]:
+def _reads(origins: Origins, region: "Region | _PlannedLoop") -> list[int]:
+    if isinstance(region, _PlannedLoop):
+        return list(region.loop.equation.reads)
     written: set[int] = set()
     reads: dict[int, None] = {}
     for stage in _stages(origins, region):

@@ -16,6 +16,7 @@ from .errors import SolverStopped as SolverStopped
 from .extremes import SaveAll as SaveAll
 from .extremes import SaveNothing as SaveNothing
 from .graph import Graph as Graph
+from .graph import Loop as Loop
 from .graph import Op as Op
 from .graph import Stage as Stage
 from .graph import Value as Value
@@ -30,6 +31,7 @@ from .polish import without_change as without_change
 from .replay import Replay as Replay
 from .replay import replay as replay
 from .revolve import Revolve as Revolve
+from .rolling import rolled as rolled
 from .rotor import Rotor as Rotor
 from .schedule import Run as Run
 from .schedule import runs as runs

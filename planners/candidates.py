@@ -105,6 +105,7 @@ class Candidates:
         work = 0
         for length in (x for x in _LENGTHS if x <= n):
             spans = [(first, first + length - 1) for first in range(n - length + 1)]
+            spans = [span for span in spans if self._in_one_unit(*span)]
             new = {self._walker.interval(*span).shape for span in spans} - walked
             count += len(spans) * (2 * _PRICES + 3)
             work += len(new) * length
@@ -112,6 +113,10 @@ class Candidates:
                 return
             walked |= new
             yield from spans
+
+    def _in_one_unit(self, first: int, last: int) -> bool:
+        """Whether stages lie in one iteration, or all outside of loops."""
+        return self._graph.units[first] == self._graph.units[last]
 
     def _over(self, tables: Sequence[Sequence[Candidate]]) -> Iterator[Region]:
         """Regions over the stages of `tables`, which each choose one candidate a stage."""
@@ -128,7 +133,7 @@ class Candidates:
 
     def _whole(self) -> Iterator[Region]:
         """Checkpoints of the whole step."""
-        if not self._graph.recomputes_late:
+        if not self._graph.recomputes_late or self._graph.loops:
             return
         slopes = self._slopes + [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
         slopes = [slope for slope in slopes if slope]

@@ -126,6 +126,26 @@ class Stage:
     result_bytes: tuple[int, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loop:
+    """Stages that are the iterations of a loop.
+
+    Attributes:
+        first: its first stage.
+        length: stages of one iteration.
+        trips: how many iterations there are.
+    """
+
+    first: int
+    length: int
+    trips: int
+
+    @property
+    def stop(self) -> int:
+        """The first stage behind it."""
+        return self.first + self.length * self.trips
+
+
 @dataclasses.dataclass(frozen=True)
 class Graph:
     """A training step: values, and the stages whose ops produce and read them.
@@ -135,19 +155,22 @@ class Graph:
         stages: in forward order.
         recomputes_late: whether a compiler runs an op again just before what reads it, in regions
             of several stages too; else all of a region's recomputation comes first there.
+        loops: in order. A region lies in one iteration, or outside of all loops.
 
     Raises:
-        ValueError: an index is out of range, a value is written twice, an op reads a value that
-            no earlier op writes, or a backward op one that a later stage's forward writes, a name
-            occurs twice, or a size or time is negative.
+        ValueError: an index is out of range, loops overlap, a value is written twice, an op reads a
+            value that no earlier op writes, or a backward op one that a later stage's forward
+            writes, a name occurs twice, or a size or time is negative.
     """
 
     values: tuple[Value, ...]
     stages: tuple[Stage, ...]
     recomputes_late: bool = False
+    loops: tuple[Loop, ...] = ()
 
     def __post_init__(self):
         _check_values(self)
+        _check_loops(self)
         _check_dataflow(self)
         _check_backward(self)
 
@@ -155,6 +178,16 @@ class Graph:
     def index(self) -> dict[str, int]:
         """Value name -> its index."""
         return {value.name: i for i, value in enumerate(self.values)}
+
+    @ft.cached_property
+    def units(self) -> tuple[int, ...]:
+        """For each stage the first one of its iteration, or of its run of stages outside loops."""
+        found, start = [], 0
+        for loop in self.loops:
+            found += [start] * (loop.first - start)
+            found += [s - (s - loop.first) % loop.length for s in range(loop.first, loop.stop)]
+            start = loop.stop
+        return (*found, *[start] * (len(self.stages) - start))
 
     @ft.cached_property
     def ops(self) -> tuple[Op, ...]:
@@ -261,6 +294,16 @@ def _check_values(graph: Graph) -> None:
     for value in graph.values:
         if value.nbytes < 0:
             raise ValueError(f"Value `{value.name}` has {value.nbytes} bytes; need 0 or more.")
+
+
+def _check_loops(graph: Graph) -> None:
+    start = 0
+    for loop in graph.loops:
+        if not (start <= loop.first and loop.length > 0 and loop.trips > 0):
+            raise ValueError(f"{loop} overlaps another loop or is empty.")
+        start = loop.stop
+    if start > len(graph.stages):
+        raise ValueError(f"{graph.loops[-1]} ends behind the last of {len(graph.stages)} stages.")
 
 
 def _check_dataflow(graph: Graph) -> None:

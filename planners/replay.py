@@ -219,6 +219,10 @@ def _check_region(graph: Graph, region: Region) -> None:
             f"Region {region.first}-{region.last} is alone and keeps everything; it must have "
             f"neither `saved` (got {region.saved!r}) nor inner regions (got {len(region.inner)})."
         )
+    if len(set(graph.units[region.first : region.last + 1])) > 1:
+        raise InvalidPlan(
+            f"Region {region.first}-{region.last} crosses the ends of a loop or of an iteration."
+        )
     for name in region.saved:
         _check_saved(graph, region, name)
     if region.inner:

@@ -5,6 +5,7 @@ accepts must be emitted with the same value and gradient.
 """
 
 import dataclasses
+import itertools as it
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -140,7 +141,9 @@ def random_regions(graph: Graph, rng: random.Random) -> tuple[Region, ...]:
 
     Inner regions save what the outer one does: it is in memory anyway.
     """
-    regions = _intervals(graph, rng, 0, len(graph.stages) - 1, 0, frozenset())
+    starts = [*dict.fromkeys(graph.units), len(graph.stages)]
+    spans = [(first, end - 1) for first, end in it.pairwise(starts)]
+    regions = [r for span in spans for r in _intervals(graph, rng, *span, 0, frozenset())]
     for n, region in enumerate(regions):
         others = [Region(r.first, r.last, alone=True) if r is not region else r for r in regions]
         try:

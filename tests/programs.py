@@ -269,6 +269,61 @@ def _scan():
 
 
 @_named
+def _layers_under_scan():
+    """Stacked weights, shared ones, slices of something computed, stacked results; backwards."""
+
+    def function(layers, shared, x):
+        def layer(h, layer):
+            w, row = layer
+            h = h + jnp.tanh(h @ w) @ shared
+            return h * 0.9, (h + row).sum(0)
+
+        rows = jnp.sin(x @ shared)
+        h, sums = lax.scan(layer, x, (layers, jnp.stack([rows, rows[::-1], -rows])), reverse=True)
+        return jnp.mean(h**2) + jnp.mean(sums**2), sums
+
+    return Case(function, (array(0, 3, 4, 4), array(1, 4, 4), array(2, 3, 4)))
+
+
+@_named
+def _states_under_scan():
+    """Keys and integers that are carried, what passes unchanged, what starts as a number."""
+
+    def function(w, x, key):
+        def step(state, key_and_index):
+            key, total, count, h, fixed = state
+            other, index = key_and_index
+            key, now = jax.random.split(key)
+            h = dropout(now, jnp.tanh(h @ w)) + fixed * dropout(other, h)
+            return (key, total + h.sum(), count + index, h, fixed), None
+
+        start = key, jnp.zeros((), x.dtype), 0, jnp.cos(x), x
+        xs = jax.random.split(key, 4), jnp.arange(4)
+        (key, total, count, h, _), _ = lax.scan(step, start, xs)
+        return total * jnp.mean(h**2), count, jax.random.key_data(key)
+
+    return Case(function, (array(0, 4, 4), array(1, 3, 4), jax.random.key(3)))
+
+
+@_named
+def _scan_under_scan():
+    """A loop in a loop, a branch, and a `map`."""
+
+    def function(layers, x):
+        def inner(h, w):
+            return lax.cond(h.sum() > 0, jnp.sin, jnp.cos, h @ w), h
+
+        def outer(h, ws):
+            h, rows = lax.scan(inner, h, ws)
+            return jnp.tanh(h + rows.mean(0)), None
+
+        h, _ = lax.scan(outer, x, layers)
+        return jnp.mean(lax.map(lambda row: jnp.sin(row) @ layers[0, 0], h) ** 2)
+
+    return Case(function, (array(0, 3, 2, 4, 4), array(1, 3, 4)))
+
+
+@_named
 def _cond_and_switch():
     def function(w, x, which):
         x = lax.cond(which > 0, lambda x: jnp.sin(x @ w), lambda x: x * 2, x)

@@ -16,6 +16,7 @@ PUBLISHED = {
     "mobilenet_v2": 3_504_872,
     "vit_s16": 22_050_664,
     "gpt2": 124_439_808,
+    "gpt2_scan": 124_439_808,
 }
 WITH_BATCH_NORM = {"resnet50", "googlenet", "unet", "mobilenet_v2"}
 POLICIES = ("nothing", "dots", "dots_no_batch")
@@ -73,6 +74,11 @@ def test_bfloat16_computes_narrow_and_keeps_parameters_wide(name):
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((problem.args[0], state)))
     assert all(leaf.shape[0] == 3 for leaf in problem.args[2])
     assert "bf16" in str(jax.make_jaxpr(problem.loss)(*problem.args))
+
+
+def test_the_full_llama_has_the_published_parameters():
+    params = build("llama").args[0]
+    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == 1_235_814_400
 
 
 def test_unknown_name_says_what_there_is():

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from monet_jax.zoo import googlenet, gpt2, mlp, mobilenet, resnet, unet, vgg, vit
+from monet_jax.zoo import googlenet, gpt2, llama, mlp, mobilenet, resnet, unet, vgg, vit
 from monet_jax.zoo._problem import BlockRemat, Problem, Scale
 
 _BUILDERS = {
@@ -16,6 +16,8 @@ _BUILDERS = {
     "mobilenet_v2": mobilenet.problem,
     "vit_s16": vit.problem,
     "gpt2": gpt2.problem,
+    "gpt2_scan": gpt2.scanned,
+    "llama": llama.problem,
 }
 
 MODELS: tuple[str, ...] = tuple(_BUILDERS)

@@ -87,6 +87,16 @@ def labelled(inputs: tuple[int, ...], labels: tuple[int, ...], classes: int) -> 
     return sample
 
 
+def text(batch: int, length: int, vocab: int) -> Sample:
+    """Draws [batch, length] int32 token ids, and the ids that follow each."""
+
+    def sample(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        tokens = jax.random.randint(key, (batch, length + 1), 0, vocab)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    return sample
+
+
 def rematted(block: type[nn.Module], policy: BlockRemat) -> Callable[..., nn.Module]:
     """`block`, recomputed in the backward pass but for what `policy` saves; None changes nothing.
 
@@ -94,3 +104,27 @@ def rematted(block: type[nn.Module], policy: BlockRemat) -> Callable[..., nn.Mod
     its parameters and dropout keys follow the name.
     """
     return block if policy is None else nn.remat(block, policy=_POLICIES[policy])
+
+
+class Layer(nn.Module):
+    """One iteration of `stacked`: `block`, as what a scan carries."""
+
+    block: Callable[..., nn.Module]
+
+    @nn.compact
+    def __call__(self, x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return self.block(name="block")(x), None
+
+
+def stacked(block: Callable[..., nn.Module], depth: int, policy: BlockRemat) -> nn.Module:
+    """`depth` layers under one `lax.scan`, their parameters stacked; `policy` as for `rematted`.
+
+    Takes and returns `(x, None)`, x as `block(name=...)` does. Each layer draws its own dropout.
+    """
+    layers = nn.scan(
+        rematted(Layer, policy),
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        length=depth,
+    )
+    return layers(block, name="layers")

@@ -1,16 +1,25 @@
 """How does GPT-2 small train? (Radford et al., 2019, OpenAI)
 
 The embedding is tied to the output layer, and dropout is 0.1 on the embeddings, the attention
-weights and the residual branches.
+weights and the residual branches. The layers are written one after another, or run under a scan.
 """
 
+import functools as ft
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._problem import BlockRemat, Problem, Sample, Scale, make_problem, rematted
+from monet_jax.zoo._problem import (
+    BlockRemat,
+    Problem,
+    Scale,
+    make_problem,
+    rematted,
+    stacked,
+    text,
+)
 
 _INIT = nn.initializers.normal(0.02)
 
@@ -78,6 +87,7 @@ class GPT2(nn.Module):
     dropout: float = 0.1
     dtype: Any = jnp.float32
     block_remat: BlockRemat = None
+    scanned: bool = False
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
@@ -87,25 +97,28 @@ class GPT2(nn.Module):
         position = self.param("position", _INIT, (self.context, self.width))
         x = words(tokens) + position[: tokens.shape[1]].astype(self.dtype)
         x = nn.Dropout(self.dropout, deterministic=False, name="dropout")(x)
-        block = rematted(Block, self.block_remat)
-        for i in range(self.depth):
-            x = block(self.heads, self.dropout, self.dtype, name=f"block{i}")(x)
+        if self.scanned:
+            block = ft.partial(Block, self.heads, self.dropout, self.dtype)
+            x, _ = stacked(block, self.depth, self.block_remat)(x, None)
+        else:
+            block = rematted(Block, self.block_remat)
+            for i in range(self.depth):
+                x = block(self.heads, self.dropout, self.dtype, name=f"block{i}")(x)
         x = nn.LayerNorm(epsilon=1e-5, dtype=self.dtype, name="norm")(x)
         return words.attend(x)
 
 
-def _text(batch: int, length: int, vocab: int) -> Sample:
-    """Draws [batch, length] int32 token ids, and the ids that follow each."""
-
-    def sample(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        tokens = jax.random.randint(key, (batch, length + 1), 0, vocab)
-        return tokens[:, :-1], tokens[:, 1:]
-
-    return sample
-
-
 def problem(scale: Scale, batch: int | None, dtype: Any, block_remat: BlockRemat) -> Problem:
     """Prediction of the next token at every position of [batch, length] token ids."""
+    return _problem("gpt2", scale, batch, dtype, block_remat, scanned=False)
+
+
+def scanned(scale: Scale, batch: int | None, dtype: Any, block_remat: BlockRemat) -> Problem:
+    """The same with the layers under one scan."""
+    return _problem("gpt2_scan", scale, batch, dtype, block_remat, scanned=True)
+
+
+def _problem(name: str, scale: Scale, batch, dtype, block_remat, scanned: bool) -> Problem:
     default_batch, length, changes = _SCALES[scale]
-    model = GPT2(dtype=dtype, block_remat=block_remat, **changes)
-    return make_problem("gpt2", model, _text(batch or default_batch, length, model.vocab))
+    model = GPT2(dtype=dtype, block_remat=block_remat, scanned=scanned, **changes)
+    return make_problem(name, model, text(batch or default_batch, length, model.vocab))

@@ -1,0 +1,236 @@
+"""Loops whose iterations are planned one by one: which they are, and where their parts stand.
+
+To the planner a `lax.scan` looks unrolled: each iteration has stages and values of its own, so that
+"the first seven recompute, the others save" is a plan like any other. The stages are those of the
+body, cut once. `_scan` rolls those iterations up again that have the same plan.
+
+| index | means |
+|---|---|
+| `k` | an iteration, in order of execution |
+| `v` | a value of the body; in iteration `k` it is `loop.atom(k, v)` of the program |
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from . import _compat
+from ._program import Equation, Program, flatten
+from ._stages import Differentiation, Stage, active_values, split
+
+#: Iterations of one loop, and stages of all of them, beyond which it is one op of one stage.
+MAX_TRIPS, MAX_STAGES = 128, 640
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A `scan` whose iterations are stages.
+
+    Attributes:
+        equation: the scan.
+        counts: how many of its operands are constants, carried, and stacked.
+        body: its body.
+        stages: of the body.
+        first: its first stage among the program's.
+        offsets: for each iteration what is added to the numbers of the body's own values.
+        given: for each iteration what the body's inputs are: values or literals of the program.
+    """
+
+    equation: Equation
+    counts: tuple[int, int, int]
+    body: Program
+    stages: tuple[Stage, ...]
+    first: int
+    offsets: tuple[int, ...]
+    given: tuple[Mapping[int, Any], ...]
+
+    @property
+    def trips(self) -> int:
+        """How many iterations it has."""
+        return len(self.offsets)
+
+    @property
+    def stop(self) -> int:
+        """The first of the program's stages behind it."""
+        return self.first + self.trips * len(self.stages)
+
+    def atom(self, k: int, v: Any) -> Any:
+        """What a value or literal of the body is in iteration `k`."""
+        if not isinstance(v, int):
+            return v
+        return self.given[k].get(v, self.offsets[k] + v)
+
+    @property
+    def stacked(self) -> list[tuple[int, int]]:
+        """Values of the program that the loop takes slices of, with the body's input for each."""
+        split = self.counts[0] + self.counts[1]
+        pairs = zip(self.equation.inputs[split:], self.body.inputs[split:], strict=True)
+        return [(i, v) for i, v in pairs if isinstance(i, int)]
+
+    @property
+    def carried(self) -> list[tuple[int, Any]]:
+        """Results that are carried out of the last iteration, and what they are there."""
+        last = (self.atom(self.trips - 1, v) for v in self.body.outputs[: self.counts[1]])
+        return list(zip(self.equation.outputs, last, strict=False))
+
+    @property
+    def collected(self) -> list[tuple[int, Any]]:
+        """Results that are stacked, and the output of the body for each."""
+        split = self.counts[1]
+        return list(zip(self.equation.outputs[split:], self.body.outputs[split:], strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A program cut into stages.
+
+    Attributes:
+        program: the program, every planned loop unrolled.
+        stages: of it, in order.
+        loops: the planned loops, in order.
+    """
+
+    program: Program
+    stages: tuple[Stage, ...]
+    loops: tuple[Loop, ...]
+
+
+def lay_out(program: Program, derivative: Differentiation) -> Layout:
+    """The program as consecutive stages, those of every iteration of its loops among them."""
+    active = active_values(program, derivative)
+    scans = [p for p, e in enumerate(program.equations) if _may_be_planned(e, active)]
+    unroller = _Unroller(program, active)
+    own = {id(program.equations[p]) for p in scans}
+    for stage in split(program, derivative, alone=scans):
+        if len(stage.equations) == 1 and id(stage.equations[0]) in own:
+            unroller.add_loop(stage)
+        else:
+            unroller.stages.append(stage)
+    return unroller.layout()
+
+
+def _may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
+    """Whether an equation is a scan that can be run again, and in parts."""
+    if equation.primitive != "scan" or equation.eqn.effects:
+        return False
+    if not 2 <= equation.eqn.params["length"] <= MAX_TRIPS:
+        return False
+    if not active.intersection(equation.outputs) or not active.intersection(equation.reads):
+        return False
+    _, carry, _ = _compat.scan_counts(equation.eqn)
+    collects_keys = any(_compat.is_key(var.aval) for var in equation.eqn.outvars[carry:])
+    return not collects_keys and not equation.eqn.params["jaxpr"].consts
+
+
+class _Unroller:
+    """The layout of a program as far as it is known."""
+
+    def __init__(self, program: Program, active: frozenset[int]):
+        self.program, self.active = program, active
+        self.avals = list(program.avals)
+        self.given = set(program.given)
+        self.stages: list[Stage] = []
+        self.loops: list[Loop] = []
+
+    def layout(self) -> Layout:
+        """The layout; its program lists what the stages run."""
+        unrolled = {id(loop.equation): loop for loop in self.loops}
+        equations: list[Equation] = []
+        for e in self.program.equations:
+            loop = unrolled.get(id(e))
+            if loop is None:
+                equations.append(e)
+                continue
+            for k in range(loop.trips):
+                equations += [_in_iteration(loop, k, inner) for inner in loop.body.equations]
+        program = dataclasses.replace(
+            self.program,
+            avals=tuple(self.avals),
+            equations=tuple(equations),
+            given=frozenset(self.given),
+        )
+        return Layout(program, tuple(self.stages), tuple(self.loops))
+
+    def add_loop(self, stage: Stage) -> None:
+        """Adds the stages of all iterations of a stage that is a scan; the stage if too many."""
+        (equation,) = stage.equations
+        counts = _compat.scan_counts(equation.eqn)
+        body = flatten(equation.eqn.params["jaxpr"])
+        operands = dict(zip(body.inputs, equation.inputs, strict=True))
+        consts, carry = body.inputs[: counts[0]], body.inputs[counts[0] : sum(counts[:2])]
+        always = {v for v in body.inputs if v not in carry and self._is_given(operands[v])}
+        body = dataclasses.replace(body, given=frozenset(always))
+        derivative = self._derivative(equation, body, operands, carry)
+        stages = split(body, derivative)
+        trips = equation.eqn.params["length"]
+        if trips * len(stages) > MAX_STAGES:
+            self.stages.append(stage)
+            return
+        offsets, given = [], []
+        carried = [operands[v] for v in carry]
+        for _ in range(trips):
+            offset = len(self.avals)
+            self.avals += body.avals
+            known = {v: operands[v] for v in consts} | dict(zip(carry, carried, strict=True))
+            offsets.append(offset)
+            given.append(known)
+            self.given.update(offset + v for v in always if v not in known)
+            carried = [
+                known.get(v, offset + v) if isinstance(v, int) else v
+                for v in body.outputs[: counts[1]]
+            ]
+        first = len(self.stages)
+        loop = Loop(equation, counts, body, stages, first, tuple(offsets), tuple(given))
+        self.loops.append(loop)
+        for k in range(trips):
+            self.stages += [_stage_in_iteration(loop, k, s) for s in stages]
+
+    def _is_given(self, atom: Any) -> bool:
+        return not isinstance(atom, int) or atom in self.program.given
+
+    def _derivative(
+        self, equation: Equation, body: Program, operands: Mapping[int, Any], carry: tuple[int, ...]
+    ) -> Differentiation:
+        """What of the body is differentiated: what an active operand reaches, round by round."""
+        inputs = {
+            v
+            for v, atom in operands.items()
+            if _is_in(atom, self.active) and _compat.is_float(body.avals[v])
+        }
+        floats = [n for n, v in enumerate(carry) if _compat.is_float(body.avals[v])]
+        wanted = [
+            n
+            for n, i in enumerate(equation.outputs)
+            if n in floats or (n >= len(carry) and i in self.active)
+        ]
+        while True:
+            active = active_values(body, Differentiation(frozenset(inputs), tuple(wanted)))
+            reached = [body.outputs[n] for n in floats]
+            more = {carry[n] for n, i in zip(floats, reached, strict=True) if _is_in(i, active)}
+            more -= inputs
+            if not more:
+                return Differentiation(frozenset(inputs), tuple(wanted))
+            inputs |= more
+
+
+def _is_in(atom: Any, values: frozenset[int]) -> bool:
+    return isinstance(atom, int) and atom in values
+
+
+def _in_iteration(loop: Loop, k: int, equation: Equation) -> Equation:
+    inputs = tuple(loop.atom(k, v) for v in equation.inputs)
+    outputs = tuple(loop.offsets[k] + v for v in equation.outputs)
+    return Equation(equation.eqn, inputs, outputs, loop.equation.name_stack + equation.name_stack)
+
+
+def _stage_in_iteration(loop: Loop, k: int, stage: Stage) -> Stage:
+    def named(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(i for v in values if isinstance(i := loop.atom(k, v), int))
+
+    return Stage(
+        tuple(_in_iteration(loop, k, e) for e in stage.equations),
+        named(stage.inputs),
+        named(stage.outputs),
+        named(stage.differentiated_inputs),
+        named(stage.differentiated_outputs),
+    )

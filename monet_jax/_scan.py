@@ -1,0 +1,270 @@
+"""How does a loop run whose iterations have different plans?
+
+Iterations with one plan are a `lax.scan`. Where there are several plans, runs of iterations follow
+each other, and the loop has a derivative of its own: to differentiate a scan over part of a stacked
+array, JAX would copy that part and its gradient. Here every run indexes the whole array, and its
+backward, a loop of its own, writes into one gradient.
+
+| index | means |
+|---|---|
+| `k` | an iteration, in order of execution |
+| `at` | its place in what is stacked: the same, or counted from the end |
+"""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from . import _compat
+
+#: `(constants, carry, slices) -> (carry, slices of results)`.
+Body = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Iterations `first` up to `stop`, which all run one body."""
+
+    body: Body
+    first: int
+    stop: int
+
+
+def run_loop(eqn: Any, operands: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
+    """The results of a `scan`, its iterations run as planned.
+
+    Where there are several runs, the loop cannot be differentiated in forward mode. Where that is
+    seen to be done, all iterations run as the first ones.
+
+    Arguments:
+        eqn: the scan.
+        operands: its operands.
+        runs: cover the iterations in order.
+    """
+    shape = _Shape(
+        *_compat.scan_counts(eqn)[:2],
+        eqn.params["length"],
+        eqn.params["reverse"],
+        tuple(var.aval for var in eqn.outvars),
+    )
+    if len(runs) == 1 or any(map(_compat.is_pushed_forward, operands)):
+        consts, carry, xs = shape.split(operands)
+        carry, ys = lax.scan(
+            lambda carry, x: runs[0].body(consts, carry, x),
+            carry,
+            xs,
+            shape.trips,
+            reverse=shape.reverse,
+            unroll=eqn.params["unroll"],
+        )
+        return [*carry, *ys]
+    return _Runs(shape, tuple(runs)).differentiable()(*operands)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """A scan but for its body: counts of operands, trips, direction, and results."""
+
+    consts: int
+    carry: int
+    trips: int
+    reverse: bool
+    results: tuple[Any, ...]
+
+    def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Constants, what is carried, and what is stacked."""
+        first, second = self.consts, self.consts + self.carry
+        return list(operands[:first]), list(operands[first:second]), list(operands[second:])
+
+    def at(self, k: Any) -> Any:
+        """The place of iteration `k`."""
+        return self.trips - 1 - k if self.reverse else k
+
+
+def _index(stacked: Sequence[Any], at: Any) -> list[Any]:
+    return [lax.dynamic_index_in_dim(x, at, 0, keepdims=False) for x in stacked]
+
+
+def _update(stacked: Sequence[Any], slices: Sequence[Any], at: Any) -> list[Any]:
+    pairs = zip(stacked, slices, strict=True)
+    return [lax.dynamic_update_index_in_dim(x, new, at, 0) for x, new in pairs]
+
+
+def _floats(values: Sequence[Any]) -> list[int]:
+    return [n for n, x in enumerate(values) if _compat.is_float(jax.typeof(x))]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runs:
+    """A scan in runs, and its derivative."""
+
+    shape: _Shape
+    runs: tuple[Run, ...]
+
+    def differentiable(self) -> Callable[..., list[Any]]:
+        """The scan as a function of its operands that has a derivative of its own."""
+        function = jax.custom_vjp(lambda *operands: self._forward(operands, None)[0])
+
+        def forward(*primals):
+            operands = [x.value for x in primals]
+            active = _Active(self.shape, operands, [x.perturbed for x in primals])
+            results, pulls = self._forward(operands, active)
+            return results, (operands, jax.tree_util.Partial(ft.partial(_the, active)), pulls)
+
+        function.defvjp(forward, self._backward, symbolic_zeros=True)
+        return function
+
+    def _forward(
+        self, operands: Sequence[Any], active: "_Active | None"
+    ) -> tuple[list[Any], list[Any]]:
+        """The results, and what each run keeps for its backward where that is asked for."""
+        consts, carry, xs = self.shape.split(operands)
+        ys = [_compat.zeros(a) for a in self.shape.results[self.shape.carry :]]
+        pulls = []
+        for run in self.runs:
+            kept: dict[str, Any] = {}
+
+            def step(state, k, run=run, kept=kept):
+                carry, ys = state
+                at = self.shape.at(k)
+                slices = _index(xs, at)
+                if active is None:
+                    carry, new = run.body(consts, carry, slices)
+                    leaves = []
+                else:
+                    carry, new, pull = active.pulled(run.body, consts, carry, slices)
+                    leaves, kept["rebuild"] = _stripped(pull, consts, slices)
+                return (carry, _update(ys, new, at)), leaves
+
+            (carry, ys), leaves = lax.scan(step, (carry, ys), jnp.arange(run.first, run.stop))
+            if active is not None:
+                pulls.append(jax.tree_util.Partial(kept["rebuild"], leaves))
+        return [*carry, *ys], pulls
+
+    def _backward(self, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        operands, active, pulls = residuals
+        active = active()
+        consts, _, xs = self.shape.split(operands)
+        carry = [_instantiated(cotangents[n]) for n in active.carry]
+        given = cotangents[self.shape.carry :]
+        gradients = (
+            [jnp.zeros_like(consts[n]) for n in active.consts],
+            carry,
+            [jnp.zeros_like(xs[n]) for n in active.xs],
+        )
+        for run, pull in zip(reversed(self.runs), reversed(pulls), strict=True):
+            rebuild, (leaves,) = pull.func, pull.args
+
+            def step(state, item, rebuild=rebuild):
+                k, leaves = item
+                at = self.shape.at(k)
+                of_consts, of_carry, of_xs = state
+                slices = _index(xs, at)
+                of_ys = [_slice_of(given[n], at) for n in active.ys]
+                leaves, slices, of_carry = lax.optimization_barrier((leaves, slices, of_carry))
+                pull = rebuild(leaves, consts, slices)
+                more, of_carry, of_slices = pull((of_carry, of_ys))
+                of_consts = [a + b for a, b in zip(of_consts, more, strict=True)]
+                return (of_consts, of_carry, _update(of_xs, of_slices, at)), None
+
+            gradients, _ = lax.scan(
+                step, gradients, (jnp.arange(run.first, run.stop), leaves), reverse=True
+            )
+        return active.spread(gradients)
+
+
+def _the(x: Any) -> Any:
+    return x
+
+
+def _instantiated(cotangent: Any) -> Any:
+    is_zero = isinstance(cotangent, SymbolicZero)
+    return _compat.zeros(cotangent.aval) if is_zero else cotangent
+
+
+def _slice_of(cotangent: Any, at: Any) -> Any:
+    # A stack of zeros is a constant, of which XLA reads no slice.
+    return lax.dynamic_index_in_dim(_instantiated(cotangent), at, 0, keepdims=False)
+
+
+class _Active:
+    """What of a scan is differentiated: positions of constants, carry, stacked, and results.
+
+    All floats that are carried are: what is not perturbed before the loop may be in it.
+    """
+
+    def __init__(self, shape: _Shape, operands: Sequence[Any], perturbed: Sequence[bool]):
+        consts, carry, xs = shape.split(operands)
+        of_consts, _, of_xs = shape.split(perturbed)
+        self.shape, self.operands = shape, len(operands)
+        self.consts = [n for n in _floats(consts) if of_consts[n]]
+        self.carry = _floats(carry)
+        self.xs = [n for n in _floats(xs) if of_xs[n]]
+        self.ys = [n for n, a in enumerate(shape.results[shape.carry :]) if _compat.is_float(a)]
+
+    def pulled(
+        self, body: Body, consts: Sequence[Any], carry: Sequence[Any], slices: Sequence[Any]
+    ) -> tuple[list[Any], list[Any], Any]:
+        """What a body returns, and its pulled-back gradient."""
+
+        def differentiated(some_consts, some_carry, some_slices):
+            new, ys = body(
+                _filled(consts, self.consts, some_consts),
+                _filled(carry, self.carry, some_carry),
+                _filled(slices, self.xs, some_slices),
+            )
+            return ([new[n] for n in self.carry], [ys[n] for n in self.ys]), (new, ys)
+
+        _, pull, (new, ys) = jax.vjp(
+            differentiated,
+            [consts[n] for n in self.consts],
+            [carry[n] for n in self.carry],
+            [slices[n] for n in self.xs],
+            has_aux=True,
+        )
+        return new, ys, pull
+
+    def spread(self, gradients: tuple[list[Any], list[Any], list[Any]]) -> tuple[Any, ...]:
+        """A gradient, or None, for every operand."""
+        found: list[Any] = [None] * self.operands
+        first, second = self.shape.consts, self.shape.consts + self.shape.carry
+        starts = (0, self.consts), (first, self.carry), (second, self.xs)
+        for (start, places), some in zip(starts, gradients, strict=True):
+            for n, gradient in zip(places, some, strict=True):
+                found[start + n] = gradient
+        return tuple(found)
+
+
+def _filled(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    filled = list(values)
+    for n, value in zip(places, new, strict=True):
+        filled[n] = value
+    return filled
+
+
+def _stripped(pull: Any, consts: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], Any]:
+    """What a pulled-back gradient keeps beside the loop's own operands, and how to put it back.
+
+    What JAX gave a value to while tracing is neither: it is part of the program.
+    """
+    leaves, tree = jax.tree.flatten(pull)
+    known = {id(x): (0, n) for n, x in enumerate(consts)}
+    known |= {id(x): (1, n) for n, x in enumerate(slices)}
+    fixed = [x for x in leaves if not isinstance(x, jax.core.Tracer)]
+    known |= {id(x): (2, n) for n, x in enumerate(fixed)}
+    kept = [x for x in leaves if id(x) not in known]
+    known |= {id(x): (3, n) for n, x in enumerate(kept)}
+    places = [known[id(x)] for x in leaves]
+
+    def rebuild(leaves: Sequence[Any], consts: Sequence[Any], slices: Sequence[Any]) -> Any:
+        sources = consts, slices, fixed, leaves
+        return jax.tree.unflatten(tree, [sources[source][n] for source, n in places])
+
+    return kept, rebuild

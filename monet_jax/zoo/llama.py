@@ -1,0 +1,96 @@
+"""How does a Llama-style decoder train? (Touvron et al., 2023; Grattafiori et al., 2024, Meta)
+
+RMSNorm, rotary positions (Su et al., 2021), attention in which several queries share a key and a
+value (Ainslie et al., 2023), SwiGLU (Shazeer, 2020); no biases and no dropout. The layers run under
+one scan. The defaults are those of Llama 3.2 1B.
+"""
+
+import functools as ft
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from monet_jax.zoo._problem import BlockRemat, Problem, Scale, make_problem, stacked, text
+
+# Batch, sequence length, and what differs from the defaults of Llama.
+_SMALL = {"depth": 12, "width": 768, "heads": 12, "groups": 4, "hidden": 2048, "vocab": 32000}
+_TINY = {"depth": 3, "width": 32, "heads": 4, "groups": 2, "hidden": 64, "vocab": 128}
+_SCALES: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "full": (1, 2048, {}),
+    "bench": (2, 512, _SMALL),
+    "tiny": (2, 16, _TINY),
+}
+
+
+def rotated(x: jax.Array, base: float = 500_000.0) -> jax.Array:
+    """[batch, tokens, heads, features] turned by angles that grow with the position."""
+    half = x.shape[-1] // 2
+    rates = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * rates
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    left, right = x[..., :half], x[..., half:]
+    return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
+
+
+class Block(nn.Module):
+    """[batch, tokens, width] to the same: attention, then SwiGLU, each pre-norm residual."""
+
+    heads: int
+    groups: int
+    hidden: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        width = x.shape[-1]
+        dense = ft.partial(nn.Dense, use_bias=False, dtype=self.dtype)
+        norm = ft.partial(nn.RMSNorm, epsilon=1e-5, dtype=self.dtype)
+        x = x + dense(width, name="out")(self._attention(norm(name="norm0")(x), dense))
+        y = norm(name="norm1")(x)
+        gate, up = dense(self.hidden, name="gate")(y), dense(self.hidden, name="up")(y)
+        return x + dense(width, name="down")(jax.nn.silu(gate) * up)
+
+    def _attention(self, x: jax.Array, dense: Any) -> jax.Array:
+        batch, tokens, width = x.shape
+        size, shared = width // self.heads, self.heads // self.groups
+
+        def split(name: str, heads: int) -> jax.Array:
+            return dense(heads * size, name=name)(x).reshape(batch, tokens, heads, size)
+
+        query, key = rotated(split("query", self.heads)), rotated(split("key", self.groups))
+        query = query.reshape(batch, tokens, self.groups, shared, size)
+        scores = jnp.einsum("bqgsd,bkgd->bgsqk", query, key) * size**-0.5
+        causal = jnp.tril(jnp.ones((tokens, tokens), bool))
+        scores = jnp.where(causal, scores.astype(jnp.float32), -jnp.inf)
+        weights = jax.nn.softmax(scores).astype(self.dtype)
+        y = jnp.einsum("bgsqk,bkgd->bqgsd", weights, split("value", self.groups))
+        return y.reshape(x.shape)
+
+
+class Llama(nn.Module):
+    """[batch, tokens] token ids to [batch, tokens, vocab] logits."""
+
+    depth: int = 16
+    width: int = 2048
+    heads: int = 32
+    groups: int = 8
+    hidden: int = 8192
+    vocab: int = 128_256
+    dtype: Any = jnp.float32
+    block_remat: BlockRemat = None
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        words = nn.Embed(self.vocab, self.width, dtype=self.dtype, name="words")
+        block = ft.partial(Block, self.heads, self.groups, self.hidden, self.dtype)
+        x, _ = stacked(block, self.depth, self.block_remat)(words(tokens), None)
+        return words.attend(nn.RMSNorm(epsilon=1e-5, dtype=self.dtype, name="norm")(x))
+
+
+def problem(scale: Scale, batch: int | None, dtype: Any, block_remat: BlockRemat) -> Problem:
+    """Prediction of the next token at every position of [batch, length] token ids."""
+    default_batch, length, changes = _SCALES[scale]
+    model = Llama(dtype=dtype, block_remat=block_remat, **changes)
+    return make_problem("llama", model, text(batch or default_batch, length, model.vocab))

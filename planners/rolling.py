@@ -1,0 +1,88 @@
+"""A plan whose loops have few different runs of iterations.
+
+A planner decides for each iteration, and iterations are alike: which of them recompute is mostly
+arbitrary. A compiled loop is one for each run of iterations with the same regions, so the regions
+are dealt out again, to the first iterations those that keep least. What has to wait longest for its
+backward is then the least, too.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Hashable, Iterator, Sequence
+
+from .graph import Graph, Loop
+from .plan import Region
+
+
+def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
+    """The plan with its iterations in order; stages that are not isomorphic stay as they are."""
+    found = {region.first: region for region in regions}
+    for loop in graph.loops:
+        for parts in _alike(graph, loop, regions):
+            starts = [part[0].first for part in parts]
+            for part in parts:
+                for region in part:
+                    del found[region.first]
+            ranks = [_rank(graph, part, starts[0]) for part in parts]
+            order = sorted(range(len(parts)), key=ranks.__getitem__)
+            for start, part in zip(starts, (parts[n] for n in order), strict=True):
+                found |= {x.first: x for x in _moved(graph, part, start)}
+    return tuple(found[first] for first in sorted(found))
+
+
+def _alike(
+    graph: Graph, loop: Loop, regions: Sequence[Region]
+) -> Iterator[list[tuple[Region, ...]]]:
+    """Parts of iterations that may change places."""
+    iterations: dict[int, list[Region]] = collections.defaultdict(list)
+    for region in regions:
+        if loop.first <= region.first < loop.stop:
+            iterations[graph.units[region.first]].append(region)
+    covers = {tuple(x.first - start for x in some) for start, some in iterations.items()}
+    found: dict[Hashable, list[tuple[Region, ...]]] = collections.defaultdict(list)
+    for start, some in iterations.items():
+        # Where all iterations have regions of the same stages, each region moves by itself.
+        for part in [(x,) for x in some] if len(covers) == 1 else [tuple(some)]:
+            stages = graph.stages[part[0].first : part[-1].last + 1]
+            keys = tuple(stage.key for stage in stages)
+            if None not in keys:
+                found[part[0].first - start, keys].append(part)
+    yield from found.values()
+
+
+def _rank(graph: Graph, part: Sequence[Region], start: int) -> tuple[int, str]:
+    """Where a part belongs: by the bytes that it keeps, equal ones next to each other."""
+    kept = sum(_kept_bytes(graph, region) for region in part)
+    return kept, repr(_moved(graph, part, start))
+
+
+def _kept_bytes(graph: Graph, region: Region) -> int:
+    """Bytes that a region keeps for its backward."""
+    if not region.alone:
+        return sum(graph.values[graph.index[name]].nbytes for name in region.saved)
+    stages = graph.stages[region.first : region.last + 1]
+    written = {i for stage in stages for op in stage.forward for i in op.outputs}
+    read = {i for stage in stages for op in stage.backward for i in op.inputs}
+    return sum(x.alone_bytes for x in stages) + sum(graph.values[i].nbytes for i in written & read)
+
+
+def _moved(graph: Graph, part: Sequence[Region], start: int) -> list[Region]:
+    """Regions as they are from stage `start` on, in an isomorphic place."""
+    shift = start - part[0].first
+    names: dict[str, str] = {}
+    for s in range(part[0].first, part[-1].last + 1):
+        here = (i for op in graph.stages[s].forward for i in op.outputs)
+        there = (i for op in graph.stages[s + shift].forward for i in op.outputs)
+        pairs = zip(here, there, strict=True)
+        names |= {graph.values[i].name: graph.values[j].name for i, j in pairs}
+
+    def moved(region: Region) -> Region:
+        return dataclasses.replace(
+            region,
+            first=region.first + shift,
+            last=region.last + shift,
+            saved=tuple(names[name] for name in region.saved),
+            inner=tuple(map(moved, region.inner)),
+        )
+
+    return list(map(moved, part))

@@ -1,0 +1,237 @@
+"""Are loops planned iteration by iteration, and are they then still the same loops?
+
+Iterations of one scan get regions drawn at random, each its own, so that the scan is emitted in
+runs; bytes are the compiler's.
+"""
+
+import dataclasses
+import functools as ft
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emission import (
+    ROOFLINE,
+    analyzed,
+    assert_same,
+    emitted,
+    flat,
+    in_double,
+    pulled,
+    random_regions,
+    savable,
+)
+from jax import lax
+from programs import NAMED, array
+
+import monet_jax
+import planners
+from monet_jax import _scan, _signature, _trace
+from monet_jax._analyze import analyze
+from monet_jax._backend import backend_of
+from monet_jax._compile import compile_bytes
+from monet_jax._plan import plan_from_json
+from monet_jax._targets import resolve_target
+from monet_jax._transform import transform
+from monet_jax._trials import step_to_compile
+from planners.errors import InvalidPlan
+from planners.plan import Region
+
+LOOPS = ["scan", "layers_under_scan", "states_under_scan", "scan_under_scan", "loops"]
+
+
+@ft.cache
+def in_runs(name):
+    """A named program's flat form, and a plan of it that differs from iteration to iteration."""
+    f = flat(NAMED[name]())
+    for seed in range(30):
+        rng = random.Random(seed)
+        graph, origins = analyzed(f, rng)
+        made = emitted(f, graph, origins, random_regions(graph, rng))
+        jaxpr = jax.make_jaxpr(made.function)(*f.leaves)
+        if made.recomputes and any("custom_vjp" in e.primitive.name for e in jaxpr.jaxpr.eqns):
+            return f, made.function
+    raise AssertionError("no plan runs a loop in parts")
+
+
+@ft.cache
+def expected(name):
+    """Value and gradient by plain JAX, and in float64."""
+    f, _ = in_runs(name)
+    run = pulled(f, f.function)
+    return run(*f.leaves), in_double(run, f.leaves)
+
+
+# ------------------------------------------------------------------------------ derivatives
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_in_runs_keeps_its_value_and_gradient(name):
+    f, function = in_runs(name)
+    assert_same(pulled(f, function)(*f.leaves), *expected(name))
+    assert_same(jax.jit(pulled(f, function))(*f.leaves), *expected(name))
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_in_runs_may_be_differentiated_by_some_arguments_only(name):
+    f, function = in_runs(name)
+    for place in f.places:
+        one = dataclasses.replace(f, places=(place,))
+        run = pulled(one, f.function)
+        ours = jax.jit(pulled(one, function))(*f.leaves)
+        assert_same(ours, run(*f.leaves), in_double(run, f.leaves))
+
+
+@pytest.mark.parametrize("name", ["layers_under_scan", "states_under_scan"])
+def test_a_loop_in_runs_may_be_mapped_pushed_forward_and_differentiated_twice(name):
+    f, function = in_runs(name)
+    places, leaves = f.places, [f.leaves[n] for n in f.places]
+
+    def loss(function, *chosen):
+        filled = list(f.leaves)
+        for n, x in zip(places, chosen, strict=True):
+            filled[n] = x
+        return function(*filled)[0]
+
+    def both(transformed):
+        return jax.jit(transformed(function)), jax.jit(transformed(f.function))
+
+    def gradient(function):
+        return jax.grad(ft.partial(loss, function), range(len(leaves)))
+
+    def mapped(function):
+        return lambda *x: jax.vmap(gradient(function))(*(jnp.stack([y, 2 * y]) for y in x))
+
+    def pushed(function):
+        return lambda *x: jax.jvp(ft.partial(loss, function), x, x)
+
+    def forward_over_reverse(function):
+        return lambda *x: jax.jvp(gradient(function), x, x)[1]
+
+    def twice(function):
+        return jax.grad(lambda *x: sum(jnp.vdot(y, y) for y in gradient(function)(*x)))
+
+    for transformed in (mapped, pushed, forward_over_reverse, twice):
+        ours, plain = both(transformed)
+        for a, b in zip(*map(jax.tree.leaves, (ours(*leaves), plain(*leaves))), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("fault", ["gradient of one run lost", "wrong place in the stack"])
+def test_a_planted_fault_in_a_loop_is_caught(fault, monkeypatch):
+    f, function = in_runs("layers_under_scan")
+    if fault == "wrong place in the stack":
+        monkeypatch.setattr(_scan._Shape, "at", lambda self, k: k)
+    else:
+        update = _scan._update
+        monkeypatch.setattr(
+            _scan, "_update", lambda old, new, at: update(old, [x * (at != 0) for x in new], at)
+        )
+    with pytest.raises(AssertionError):
+        assert_same(pulled(f, function)(*f.leaves), *expected("layers_under_scan"))
+
+
+# ------------------------------------------------------------------------------ bytes
+
+WIDTH, TRIPS = 64, 12
+
+
+def deep(layers, x):
+    """Layers under a scan, in which a product is wide."""
+
+    def layer(h, layer):
+        up, down = layer
+        return h + jnp.sin(jnp.sin(h @ up)) @ down, None
+
+    return jnp.mean(lax.scan(layer, x, layers)[0] ** 2)
+
+
+def deep_args(batch=1024):
+    """Shapes for `deep`."""
+    shapes = (TRIPS, WIDTH, 8 * WIDTH), (TRIPS, 8 * WIDTH, WIDTH), (batch, WIDTH)
+    up, down, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    return (up, down), x
+
+
+def traced_deep():
+    """`deep` as it is planned for a CPU."""
+    options = _signature.make_options(deep, 0, (), ())
+    call = _signature.take_apart(options, deep_args(), {})
+    return _trace.trace(deep, call, backend_of("cpu"))
+
+
+def graph_of_deep():
+    """The graph of `deep`, and its origins."""
+    traced = traced_deep()
+    return analyze(traced.program, traced.derivative, ROOFLINE, backend_of("cpu"))
+
+
+def temp_bytes(saving):
+    """Compiled temporaries of `deep` where so many of the last iterations save what they may."""
+    (graph, origins), target = graph_of_deep(), resolve_target("cpu")
+    (loop,) = graph.loops
+    first = loop.stop - saving * loop.length
+    regions = tuple(
+        Region(s, s, alone=True)
+        if not loop.first <= s < loop.stop
+        else Region(s, s, tuple(savable(graph, s, s)) if s >= first else ())
+        for s in range(len(graph.stages))
+    )
+    decisions = planners.Plan(regions, 0, 0.0, 0, 0.0, "test")
+    step = step_to_compile(traced_deep(), transform(origins, decisions))
+    return compile_bytes(*step, target=target).temp_bytes
+
+
+def test_bytes_lie_between_those_of_the_uniform_plans():
+    """For every two iterations that save, as many bytes more: nothing stacked is copied."""
+    taken = [temp_bytes(saving) for saving in range(0, TRIPS + 1, 3)]
+    line = np.linspace(taken[0], taken[-1], len(taken))
+    assert taken[-1] > 4 * taken[0]
+    np.testing.assert_allclose(taken, line, atol=0.05 * taken[-1])
+
+
+def test_a_budget_between_the_uniform_plans_is_met():
+    arguments = deep_args()
+    unplanned = monet_jax.compiled_bytes(jax.value_and_grad(deep), *arguments, target="cpu")
+    fixed = unplanned.total_bytes - unplanned.temp_bytes
+    seconds = []
+    for share in (0.45, 0.3, 0.2):
+        budget = fixed + int(share * unplanned.temp_bytes)
+        plan = monet_jax.plan(deep, *arguments, budget=budget, target="cpu", cache=False)
+        assert plan.compiled_bytes <= budget
+        seconds.append(plan.decisions.seconds)
+        concrete = jax.tree.map(lambda a: 0.1 * array(1, *a.shape), arguments)
+        stored = plan_from_json(plan.to_json())
+        ours = jax.jit(jax.grad(stored.apply(deep)))(*concrete)
+        plain = jax.jit(jax.grad(deep))(*concrete)
+        jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), ours, plain)
+    assert seconds == sorted(seconds) and seconds[0] < seconds[-1]
+
+
+# ------------------------------------------------------------------------------ plans
+
+
+def test_iterations_are_dealt_out_by_what_they_keep():
+    graph, _ = graph_of_deep()
+    rng = random.Random(0)
+    for _ in range(20):
+        regions = random_regions(graph, rng)
+        rolled = planners.rolled(graph, regions)
+        before, after = planners.replay(graph, regions), planners.replay(graph, rolled)
+        assert (after.seconds, after.flops) == pytest.approx((before.seconds, before.flops))
+        assert planners.saved_bytes(graph, rolled) == planners.saved_bytes(graph, regions)
+        assert len(rolled) == len(regions)
+        assert rolled == planners.rolled(graph, rolled)
+
+
+def test_no_region_may_cross_the_end_of_an_iteration():
+    graph, _ = graph_of_deep()
+    (loop,) = graph.loops
+    regions = [Region(s, s, alone=True) for s in range(len(graph.stages))]
+    first, last = loop.first + loop.length - 1, loop.first + loop.length
+    crossing = [*regions[:first], Region(first, last, alone=True), *regions[last + 1 :]]
+    planners.replay(graph, regions)
+    with pytest.raises(InvalidPlan, match="crosses the ends of a loop"):
+        planners.replay(graph, crossing)
