@@ -82,7 +82,7 @@ def analyze(
             for f, b, key, stage in made
         ),
         backend.recomputes_late,
-        tuple(PlannerLoop(x.first, len(x.stages), x.trips) for x in layout.loops),
+        tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
     )
     return graph, Origins(program, stages, builder.origins, builder.output_bytes, layout.loops)
 
@@ -133,7 +133,7 @@ def _key(program: Program, cloned: set[int], saved: set[int], stage: Stage) -> s
         ]
         parts.append((e.primitive, [number(i) for i in e.inputs], outputs, _parameters(e.eqn)))
     parts.append([(number(i), i in returned) for i in stage.outputs])
-    parts.append([number(i) for i in stage.differentiated_outputs])
+    parts.append(([number(i) for i in stage.differentiated_outputs], stage.repeats))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -166,10 +166,12 @@ class _Builder:
         self.backwards: list[list[Op]] = []
         self.arguments = {*program.inputs, *program.constants}
         self.buffers: dict[int, int] = {}  # stacked value -> graph value of its cotangent
+        self.repeats = 1  # iterations that what is added stands for
         self.active: set[int] = set()  # stacked values that receive a cotangent
 
     def forward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
         """Add a stage's forward ops, behind some others."""
+        self.repeats = stage.repeats
         local = {
             j: self.index[i]
             for j, i in zip(joint.inputs, stage.inputs, strict=True)
@@ -187,6 +189,7 @@ class _Builder:
 
     def backward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
         """Add a stage's backward ops, and add its gradients to those of later stages."""
+        self.repeats = stage.repeats
         del template  # backward values have no name in the program
         local = self.locals.pop()
         for j, i in zip(joint.cotangents, stage.differentiated_outputs, strict=True):
@@ -207,9 +210,10 @@ class _Builder:
 
     def open_loop(self, loop: Loop) -> list[Op]:
         """What runs before a loop: its stacked results are in memory from here on."""
+        self.repeats = 1
         for i, v in loop.stacked:
             if i in self.index:
-                self.index |= {loop.atom(k, v): self.index[i] for k in range(loop.trips)}
+                self.index |= {loop.atom(k, v): self.index[i] for k in range(loop.blocks)}
         ops = []
         for i, _ in loop.collected:
             self.index[i] = self._new(self.program.nbytes(i), i in self.returned)
@@ -222,12 +226,13 @@ class _Builder:
 
     def open_loop_backward(self, loop: Loop) -> list[Op]:
         """What runs before a loop's backward: gradients of what is stacked are from here on."""
+        self.repeats = 1
         for result, i in loop.carried:
             if isinstance(i, int) and result in self.gradients:
                 self.gradients[i] = self.gradients[result]
         for result, v in loop.collected:
             if isinstance(v, int) and result in self.gradients:
-                for k in range(loop.trips):
+                for k in range(loop.blocks):
                     self.gradients.setdefault(loop.atom(k, v), self.gradients[result])
         ops = []
         for i in dict.fromkeys(i for i, _ in loop.stacked if i in self.active):
@@ -298,8 +303,8 @@ class _Builder:
             op.primitive,
             inputs,
             outputs,
-            op.seconds,
-            op.flops,
+            op.seconds * self.repeats,
+            op.flops * self.repeats,
             op.workspace_bytes - reused_bytes,
             may_rerun,
         )
@@ -351,7 +356,7 @@ class _Builder:
     def _append(self, name: str, nbytes: int, returned: bool, savable: bool) -> int:
         if returned and self.backend.lends_results:
             self.output_bytes[name] = nbytes
-        self.values.append(Value(name, 0 if returned else nbytes, savable))
+        self.values.append(Value(name, 0 if returned else nbytes, savable, self.repeats))
         return len(self.values) - 1
 
 

@@ -2,12 +2,15 @@
 
 To the planner a `lax.scan` looks unrolled: each iteration has stages and values of its own, so that
 "the first seven recompute, the others save" is a plan like any other. The stages are those of the
-body, cut once. `_scan` rolls those iterations up again that have the same plan.
+body, cut once. In a long loop, blocks of iterations have one plan, and one of each stands for all.
+`_scan` rolls up again what has the same plan.
+
+Known limit: of what is carried through the iterations of a loop's first block, one copy is counted.
 
 | index | means |
 |---|---|
-| `k` | an iteration, in order of execution |
-| `v` | a value of the body; in iteration `k` it is `loop.atom(k, v)` of the program |
+| `k` | a block of iterations, in order of execution |
+| `v` | a value of the body; in block `k` it is `loop.atom(k, v)` of the program |
 """
 
 import dataclasses
@@ -18,8 +21,8 @@ from . import _compat
 from ._program import Equation, Program, flatten
 from ._stages import Differentiation, Stage, active_values, split
 
-#: Iterations of one loop, and stages of all of them, beyond which it is one op of one stage.
-MAX_TRIPS, MAX_STAGES = 128, 640
+#: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least.
+MAX_BLOCKS, MAX_STAGES = 16, 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +35,9 @@ class Loop:
         body: its body.
         stages: of the body.
         first: its first stage among the program's.
-        offsets: for each iteration what is added to the numbers of the body's own values.
-        given: for each iteration what the body's inputs are: values or literals of the program.
+        trips: how many iterations each block has.
+        offsets: for each block what is added to the numbers of the body's own values.
+        given: for each block what the body's inputs are: values or literals of the program.
     """
 
     equation: Equation
@@ -41,21 +45,22 @@ class Loop:
     body: Program
     stages: tuple[Stage, ...]
     first: int
+    trips: tuple[int, ...]
     offsets: tuple[int, ...]
     given: tuple[Mapping[int, Any], ...]
 
     @property
-    def trips(self) -> int:
-        """How many iterations it has."""
-        return len(self.offsets)
+    def blocks(self) -> int:
+        """How many blocks it has."""
+        return len(self.trips)
 
     @property
     def stop(self) -> int:
         """The first of the program's stages behind it."""
-        return self.first + self.trips * len(self.stages)
+        return self.first + self.blocks * len(self.stages)
 
     def atom(self, k: int, v: Any) -> Any:
-        """What a value or literal of the body is in iteration `k`."""
+        """What a value or literal of the body is in block `k`."""
         if not isinstance(v, int):
             return v
         return self.given[k].get(v, self.offsets[k] + v)
@@ -70,7 +75,7 @@ class Loop:
     @property
     def carried(self) -> list[tuple[int, Any]]:
         """Results that are carried out of the last iteration, and what they are there."""
-        last = (self.atom(self.trips - 1, v) for v in self.body.outputs[: self.counts[1]])
+        last = (self.atom(self.blocks - 1, v) for v in self.body.outputs[: self.counts[1]])
         return list(zip(self.equation.outputs, last, strict=False))
 
     @property
@@ -113,7 +118,7 @@ def _may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
     """Whether an equation is a scan that can be run again, and in parts."""
     if equation.primitive != "scan" or equation.eqn.effects:
         return False
-    if not 2 <= equation.eqn.params["length"] <= MAX_TRIPS:
+    if equation.eqn.params["length"] < 2:
         return False
     if not active.intersection(equation.outputs) or not active.intersection(equation.reads):
         return False
@@ -141,7 +146,7 @@ class _Unroller:
             if loop is None:
                 equations.append(e)
                 continue
-            for k in range(loop.trips):
+            for k in range(loop.blocks):
                 equations += [_in_iteration(loop, k, inner) for inner in loop.body.equations]
         program = dataclasses.replace(
             self.program,
@@ -152,7 +157,7 @@ class _Unroller:
         return Layout(program, tuple(self.stages), tuple(self.loops))
 
     def add_loop(self, stage: Stage) -> None:
-        """Adds the stages of all iterations of a stage that is a scan; the stage if too many."""
+        """Adds the stages of all blocks of a stage that is a scan."""
         (equation,) = stage.equations
         counts = _compat.scan_counts(equation.eqn)
         body = flatten(equation.eqn.params["jaxpr"])
@@ -162,13 +167,10 @@ class _Unroller:
         body = dataclasses.replace(body, given=frozenset(always))
         derivative = self._derivative(equation, body, operands, carry)
         stages = split(body, derivative)
-        trips = equation.eqn.params["length"]
-        if trips * len(stages) > MAX_STAGES:
-            self.stages.append(stage)
-            return
+        trips = _blocks(equation.eqn.params["length"], len(stages))
         offsets, given = [], []
         carried = [operands[v] for v in carry]
-        for _ in range(trips):
+        for _ in trips:
             offset = len(self.avals)
             self.avals += body.avals
             known = {v: operands[v] for v in consts} | dict(zip(carry, carried, strict=True))
@@ -180,9 +182,9 @@ class _Unroller:
                 for v in body.outputs[: counts[1]]
             ]
         first = len(self.stages)
-        loop = Loop(equation, counts, body, stages, first, tuple(offsets), tuple(given))
+        loop = Loop(equation, counts, body, stages, first, trips, tuple(offsets), tuple(given))
         self.loops.append(loop)
-        for k in range(trips):
+        for k in range(loop.blocks):
             self.stages += [_stage_in_iteration(loop, k, s) for s in stages]
 
     def _is_given(self, atom: Any) -> bool:
@@ -213,6 +215,14 @@ class _Unroller:
             inputs |= more
 
 
+def _blocks(trips: int, stages: int) -> tuple[int, ...]:
+    """Iterations of each block: all the same but for the first, which may have fewer."""
+    most = max(2, min(MAX_BLOCKS, MAX_STAGES // stages))
+    size = -(-trips // most)
+    rest = trips % size
+    return (*([rest] if rest else []), *[size] * (trips // size))
+
+
 def _is_in(atom: Any, values: frozenset[int]) -> bool:
     return isinstance(atom, int) and atom in values
 
@@ -233,4 +243,5 @@ def _stage_in_iteration(loop: Loop, k: int, stage: Stage) -> Stage:
         named(stage.outputs),
         named(stage.differentiated_inputs),
         named(stage.differentiated_outputs),
+        loop.trips[k],
     )

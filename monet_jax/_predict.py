@@ -97,7 +97,7 @@ def _kept_bytes(graph: Graph, s: int) -> int:
     """Bytes of the values of a stage that its own backward reads."""
     written = {i for op in graph.stages[s].forward for i in op.outputs}
     read = {i for op in graph.stages[s].backward for i in op.inputs}
-    return sum(graph.values[i].nbytes for i in written & read)
+    return sum(graph.values[i].waiting_bytes for i in written & read)
 
 
 def _finds_home(buffer: _Buffer, homes: Sequence[_Spans]) -> bool:
@@ -122,10 +122,12 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
     def close(i: int) -> None:
         start, stop = open_at[i]
         value = graph.values[i]
+        waits = start < graph.forward_count <= stop
+        nbytes = value.waiting_bytes if waits else value.nbytes
         if value.name in output_bytes:
             found.append(_Buffer(output_bytes[value.name], start, len(schedule), True))
-        elif value.nbytes:
-            found.append(_Buffer(value.nbytes, start, stop, False))
+        elif nbytes:
+            found.append(_Buffer(nbytes, start, stop, False))
 
     for k, op in enumerate(schedule):
         for i in op.inputs:

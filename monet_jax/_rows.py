@@ -28,7 +28,7 @@ def value_rows(
             rows.append(
                 ValueRow(
                     value.name,
-                    origins.program.nbytes(number),
+                    origins.program.nbytes(number) * value.copies,
                     decided[s](value.name),
                     "exact",
                     tuple(aval.shape),
@@ -51,7 +51,7 @@ def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[Stag
             stage.name,
             "alone" if region.alone else "nested" if region.inner else "checkpoint",
             sum(
-                graph.values[index[name]].nbytes
+                graph.values[index[name]].waiting_bytes
                 for name in region.saved
                 if any(index[name] in op.outputs for op in stage.forward)
             ),

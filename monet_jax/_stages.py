@@ -22,6 +22,7 @@ class Stage:
         outputs: values that later stages read or the program returns.
         differentiated_inputs: the inputs that receive a cotangent.
         differentiated_outputs: the outputs that pass one on.
+        repeats: how many iterations of a loop it stands for.
     """
 
     equations: tuple[Equation, ...]
@@ -29,6 +30,7 @@ class Stage:
     outputs: tuple[int, ...]
     differentiated_inputs: tuple[int, ...]
     differentiated_outputs: tuple[int, ...]
+    repeats: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

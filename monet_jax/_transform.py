@@ -57,10 +57,10 @@ def _returned(program: Program) -> set[int]:
 
 @dataclasses.dataclass(frozen=True)
 class _PlannedLoop:
-    """A loop, and the regions of its body in each iteration."""
+    """A loop, and the regions of its body in each block of iterations."""
 
     loop: Loop
-    iterations: tuple[tuple[Region, ...], ...]
+    blocks: tuple[tuple[Region, ...], ...]
 
 
 def _parts(origins: Origins, regions: Sequence[Region]) -> list["Region | _PlannedLoop"]:
@@ -76,17 +76,17 @@ def _parts(origins: Origins, regions: Sequence[Region]) -> list["Region | _Plann
 
 
 def _planned(loop: Loop, regions: Sequence[Region]) -> _PlannedLoop:
-    """A loop with its regions as if every iteration were the body itself."""
-    iterations: list[list[Region]] = [[] for _ in range(loop.trips)]
+    """A loop with its regions as if every block were the body itself."""
+    blocks: list[list[Region]] = [[] for _ in range(loop.blocks)]
     length = len(loop.stages)
     for region in regions:
         k = (region.first - loop.first) // length
-        iterations[k].append(_in_body(region, loop.first + k * length, loop.offsets[k]))
-    return _PlannedLoop(loop, tuple(map(tuple, iterations)))
+        blocks[k].append(_in_body(region, loop.first + k * length, loop.offsets[k]))
+    return _PlannedLoop(loop, tuple(map(tuple, blocks)))
 
 
 def _in_body(region: Region, first: int, offset: int) -> Region:
-    """A region of an iteration, by the body's own stages and values."""
+    """A region of a block, by the body's own stages and values."""
     return Region(
         region.first - first,
         region.last - first,
@@ -97,12 +97,12 @@ def _in_body(region: Region, first: int, offset: int) -> Region:
 
 
 def _run_loop(part: _PlannedLoop, env: dict[int, Any]) -> None:
-    """Run a loop in `env`, iterations with equal regions together."""
-    loop, runs, k = part.loop, [], 0
-    for regions, same in it.groupby(part.iterations):
-        trips = len(list(same))
-        runs.append(Run(_body(loop, regions), k, k + trips))
-        k += trips
+    """Run a loop in `env`, blocks with equal regions together."""
+    loop, runs, done = part.loop, list[Run](), 0
+    for regions, same in it.groupby(zip(part.blocks, loop.trips, strict=True), lambda x: x[0]):
+        trips = sum(some for _, some in same)
+        runs.append(Run(_body(loop, regions), done, done + trips))
+        done += trips
     equation = loop.equation
     operands = [env[i] if isinstance(i, int) else i.val for i in equation.inputs]
     env.update(zip(equation.outputs, run_loop(equation.eqn, operands, runs), strict=True))

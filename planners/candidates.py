@@ -163,7 +163,7 @@ class Candidates:
         """
         shared, values = self._graph.shared, self._graph.values
         return [
-            (i, values[i].nbytes, op.seconds)
+            (i, values[i].waiting_bytes, op.seconds)
             for stage in self._graph.stages
             for op in stage.forward
             for i in op.outputs
@@ -224,7 +224,7 @@ class Candidates:
 
     def _retained_bytes(self, candidate: Candidate) -> int:
         waiting = candidate.retained - candidate.lodged
-        return candidate.alone_bytes + sum(self._graph.values[i].nbytes for i in waiting)
+        return candidate.alone_bytes + sum(self._graph.values[i].waiting_bytes for i in waiting)
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class Chain:
     def __init__(self, graph: Graph, candidates: Sequence[Candidate]):
         self._stages = len(graph.stages)
         self._candidates = sorted(candidates, key=lambda x: x.region.first)
-        sizes = np.array([value.nbytes for value in graph.values], dtype=np.int64)
+        sizes = np.array([value.waiting_bytes for value in graph.values], dtype=np.int64)
         held = [sizes[list(x.reads)].sum() if x.reads else 0 for x in self._candidates]
         own = [
             x.alone_bytes + sizes[list(x.retained - x.lodged)].sum(dtype=np.int64)

@@ -203,7 +203,8 @@ class _Rows:
         if c not in self._idle:
             x = self._candidates[c]
             own = x.retained - x.lodged - self._shared
-            ends = sorted((self._last_forward_read[i], self._graph.values[i].nbytes) for i in own)
+            values = self._graph.values
+            ends = sorted((self._last_forward_read[i], values[i].waiting_bytes) for i in own)
             sums = it.accumulate((nbytes for _, nbytes in ends), initial=0)
             self._idle[c] = [end for end, _ in ends], list(sums)
         ends, sums = self._idle[c]
@@ -273,7 +274,7 @@ class _Rows:
         return moments[min(m, len(moments) - 1)]
 
     def _bytes(self, values: Iterable[int]) -> int:
-        return sum(self._graph.values[i].nbytes for i in values)
+        return sum(self._graph.values[i].waiting_bytes for i in values)
 
 
 def _holders(sets: Iterable[Iterable[int]]) -> dict[int, list[int]]:

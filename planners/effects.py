@@ -227,10 +227,10 @@ class Walker:
         linked = tuple(k for i, k in number.items() if len(self._touching[i]) > 1)
         # Gradients differ in nothing here: their bytes are added to each stage, not to its shape.
         values = tuple(
-            (graph.values[i].nbytes, graph.values[i].savable, graph.forward_writer[i][0] == s)
+            (x.nbytes, x.copies, x.savable, graph.forward_writer[i][0] == s)
             if i in graph.forward_writer
             else None
-            for i in number
+            for i, x in ((i, graph.values[i]) for i in number)
         )
         shared = tuple(i in graph.shared for i in number)
         varying = self._gradients[s].varying
@@ -301,6 +301,7 @@ class _Lives:
     ):
         self._graph = graph
         self._lodged = set(lodged)  # those of which no run has written a new instance yet
+        self._first = set[int]()  # those of which there is the instance of the first forward
         self._change = [0] * (len(runs) + 1)
         self._workspace = [run.of(graph).workspace_bytes for run in runs]
         self._life: dict[int, tuple[int, int]] = {}  # own value -> written, last read so far
@@ -327,6 +328,7 @@ class _Lives:
                 continue
             if i not in self._life:
                 self.retained.append(i)
+                self._first.add(i)
             self._life[i] = (self._life.get(i, (0, 0))[0], k)
 
     def _write(self, values: tuple[int, ...], k: int) -> None:
@@ -334,14 +336,17 @@ class _Lives:
             if i in self._life:
                 self._end(i)
             self._lodged.discard(i)
+            self._first.discard(i)
             self._life[i] = (k, k)
 
     def _end(self, i: int) -> None:
         if i in self._lodged:
             return
         written, last_read = self._life[i]
-        self._change[written] += self._graph.values[i].nbytes
-        self._change[last_read + 1] -= self._graph.values[i].nbytes
+        value = self._graph.values[i]
+        nbytes = value.waiting_bytes if i in self._first else value.nbytes
+        self._change[written] += nbytes
+        self._change[last_read + 1] -= nbytes
 
 
 def _in_backward(

@@ -23,11 +23,19 @@ class Value:
         name: unique in its graph, and stable between runs: plans refer to it.
         nbytes: size in bytes.
         savable: whether a plan may save it. Gradients and values inside opaque ops are not.
+        copies: how many of it wait from the forward for the backward: in a loop, where one
+            iteration stands for several, one for each of them.
     """
 
     name: str
     nbytes: int
     savable: bool = False
+    copies: int = 1
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that it takes from the first forward to its backward."""
+        return self.nbytes * self.copies
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,7 +141,7 @@ class Loop:
     Attributes:
         first: its first stage.
         length: stages of one iteration.
-        trips: how many iterations there are.
+        trips: how many iterations there are; each may stand for several (`Value.copies`).
     """
 
     first: int
@@ -259,7 +267,7 @@ class Graph:
     def _lodged_in(self, s: int, values: Sequence[int]) -> set[int]:
         """Those of some values that find a place in the results of stage `s`."""
         free = sorted(self.stages[s].result_bytes)
-        sizes = {i: self.values[i].nbytes for i in values}
+        sizes = {i: self.values[i].nbytes for i in values if self.values[i].copies == 1}
         found = set()
         for i in sorted(sizes, key=lambda i: (-sizes[i], i)):
             place = bisect.bisect_left(free, sizes[i])
@@ -292,8 +300,11 @@ def _check_values(graph: Graph) -> None:
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"Value names must be unique; {twice[:3]} occur more than once.")
     for value in graph.values:
-        if value.nbytes < 0:
-            raise ValueError(f"Value `{value.name}` has {value.nbytes} bytes; need 0 or more.")
+        if value.nbytes < 0 or value.copies < 1:
+            raise ValueError(
+                f"Value `{value.name}` has {value.nbytes} bytes in {value.copies} copies; need 0 "
+                "or more in at least one."
+            )
 
 
 def _check_loops(graph: Graph) -> None:

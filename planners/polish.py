@@ -34,7 +34,7 @@ def without_change(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...
 
 def saved_bytes(graph: Graph, regions: Sequence[Region]) -> int:
     """Bytes of all values that a plan's regions save, inner ones included."""
-    nbytes = {value.name: value.nbytes for value in graph.values}
+    nbytes = {value.name: value.waiting_bytes for value in graph.values}
     return sum(nbytes[name] for region in regions for x in region.walk() for name in x.saved)
 
 
@@ -85,4 +85,4 @@ def _worth(graph: Graph, old: Candidate, new: Candidate) -> float:
 
 def _retained_bytes(graph: Graph, x: Candidate) -> int:
     """Of all values: where one that may be lodged does lie is what the search is to find out."""
-    return x.alone_bytes + sum(graph.values[i].nbytes for i in x.retained)
+    return x.alone_bytes + sum(graph.values[i].waiting_bytes for i in x.retained)

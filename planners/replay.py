@@ -2,7 +2,8 @@
 
 Every planner answers to this file, so it shares no arithmetic with any of them. A write starts an
 *instance* of a value, which lives until its last read before the value is written again; one that
-is never read lives while it is written. While an op runs, the live instances, its outputs and its
+is never read lives while it is written. What waits from the first forward for the backward takes
+the memory of all its copies. While an op runs, the live instances, its outputs and its
 workspace are in memory. What waits for a region's backward may lie in the memory of results that
 are not written yet (`Graph.lodged`): it takes nothing after the forward has read it.
 
@@ -54,6 +55,10 @@ class _Instance:
     last_read: int
     gone: int = -1  # the last run during which it takes memory of its own
 
+    def waits(self, end: int) -> bool:
+        """Whether a run from `end` on reads what one before it wrote."""
+        return self.written < end <= self.last_read
+
 
 def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
     """Runs a plan on paper.
@@ -96,25 +101,32 @@ def _names_by_size(graph: Graph, values: Iterable[int]) -> tuple[str, ...]:
 
 def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance]) -> np.ndarray:
     change = [0] * (len(schedule) + 1)
+    end = _first_forward(graph)
     for instance in instances:
-        nbytes = graph.values[instance.value].nbytes
+        value = graph.values[instance.value]
+        nbytes = value.waiting_bytes if instance.waits(end) else value.nbytes
         change[instance.written] += nbytes
         change[instance.gone + 1] -= nbytes
     workspace = np.array([run.of(graph).workspace_bytes for run in schedule], dtype=np.int64)
     return np.cumsum(np.array(change, dtype=np.int64))[:-1] + workspace
 
 
+def _first_forward(graph: Graph) -> int:
+    """The first run that is not of the first forward."""
+    return sum(len(stage.forward) for stage in graph.stages)
+
+
 def _lodge(
     graph: Graph, regions: Sequence[Region], schedule: Sequence[Run], instances: list[_Instance]
 ) -> None:
     """Finds until when each instance takes memory of its own."""
-    end = sum(len(stage.forward) for stage in graph.stages)  # the first forward comes first
+    end = _first_forward(graph)
     forward_read = {i: k for k in range(end) for i in schedule[k].of(graph).inputs}
     for instance in instances:
         instance.gone = instance.last_read
     waiting: list[dict[int, _Instance]] = [{} for _ in graph.stages]  # by the stage that wrote it
     for instance in instances:
-        if instance.written < end <= instance.last_read:
+        if instance.waits(end):
             waiting[schedule[instance.written].stage][instance.value] = instance
     for region in regions:
         own = {i: x for some in waiting[region.first : region.last + 1] for i, x in some.items()}

@@ -59,11 +59,12 @@ def _rank(graph: Graph, part: Sequence[Region], start: int) -> tuple[int, str]:
 def _kept_bytes(graph: Graph, region: Region) -> int:
     """Bytes that a region keeps for its backward."""
     if not region.alone:
-        return sum(graph.values[graph.index[name]].nbytes for name in region.saved)
+        return sum(graph.values[graph.index[name]].waiting_bytes for name in region.saved)
     stages = graph.stages[region.first : region.last + 1]
     written = {i for stage in stages for op in stage.forward for i in op.outputs}
     read = {i for stage in stages for op in stage.backward for i in op.inputs}
-    return sum(x.alone_bytes for x in stages) + sum(graph.values[i].nbytes for i in written & read)
+    kept = sum(graph.values[i].waiting_bytes for i in written & read)
+    return kept + sum(stage.alone_bytes for stage in stages)
 
 
 def _moved(graph: Graph, part: Sequence[Region], start: int) -> list[Region]:

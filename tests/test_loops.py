@@ -6,6 +6,7 @@ runs; bytes are the compiler's.
 
 import dataclasses
 import functools as ft
+import math
 import random
 
 import jax
@@ -28,7 +29,7 @@ from programs import NAMED, array
 
 import monet_jax
 import planners
-from monet_jax import _scan, _signature, _trace
+from monet_jax import _loops, _scan, _signature, _trace
 from monet_jax._analyze import analyze
 from monet_jax._backend import backend_of
 from monet_jax._compile import compile_bytes
@@ -211,6 +212,49 @@ def test_a_budget_between_the_uniform_plans_is_met():
 
 
 # ------------------------------------------------------------------------------ plans
+
+
+def test_what_waits_for_a_backward_counts_as_often_as_it_is_stacked():
+    """A loop in blocks takes what the same loop takes iteration by iteration."""
+    with pytest.MonkeyPatch.context() as patch:
+        single, _ = graph_of_deep()
+        patch.setattr(_loops, "MAX_BLOCKS", 3)
+        blocks, _ = graph_of_deep()
+    assert (single.loops[0].trips, blocks.loops[0].trips) == (TRIPS, 3)
+    carried_bytes = 4 * math.prod(deep_args()[1].shape)
+    for some in (planners.save_all, planners.save_nothing):
+        a, b = some(single), some(blocks)
+        assert (b.seconds, b.flops) == (pytest.approx(a.seconds), a.flops)
+        # Of what is carried into the iterations of one block, one copy is counted.
+        assert a.peak_bytes - b.peak_bytes == pytest.approx(0, abs=TRIPS // 3 * carried_bytes)
+    assert planners.save_all(blocks).peak_bytes > 4 * planners.save_nothing(blocks).peak_bytes
+
+
+@pytest.mark.parametrize("trips", [2, 16, 17, 97, 1000])
+@pytest.mark.parametrize("stages", [1, 5, 200])
+def test_blocks_have_all_iterations(trips, stages):
+    blocks = _loops._blocks(trips, stages)
+    assert sum(blocks) == trips and min(blocks) > 0
+    assert 2 <= len(blocks) <= max(2, min(16, 128 // stages))
+    assert len({*blocks[1:]}) <= 1 and blocks[0] <= blocks[-1]
+
+
+def test_a_long_recurrence_keeps_its_budget():
+    def last(weights, x):
+        def step(h, row):
+            gate = jax.nn.sigmoid(h @ weights[0] + row)
+            return gate * h + (1 - gate) * jnp.tanh(h @ weights[1] + row), None
+
+        return jnp.mean(lax.scan(step, x[0], x)[0] ** 2)
+
+    weights, x = (array(0, 32, 32), array(1, 32, 32)), array(2, 300, 64, 32)
+    unplanned = monet_jax.compiled_bytes(jax.value_and_grad(last), weights, x, target="cpu")
+    budget = unplanned.total_bytes - int(0.5 * unplanned.temp_bytes)
+    plan = monet_jax.plan(last, weights, x, budget=budget, target="cpu", cache=False)
+    assert plan.compiled_bytes <= budget
+    assert sum(_loops._blocks(300, 1)) == 300 and len(plan.stages) < 40
+    ours, plain = jax.jit(jax.grad(plan.apply(last)))(weights, x), jax.grad(last)(weights, x)
+    jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), ours, plain)
 
 
 def test_iterations_are_dealt_out_by_what_they_keep():
