@@ -4,8 +4,9 @@
 - Over intervals of several stages: one checkpoint that saves nothing, or what a uniform price per
   byte chooses for each stage; and nested regions, which save nothing and whose inner regions are
   single stages with options chosen by price.
-- Where what is recomputed comes late: one checkpoint of all stages, or all but the first or the
-  last, which saves what a price per byte chooses, of what one stage leaves to the next as well.
+- Where what is recomputed comes late: one checkpoint of all stages (in a loop, of an iteration), or
+  all but the first or the last, which saves what a price per byte chooses, of what one stage leaves
+  to the next as well.
 
 Outputs of ops that must run once are saved wherever they may be.
 
@@ -132,15 +133,21 @@ class Candidates:
                 yield Region(first, last, saved=_unique(once), inner=(*inner[:-1], end))
 
     def _whole(self) -> Iterator[Region]:
-        """Checkpoints of the whole step."""
-        if not self._graph.recomputes_late or self._graph.loops:
+        """Checkpoints of the whole step, or of a whole iteration of a loop."""
+        if not self._graph.recomputes_late:
             return
         slopes = self._slopes + [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
         slopes = [slope for slope in slopes if slope]
         if not slopes:
             return
-        n = len(self._graph.stages)
-        spans = [(a, b) for a in range(min(2, n)) for b in range(max(n - 2, 0), n) if a < b]
+        ends = [*sorted({*self._graph.units}), len(self._graph.stages)]
+        spans = [
+            (a, b)
+            for start, end in it.pairwise(ends)
+            for a in range(start, min(start + 2, end))
+            for b in range(max(end - 2, start), end)
+            if a < b
+        ]
         least, most = np.quantile(slopes, _RANGE).tolist()
         for price in np.geomspace(least, most, _WHOLE_PRICES).tolist():
             saved = [self._saved(x) for x in self.priced(price)]
