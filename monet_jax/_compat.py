@@ -123,10 +123,12 @@ def is_float(aval: Any) -> bool:
     return not is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
-def zeros(aval: Any) -> Any:
-    """An array of zeros of an abstract value, along explicit mesh axes sharded as it is."""
-    spread = aval.sharding if aval.sharding.mesh.explicit_axes else None
-    return jax.lax.full(aval.shape, 0, aval.dtype, sharding=spread)
+def zeros(aval: Any, leading: int = 0) -> Any:
+    """Zeros of an abstract value less some leading axes, sharded as it is along explicit axes."""
+    spread = None
+    if aval.sharding.mesh.explicit_axes:
+        spread = aval.sharding.update(spec=(*aval.sharding.spec,)[leading:])
+    return jax.lax.full(aval.shape[leading:], 0, aval.dtype, sharding=spread)
 
 
 def key_implementation(aval: Any) -> str:

@@ -152,7 +152,7 @@ class _Runs:
         operands, active, pulls = residuals
         active = active()
         consts, _, xs = self.shape.split(operands)
-        carry = [_instantiated(cotangents[n]) for n in active.carry]
+        carry = [_whole(cotangents[n]) for n in active.carry]
         given = cotangents[self.shape.carry :]
         gradients = (
             [jnp.zeros_like(consts[n]) for n in active.consts],
@@ -184,14 +184,14 @@ def _the(x: Any) -> Any:
     return x
 
 
-def _instantiated(cotangent: Any) -> Any:
-    is_zero = isinstance(cotangent, SymbolicZero)
-    return _compat.zeros(cotangent.aval) if is_zero else cotangent
+def _whole(cotangent: Any) -> Any:
+    return _compat.zeros(cotangent.aval) if isinstance(cotangent, SymbolicZero) else cotangent
 
 
 def _slice_of(cotangent: Any, at: Any) -> Any:
-    # A stack of zeros is a constant, of which XLA reads no slice.
-    return lax.dynamic_index_in_dim(_instantiated(cotangent), at, 0, keepdims=False)
+    if isinstance(cotangent, SymbolicZero):
+        return _compat.zeros(cotangent.aval, leading=1)
+    return lax.dynamic_index_in_dim(cotangent, at, 0, keepdims=False)
 
 
 class _Active:

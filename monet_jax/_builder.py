@@ -1,0 +1,245 @@
+"""A planning graph that is put together stage by stage.
+
+A value that one stage hands to another is one value of the graph, cotangents are added up in
+backward order, and what the program returns takes no memory of its own, since the compiler counts
+it as output. What a loop returns in slices is one value of the graph, in memory throughout the
+loop, and so is the gradient of what it takes in slices.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import jax.numpy as jnp
+
+from planners.graph import Op, Value
+
+from ._backend import Backend
+from ._joint import Joint, LocalOp
+from ._loops import Loop
+from ._origins import value_name
+from ._program import Program
+from ._stages import Stage
+
+
+class Builder:
+    """The graph so far: stages are added forward in order, then backward in reverse order."""
+
+    def __init__(
+        self, program: Program, pinned: dict[int, str], cloned: set[int], backend: Backend
+    ):
+        self.program = program
+        self.arguments = {*program.inputs, *program.constants}
+        self.pinned, self.cloned, self.backend = pinned, cloned, backend
+        self.returned = {i for i in program.outputs if isinstance(i, int)}
+        self.values: list[Value] = []
+        self.origins: dict[str, int] = {}
+        self.output_bytes: dict[str, int] = {}
+        self.index: dict[int, int] = {}  # program value -> graph value
+        self.locals: list[dict[int, int]] = []  # per stage: joint value -> graph value
+        self.gradients: dict[int, int] = {}  # program value -> graph value of its cotangent so far
+        self.narrow: set[int] = set()  # float32 values that may be kept as bfloat16
+        self.wide: set[int] = set()  # values that an op reads as they are
+        self.effects: dict[int, list[int]] = {}  # stage -> what its effects "write"
+        self.pending: dict[int, int] = {}  # argument -> stages whose gradients are still to come
+        self.forwards: list[list[Op]] = []
+        self.backwards: list[list[Op]] = []
+        self.repeats = 1  # iterations that what is added stands for
+        self.active: set[int] = set()  # stacked values that receive a cotangent
+        self.buffers: dict[int, int] = {}  # stacked value -> graph value of its cotangent
+
+    def forward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
+        """Add a stage's forward ops, behind some others."""
+        self.repeats = stage.repeats
+        local = {
+            j: self.index[i]
+            for j, i in zip(joint.inputs, stage.inputs, strict=True)
+            if i in self.index
+        }
+        primal = _renumbered(joint.primal, template, stage)
+        ops = [self._add(op, joint, local, primal) for op in joint.ops if op.forward]
+        for i, j in zip(stage.outputs, joint.outputs, strict=True):
+            if j in local:
+                self.index[i] = local[j]
+        for i in stage.differentiated_inputs:
+            self.pending[i] = self.pending.get(i, 0) + 1
+        self.forwards.append(before + ops)
+        self.locals.append(local)
+
+    def backward(self, stage: Stage, joint: Joint, before: list[Op]) -> None:
+        """Add a stage's backward ops, and add its gradients to those of later stages."""
+        self.repeats = stage.repeats
+        local = self.locals.pop()
+        for j, i in zip(joint.cotangents, stage.differentiated_outputs, strict=True):
+            if i in self.gradients:
+                local[j] = self.gradients[i]
+        free = self._finished(stage, joint)
+        ops = [self._add(op, joint, local, {}, free) for op in joint.ops if not op.forward]
+        ops += [Op("effect", (i,), (), 0.0) for i in self.effects.pop(len(self.locals), ())]
+        self.backwards.append(before + ops + self._accumulate(stage, joint, local))
+
+    def expect(self, loop: Loop) -> None:
+        """Note what a loop will return, and whose gradients it will add to."""
+        self.returned.update(i for result, i in loop.carried if result in self.returned)
+        sliced = {v for stage in loop.stages for v in stage.differentiated_inputs}
+        for i in {i for i, _ in loop.stacked}:
+            self.pending[i] = self.pending.get(i, 0) + 1
+        self.active.update(i for i, v in loop.stacked if v in sliced)
+
+    def open_loop(self, loop: Loop) -> list[Op]:
+        """What runs before a loop: its stacked results are in memory from here on."""
+        self.repeats = 1
+        for i, v in loop.stacked:
+            if i in self.index:
+                self.index |= {loop.atom(k, v): self.index[i] for k in range(loop.blocks)}
+        ops = []
+        for i, _ in loop.collected:
+            self.index[i] = self._new(self.program.nbytes(i), i in self.returned)
+            ops.append(Op("empty", (), (self.index[i],), 0.0))
+        return ops
+
+    def close_loop(self, loop: Loop) -> None:
+        """After a loop: what the last iteration carries out is the result."""
+        self.index |= {result: self.index[i] for result, i in loop.carried if i in self.index}
+
+    def open_loop_backward(self, loop: Loop) -> list[Op]:
+        """What runs before a loop's backward: gradients of what is stacked are from here on."""
+        self.repeats = 1
+        for result, i in loop.carried:
+            if isinstance(i, int) and result in self.gradients:
+                self.gradients[i] = self.gradients[result]
+        for result, v in loop.collected:
+            if isinstance(v, int) and result in self.gradients:
+                for k in range(loop.blocks):
+                    self.gradients.setdefault(loop.atom(k, v), self.gradients[result])
+        ops = []
+        for i in dict.fromkeys(i for i, _ in loop.stacked if i in self.active):
+            is_last = self.pending[i] == 1 and i not in self.gradients
+            final = i in self.arguments and is_last
+            self.buffers[i] = self._new(self.program.nbytes(i), returned=final)
+            ops.append(Op("zeros", (), (self.buffers[i],), 0.0))
+        return ops
+
+    def close_loop_backward(self, loop: Loop) -> None:
+        """After a loop's backward: the gradients of what is stacked join those of later stages."""
+        ops = self.backwards[-1]
+        for i in {i for i, _ in loop.stacked}:
+            self.pending[i] -= 1
+            if i not in self.buffers:
+                continue
+            buffer = self.buffers.pop(i)
+            ops.append(Op("stacked", (buffer,), (), 0.0))
+            self.gradients[i] = self._added(i, buffer, ops)
+
+    def _finished(self, stage: Stage, joint: Joint) -> set[int]:
+        """Joint values that are gradients of arguments and final: they are the step's outputs."""
+        pairs = zip(stage.differentiated_inputs, joint.gradients, strict=True)
+        return {
+            j
+            for i, j in pairs
+            if j is not None
+            and i in self.arguments
+            and self.pending[i] == 1
+            and i not in self.gradients
+        }
+
+    def _accumulate(self, stage: Stage, joint: Joint, local: dict[int, int]) -> list[Op]:
+        ops: list[Op] = []
+        for i, j in zip(stage.differentiated_inputs, joint.gradients, strict=True):
+            self.pending[i] -= 1
+            if j not in local:
+                continue  # zero, or a cotangent that is an argument
+            self.gradients[i] = self._added(i, local[j], ops)
+        return ops
+
+    def _added(self, i: int, gradient: int, ops: list[Op]) -> int:
+        """A gradient of value `i`, added by one more op to those that came before."""
+        if i not in self.gradients:
+            return gradient
+        final = i in self.arguments and self.pending[i] == 0
+        total = self._new(self.program.nbytes(i), returned=final)
+        ops.append(Op("add_any", (gradient, self.gradients[i]), (total,), 0.0))
+        return total
+
+    def _add(self, op: LocalOp, joint: Joint, local, primal: dict[int, int], free=()) -> Op:
+        for j in op.outputs:
+            i = primal.get(j)
+            if i is None:
+                local[j] = self._new(joint.program.nbytes(j), returned=j in free)
+            else:
+                local[j] = self._named(i)
+        inputs = tuple(sorted({local[j] for j in op.inputs if j in local}))
+        outputs = tuple(local[j] for j in op.outputs)
+        avals = (joint.program.avals[j] for j in op.outputs)
+        self.narrow.update(i for i, a in zip(outputs, avals, strict=True) if a.dtype == jnp.float32)
+        self.wide.update({*inputs} - {local[j] for j in op.narrowed if j in local})
+        reused_bytes = min(op.reused_bytes, self._total(inputs), self._total(outputs))
+        if op.has_effects:
+            outputs += (self._effect(),)
+        may_rerun = op.recomputable and all(self._pin(primal, j) != "save" for j in op.outputs)
+        return Op(
+            op.primitive,
+            inputs,
+            outputs,
+            op.seconds * self.repeats,
+            op.flops * self.repeats,
+            op.workspace_bytes - reused_bytes,
+            may_rerun,
+        )
+
+    def results_of(self, ops: Iterable[Op]) -> tuple[int, ...]:
+        """Sizes of the step's results that ops write."""
+        names = (self.values[i].name for op in ops for i in op.outputs)
+        return tuple(self.output_bytes[name] for name in names if name in self.output_bytes)
+
+    def stored_values(self) -> tuple[Value, ...]:
+        """Every value, with the bytes that it is stored in."""
+        narrow = self.narrow - self.wide if self.backend.narrows_operands else set()
+        return tuple(
+            dataclasses.replace(value, nbytes=value.nbytes // 2) if i in narrow else value
+            for i, value in enumerate(self.values)
+        )
+
+    def _total(self, values: Iterable[int]) -> int:
+        return sum(self.values[i].nbytes for i in values)
+
+    def _pin(self, primal: dict[int, int], j: int) -> str | None:
+        return self.pinned.get(primal[j]) if j in primal else None
+
+    def _effect(self) -> int:
+        """What an effect writes: nothing, which its stage's backward reads.
+
+        It can be neither saved nor recomputed, so the only valid plan leaves its stage alone.
+        """
+        value = self._new(0)
+        self.effects.setdefault(len(self.locals), []).append(value)
+        return value
+
+    def _named(self, i: int) -> int:
+        """A value of the program; what several stages compute for themselves has no one name."""
+        returned, nbytes = i in self.returned, self.program.nbytes(i)
+        if i in self.cloned:
+            self.index[i] = self._new(nbytes, returned)
+            return self.index[i]
+        # `jax.checkpoint` rounds what it saves by `reduce_precision`, which refuses complex.
+        is_complex = jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
+        savable = not is_complex and self.pinned.get(i) != "recompute"
+        self.index[i] = self._append(value_name(i), nbytes, returned, savable)
+        self.origins[value_name(i)] = i
+        return self.index[i]
+
+    def _new(self, nbytes: int, returned: bool = False) -> int:
+        return self._append(f"b{len(self.values)}", nbytes, returned, False)
+
+    def _append(self, name: str, nbytes: int, returned: bool, savable: bool) -> int:
+        if returned and self.backend.lends_results:
+            self.output_bytes[name] = nbytes
+        self.values.append(Value(name, 0 if returned else nbytes, savable, self.repeats))
+        return len(self.values) - 1
+
+
+def _renumbered(primal: dict[int, int], template: Stage, stage: Stage) -> dict[int, int]:
+    """`primal` of a template's joint, for an isomorphic stage."""
+    old = (i for e in template.equations for i in e.outputs)
+    new = (i for e in stage.equations for i in e.outputs)
+    translation = dict(zip(old, new, strict=True))
+    return {j: translation[i] for j, i in primal.items()}
