@@ -14,7 +14,7 @@ from typing import Any
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.stages import certified
+from planners.stages import certified, left_alone
 
 from ._trials import Trials
 
@@ -164,16 +164,24 @@ class Answers:
             self._seconds += time.perf_counter() - started
         return self._known[budget]
 
-    def _rolled(self, decisions: planners.Plan) -> planners.Plan:
-        """The plan with iterations of loops in order, unless that takes more."""
-        regions = planners.rolled(self.graph, decisions.regions)
-        if self.modelled(regions) > self.modelled(decisions.regions):
-            return decisions
-        return with_regions(self.graph, decisions, regions)
+    def _tidied(self, decisions: planners.Plan) -> planners.Plan:
+        """The plan as a compiler likes it best of those that are equal by the model.
+
+        Its iterations are in order, so that loops have few runs. The last stage, whose backward
+        comes at once, is left alone rather than have the same values saved by name: for that XLA
+        may take a copy (147 MiB of a GPT-2's logits and weights on a GPU).
+        """
+        rolled = planners.rolled(self.graph, decisions.regions)
+        for regions in (rolled, (*rolled[:-1], left_alone(self.graph, rolled[-1]))):
+            tidied = with_regions(self.graph, decisions, regions)
+            takes_more = self.modelled(regions) > self.modelled(decisions.regions)
+            if not takes_more and tidied.seconds <= decisions.seconds:
+                decisions = tidied
+        return decisions
 
     def _checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan with its cost in `trials.graph`, where what bounds others is no bound."""
-        graph, decisions = self._trials.graph, self._rolled(decisions)
+        graph, decisions = self._trials.graph, self._tidied(decisions)
         if self.graph is graph:
             return decisions
         planner = decisions.planner

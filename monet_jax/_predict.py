@@ -19,12 +19,16 @@ from planners.schedule import Run, runs
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Buffer:
-    """An array of a schedule, live while runs `start` to `stop` execute."""
+    """An array of a schedule, live while runs `start` to `stop` execute.
+
+    A part of a stack, which the compiler places as a whole, is not put anywhere else by itself.
+    """
 
     nbytes: int
     start: int
     stop: int
     is_output: bool
+    is_stacked: bool = False
 
 
 #: Disjoint intervals of runs, both ends included, in order.
@@ -48,7 +52,7 @@ def predicted_temp_bytes(
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, not b.is_output)):
         if buffer.is_output:
             homes.append([(buffer.start, buffer.stop)])
-        elif not _finds_home(buffer, homes):
+        elif buffer.is_stacked or not _finds_home(buffer, homes):
             heap.append(buffer)
     return _peak_bytes(heap, end)
 
@@ -117,6 +121,8 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
     executed = runs(graph, tuple(regions))
     schedule = [run.of(graph) for run in executed]
     open_at: dict[int, tuple[int, int]] = {}  # value -> run that wrote it, last run that read it
+    stages = {s for loop in graph.loops for s in range(loop.first, loop.stop)}
+    in_loops = {i for i, (s, _) in graph.forward_writer.items() if s in stages}
     found: list[_Buffer] = []
 
     def close(i: int) -> None:
@@ -127,7 +133,7 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
         if value.name in output_bytes:
             found.append(_Buffer(output_bytes[value.name], start, len(schedule), True))
         elif nbytes:
-            found.append(_Buffer(nbytes, start, stop, False))
+            found.append(_Buffer(nbytes, start, stop, False, waits and i in in_loops))
 
     for k, op in enumerate(schedule):
         for i in op.inputs:
