@@ -7,6 +7,7 @@ asked several times, and a local search follows.
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -175,7 +176,7 @@ class Answers:
         for regions in (rolled, (*rolled[:-1], left_alone(self.graph, rolled[-1]))):
             tidied = with_regions(self.graph, decisions, regions)
             takes_more = self.modelled(regions) > self.modelled(decisions.regions)
-            if not takes_more and tidied.seconds <= decisions.seconds:
+            if not takes_more and math.isclose(tidied.seconds, decisions.seconds):
                 decisions = tidied
         return decisions
 
