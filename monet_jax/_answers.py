@@ -174,6 +174,8 @@ class Answers:
         """
         rolled = planners.rolled(self.graph, decisions.regions)
         for regions in (rolled, (*rolled[:-1], left_alone(self.graph, rolled[-1]))):
+            if regions == decisions.regions:
+                continue
             tidied = with_regions(self.graph, decisions, regions)
             takes_more = self.modelled(regions) > self.modelled(decisions.regions)
             if not takes_more and math.isclose(tidied.seconds, decisions.seconds):

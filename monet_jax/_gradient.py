@@ -13,6 +13,7 @@ import jax.core
 import jax.numpy as jnp
 
 from . import _compat
+from ._places import filled
 from ._program import Program
 from ._stages import Differentiation
 
@@ -79,10 +80,8 @@ def value_and_gradient(
         given = [*inputs, *constants]
 
         def differentiated(chosen):
-            filled = list(given)
-            for n, value in zip(places, chosen, strict=True):
-                filled[n] = value
-            outputs = list(function(filled[:split], filled[split:]))
+            slots = filled(given, places, chosen)
+            outputs = list(function(slots[:split], slots[split:]))
             return [outputs[n] for n in derivative.outputs], outputs
 
         values, pull, outputs = jax.vjp(differentiated, [given[n] for n in places], has_aux=True)

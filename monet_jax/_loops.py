@@ -147,7 +147,7 @@ class _Unroller:
                 equations.append(e)
                 continue
             for k in range(loop.blocks):
-                equations += [_in_iteration(loop, k, inner) for inner in loop.body.equations]
+                equations += [_in_block(loop, k, inner) for inner in loop.body.equations]
         program = dataclasses.replace(
             self.program,
             avals=tuple(self.avals),
@@ -185,7 +185,7 @@ class _Unroller:
         loop = Loop(equation, counts, body, stages, first, trips, tuple(offsets), tuple(given))
         self.loops.append(loop)
         for k in range(loop.blocks):
-            self.stages += [_stage_in_iteration(loop, k, s) for s in stages]
+            self.stages += [_stage_in_block(loop, k, s) for s in stages]
 
     def _is_given(self, atom: Any) -> bool:
         return not isinstance(atom, int) or atom in self.program.given
@@ -227,18 +227,18 @@ def _is_in(atom: Any, values: frozenset[int]) -> bool:
     return isinstance(atom, int) and atom in values
 
 
-def _in_iteration(loop: Loop, k: int, equation: Equation) -> Equation:
+def _in_block(loop: Loop, k: int, equation: Equation) -> Equation:
     inputs = tuple(loop.atom(k, v) for v in equation.inputs)
     outputs = tuple(loop.offsets[k] + v for v in equation.outputs)
     return Equation(equation.eqn, inputs, outputs, loop.equation.name_stack + equation.name_stack)
 
 
-def _stage_in_iteration(loop: Loop, k: int, stage: Stage) -> Stage:
+def _stage_in_block(loop: Loop, k: int, stage: Stage) -> Stage:
     def named(values: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(i for v in values if isinstance(i := loop.atom(k, v), int))
 
     return Stage(
-        tuple(_in_iteration(loop, k, e) for e in stage.equations),
+        tuple(_in_block(loop, k, e) for e in stage.equations),
         named(stage.inputs),
         named(stage.outputs),
         named(stage.differentiated_inputs),

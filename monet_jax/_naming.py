@@ -15,7 +15,8 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
-from ._program import Equation, Program, flatten, run
+from ._places import filled, float_places
+from ._program import Equation, Program, flatten, run, values_of
 
 
 def run_named(
@@ -34,7 +35,7 @@ def run_named(
     """
     for equation in equations:
         if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
-            inputs = [env[i] if isinstance(i, int) else i.val for i in equation.inputs]
+            inputs = values_of(env, equation.inputs)
             if _derivative_reads_results(equation, inputs):
                 results = _with_named_rule(equation, names)(*inputs)
                 env.update(zip(equation.outputs, results, strict=True))
@@ -58,8 +59,7 @@ def _bound(equation: Equation, inputs: Iterable[Any]) -> list[Any]:
 
 
 def _derivative_reads_results(equation: Equation, inputs: list[Any]) -> bool:
-    floats = [n for n, x in enumerate(inputs) if _compat.is_float(jax.typeof(x))]
-    pushed = _pushed(equation, inputs, floats)
+    pushed = _pushed(equation, inputs, float_places(inputs))
     written = {i for i in pushed.outputs[: len(equation.outputs)] if isinstance(i, int)}
     return any(written.intersection(e.reads) for e in pushed.equations)
 
@@ -69,10 +69,7 @@ def _pushed(equation: Equation, primals: list[Any], live: list[int]) -> Program:
 
     def push(primals, tangents):
         def function(*chosen):
-            filled = list(primals)
-            for n, x in zip(live, chosen, strict=True):
-                filled[n] = x
-            return _bound(equation, filled)
+            return _bound(equation, filled(primals, live, chosen))
 
         results, out = jax.jvp(function, [primals[n] for n in live], tangents)
         return results, [t for t in out if t.dtype != jax.dtypes.float0]
@@ -98,7 +95,7 @@ def _with_named_rule(equation: Equation, names: Mapping[int, str]) -> Any:
         count = len(equation.outputs)
         written = zip(pushed.outputs, equation.outputs, strict=False)
         run(pushed.equations, env, {j: names[i] for j, i in written if i in names})
-        results = [env[i] if isinstance(i, int) else i.val for i in pushed.outputs]
+        results = values_of(env, pushed.outputs)
         floats = iter(results[count:])
         return results[:count], [
             next(floats)

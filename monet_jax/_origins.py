@@ -57,6 +57,12 @@ def origins_of(program: Program, derivative: Differentiation) -> Origins:
     Stages depend on nothing but the program and its derivative, so that no analysis is repeated.
     """
     layout = lay_out(program, derivative)
-    written = (i for stage in layout.stages for e in stage.equations for i in e.outputs)
-    names = {value_name(i): i for i in written}
-    return Origins(layout.program, layout.stages, names, {}, layout.loops)
+    return origins_to_emit(layout.program, layout.stages, layout.loops)
+
+
+def origins_to_emit(
+    program: Program, stages: tuple[Stage, ...], loops: tuple[Loop, ...] = ()
+) -> Origins:
+    """What emission needs to know of a program in stages: a name for all that they write."""
+    written = (i for stage in stages for e in stage.equations for i in e.outputs)
+    return Origins(program, stages, {value_name(i): i for i in written}, {}, loops)

@@ -90,18 +90,11 @@ def with_alone_bytes(graph: Graph, nbytes: int, counted: Collection[int] = ()) -
     What the `counted` stages keep is known to be counted elsewhere: they have no share.
     """
     numbers = range(len(graph.stages))
-    kept = np.array([0 if s in counted else _kept_bytes(graph, s) for s in numbers], np.float64)
+    kept = np.array([0 if s in counted else graph.kept_bytes(s, s) for s in numbers], np.float64)
     shares = (nbytes * kept / (kept.sum() or 1.0)).astype(np.int64).tolist()
     pairs = zip(graph.stages, shares, strict=True)
     stages = tuple(dataclasses.replace(stage, alone_bytes=share) for stage, share in pairs)
     return dataclasses.replace(graph, stages=stages)
-
-
-def _kept_bytes(graph: Graph, s: int) -> int:
-    """Bytes of the values of a stage that its own backward reads."""
-    written = {i for op in graph.stages[s].forward for i in op.outputs}
-    read = {i for op in graph.stages[s].backward for i in op.inputs}
-    return sum(graph.values[i].waiting_bytes for i in written & read)
 
 
 def _finds_home(buffer: _Buffer, homes: Sequence[_Spans]) -> bool:

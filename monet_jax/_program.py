@@ -198,6 +198,11 @@ def without_dead_code(
     return tuple(reversed(kept))
 
 
+def values_of(env: Mapping[int, Any], atoms: Iterable[Any]) -> list[Any]:
+    """What value numbers stand for in `env`, and literals for themselves."""
+    return [env[i] if isinstance(i, int) else i.val for i in atoms]
+
+
 def run(equations: Iterable[Equation], env: dict[int, Any], names: Mapping[int, str]) -> None:
     """Run equations in order, reading and writing `env`.
 
@@ -208,7 +213,7 @@ def run(equations: Iterable[Equation], env: dict[int, Any], names: Mapping[int, 
     """
     base = _compat.current_name_stack()
     for equation in equations:
-        inputs = [i.val if not isinstance(i, int) else env[i] for i in equation.inputs]
+        inputs = values_of(env, equation.inputs)
         outputs = _compat.bind(equation.eqn, inputs, base + equation.name_stack)
         for i, output in zip(equation.outputs, outputs, strict=True):
             name = names.get(i)

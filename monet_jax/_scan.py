@@ -12,7 +12,7 @@ backward, a loop of its own, writes into one gradient.
 """
 
 import dataclasses
-import functools as ft
+import itertools as it
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +23,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
+from ._places import filled, float_places
 
 #: `(constants, carry, slices) -> (carry, slices of results)`.
 Body = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
@@ -97,10 +98,6 @@ def _update(stacked: Sequence[Any], slices: Sequence[Any], at: Any) -> list[Any]
     return [lax.dynamic_update_index_in_dim(x, new, at, 0) for x, new in pairs]
 
 
-def _floats(values: Sequence[Any]) -> list[int]:
-    return [n for n, x in enumerate(values) if _compat.is_float(jax.typeof(x))]
-
-
 @dataclasses.dataclass(frozen=True)
 class _Runs:
     """A scan in runs, and its derivative."""
@@ -116,7 +113,7 @@ class _Runs:
             operands = [x.value for x in primals]
             active = _Active(self.shape, operands, [x.perturbed for x in primals])
             results, pulls = self._forward(operands, active)
-            return results, (operands, jax.tree_util.Partial(ft.partial(_the, active)), pulls)
+            return results, (operands, active, pulls)
 
         function.defvjp(forward, self._backward, symbolic_zeros=True)
         return function
@@ -150,7 +147,6 @@ class _Runs:
 
     def _backward(self, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         operands, active, pulls = residuals
-        active = active()
         consts, _, xs = self.shape.split(operands)
         carry = [_whole(cotangents[n]) for n in active.carry]
         given = cotangents[self.shape.carry :]
@@ -180,10 +176,6 @@ class _Runs:
         return active.spread(gradients)
 
 
-def _the(x: Any) -> Any:
-    return x
-
-
 def _whole(cotangent: Any) -> Any:
     return _compat.zeros(cotangent.aval) if isinstance(cotangent, SymbolicZero) else cotangent
 
@@ -194,6 +186,7 @@ def _slice_of(cotangent: Any, at: Any) -> Any:
     return lax.dynamic_index_in_dim(cotangent, at, 0, keepdims=False)
 
 
+@jax.tree_util.register_static
 class _Active:
     """What of a scan is differentiated: positions of constants, carry, stacked, and results.
 
@@ -204,9 +197,9 @@ class _Active:
         consts, carry, xs = shape.split(operands)
         of_consts, _, of_xs = shape.split(perturbed)
         self.shape, self.operands = shape, len(operands)
-        self.consts = [n for n in _floats(consts) if of_consts[n]]
-        self.carry = _floats(carry)
-        self.xs = [n for n in _floats(xs) if of_xs[n]]
+        self.consts = [n for n in float_places(consts) if of_consts[n]]
+        self.carry = float_places(carry)
+        self.xs = [n for n in float_places(xs) if of_xs[n]]
         self.ys = [n for n, a in enumerate(shape.results[shape.carry :]) if _compat.is_float(a)]
 
     def pulled(
@@ -216,9 +209,9 @@ class _Active:
 
         def differentiated(some_consts, some_carry, some_slices):
             new, ys = body(
-                _filled(consts, self.consts, some_consts),
-                _filled(carry, self.carry, some_carry),
-                _filled(slices, self.xs, some_slices),
+                filled(consts, self.consts, some_consts),
+                filled(carry, self.carry, some_carry),
+                filled(slices, self.xs, some_slices),
             )
             return ([new[n] for n in self.carry], [ys[n] for n in self.ys]), (new, ys)
 
@@ -233,20 +226,9 @@ class _Active:
 
     def spread(self, gradients: tuple[list[Any], list[Any], list[Any]]) -> tuple[Any, ...]:
         """A gradient, or None, for every operand."""
-        found: list[Any] = [None] * self.operands
         first, second = self.shape.consts, self.shape.consts + self.shape.carry
-        starts = (0, self.consts), (first, self.carry), (second, self.xs)
-        for (start, places), some in zip(starts, gradients, strict=True):
-            for n, gradient in zip(places, some, strict=True):
-                found[start + n] = gradient
-        return tuple(found)
-
-
-def _filled(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    filled = list(values)
-    for n, value in zip(places, new, strict=True):
-        filled[n] = value
-    return filled
+        places = [*self.consts, *(first + n for n in self.carry), *(second + n for n in self.xs)]
+        return tuple(filled([None] * self.operands, places, it.chain(*gradients)))
 
 
 def _stripped(pull: Any, consts: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], Any]:

@@ -20,8 +20,9 @@ from planners.plan import Plan, Region
 from . import _compat
 from ._loops import Loop
 from ._naming import active_in, run_named
-from ._origins import Origins, value_name, value_number
-from ._program import Program
+from ._origins import Origins, origins_to_emit, value_name, value_number
+from ._places import filled
+from ._program import Program, values_of
 from ._scan import Body, Run, run_loop
 from ._stages import Stage
 
@@ -46,7 +47,7 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
         env = dict(zip(program.inputs, inputs, strict=True))
         env |= dict(zip(program.constants, constants, strict=True))
         _run_parts(origins, _parts(origins, plan.regions), env, _returned(program), None)
-        return [env[i] if isinstance(i, int) else i.val for i in program.outputs]
+        return values_of(env, program.outputs)
 
     return planned
 
@@ -104,21 +105,20 @@ def _run_loop(part: _PlannedLoop, env: dict[int, Any]) -> None:
         runs.append(Run(_body(loop, regions), done, done + trips))
         done += trips
     equation = loop.equation
-    operands = [env[i] if isinstance(i, int) else i.val for i in equation.inputs]
+    operands = values_of(env, equation.inputs)
     env.update(zip(equation.outputs, run_loop(equation.eqn, operands, runs), strict=True))
 
 
 def _body(loop: Loop, regions: Sequence[Region]) -> Body:
     """The body of a loop, run as some regions say."""
     program, carried = loop.body, loop.counts[1]
-    written = (i for e in program.equations for i in e.outputs)
-    origins = Origins(program, loop.stages, {value_name(i): i for i in written}, {})
+    origins = origins_to_emit(program, loop.stages)
 
     def body(consts, carry, slices):
         env = dict(zip(program.inputs, (*consts, *carry, *slices), strict=True))
         # Where the values themselves pass no barrier, JAX knows which are the loop's own operands.
         _run_parts(origins, regions, env, _returned(program), {})
-        results = [env[i] if isinstance(i, int) else i.val for i in program.outputs]
+        results = values_of(env, program.outputs)
         return results[:carried], results[carried:]
 
     return body
@@ -189,11 +189,8 @@ def _tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     places = [n for n, is_float in enumerate(floats) if wanted[n] or not is_float]
     if not any(floats[n] for n in places):
         return values
-    tied = list(values)
     barred = jax.lax.optimization_barrier(tuple(values[n] for n in places))
-    for n, value in zip(places, barred, strict=True):
-        tied[n] = value
-    return tied
+    return filled(values, places, barred)
 
 
 def _tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
@@ -207,17 +204,13 @@ def _tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     ]
     if not places:
         return values
-    tied = list(values)
-    for n, value in zip(places, _identity(*(values[n] for n in places)), strict=True):
-        tied[n] = value
+    tied = filled(values, places, _identity(*(values[n] for n in places)))
     others = [n for n, value in enumerate(values) if not _compat.is_float(jax.typeof(value))]
     if not others:
         return tied
     late = jax.lax.stop_gradient(values[places[-1]])  # numbers rise: the last one computed
     *barred, _ = jax.lax.optimization_barrier((*(values[n] for n in others), late))
-    for n, value in zip(others, barred, strict=True):
-        tied[n] = value
-    return tied
+    return filled(tied, others, barred)
 
 
 @jax.custom_jvp
@@ -227,11 +220,8 @@ def _identity(*values):
 
 def _identity_jvp(primals, tangents):
     places = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
-    tied = list(tangents)
     barred = jax.lax.optimization_barrier(tuple(tangents[n] for n in places)) if places else ()
-    for n, tangent in zip(places, barred, strict=True):
-        tied[n] = tangent
-    return primals, tuple(tied)
+    return primals, tuple(filled(tangents, places, barred))
 
 
 _identity.defjvp(_identity_jvp, symbolic_zeros=True)
@@ -241,12 +231,12 @@ def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:
     return origins.stages[region.first : region.last + 1]
 
 
-def _reads(origins: Origins, region: "Region | _PlannedLoop") -> list[int]:
-    if isinstance(region, _PlannedLoop):
-        return list(region.loop.equation.reads)
+def _reads(origins: Origins, part: "Region | _PlannedLoop") -> list[int]:
+    if isinstance(part, _PlannedLoop):
+        return list(part.loop.equation.reads)
     written: set[int] = set()
     reads: dict[int, None] = {}
-    for stage in _stages(origins, region):
+    for stage in _stages(origins, part):
         reads |= dict.fromkeys(i for i in stage.inputs if i not in written)
         written.update(stage.outputs)
     return list(reads)

@@ -300,8 +300,8 @@ class _Lives:
         lodged: frozenset[int] = frozenset(),
     ):
         self._graph = graph
-        self._lodged = set(lodged)  # those of which no run has written a new instance yet
-        self._first = set[int]()  # those of which there is the instance of the first forward
+        self._lodged = lodged
+        self._first = set[int]()  # those of which no run has written a new instance yet
         self._change = [0] * (len(runs) + 1)
         self._workspace = [run.of(graph).workspace_bytes for run in runs]
         self._life: dict[int, tuple[int, int]] = {}  # own value -> written, last read so far
@@ -335,16 +335,14 @@ class _Lives:
         for i in values:
             if i in self._life:
                 self._end(i)
-            self._lodged.discard(i)
             self._first.discard(i)
             self._life[i] = (k, k)
 
     def _end(self, i: int) -> None:
-        if i in self._lodged:
-            return
         written, last_read = self._life[i]
-        value = self._graph.values[i]
-        nbytes = value.waiting_bytes if i in self._first else value.nbytes
+        nbytes = self._graph.values[i].nbytes
+        if i in self._first:
+            nbytes = 0 if i in self._lodged else self._graph.values[i].waiting_bytes
         self._change[written] += nbytes
         self._change[last_read + 1] -= nbytes
 

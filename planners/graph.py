@@ -248,6 +248,16 @@ class Graph:
             if self.forward_writer.get(i, (s,))[0] != s
         )
 
+    def kept_bytes(self, first: int, last: int) -> int:
+        """Bytes of what stages `first` to `last` keep for their own backward if left alone.
+
+        Of values alone; `Stage.alone_bytes` come on top.
+        """
+        stages = self.stages[first : last + 1]
+        written = {i for stage in stages for op in stage.forward for i in op.outputs}
+        read = {i for stage in stages for op in stage.backward for i in op.inputs}
+        return sum(self.values[i].waiting_bytes for i in written & read)
+
     def lodged(self, first: int, values: Iterable[int]) -> frozenset[int]:
         """Values of a region, waiting for its backward, that lie in the memory of results.
 

@@ -101,7 +101,7 @@ def _names_by_size(graph: Graph, values: Iterable[int]) -> tuple[str, ...]:
 
 def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance]) -> np.ndarray:
     change = [0] * (len(schedule) + 1)
-    end = _first_forward(graph)
+    end = graph.forward_count  # the first forward comes first
     for instance in instances:
         value = graph.values[instance.value]
         nbytes = value.waiting_bytes if instance.waits(end) else value.nbytes
@@ -111,16 +111,11 @@ def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance
     return np.cumsum(np.array(change, dtype=np.int64))[:-1] + workspace
 
 
-def _first_forward(graph: Graph) -> int:
-    """The first run that is not of the first forward."""
-    return sum(len(stage.forward) for stage in graph.stages)
-
-
 def _lodge(
     graph: Graph, regions: Sequence[Region], schedule: Sequence[Run], instances: list[_Instance]
 ) -> None:
     """Finds until when each instance takes memory of its own."""
-    end = _first_forward(graph)
+    end = graph.forward_count
     forward_read = {i: k for k in range(end) for i in schedule[k].of(graph).inputs}
     for instance in instances:
         instance.gone = instance.last_read

@@ -60,11 +60,8 @@ def _kept_bytes(graph: Graph, region: Region) -> int:
     """Bytes that a region keeps for its backward."""
     if not region.alone:
         return sum(graph.values[graph.index[name]].waiting_bytes for name in region.saved)
-    stages = graph.stages[region.first : region.last + 1]
-    written = {i for stage in stages for op in stage.forward for i in op.outputs}
-    read = {i for stage in stages for op in stage.backward for i in op.inputs}
-    kept = sum(graph.values[i].waiting_bytes for i in written & read)
-    return kept + sum(stage.alone_bytes for stage in stages)
+    beside = (stage.alone_bytes for stage in graph.stages[region.first : region.last + 1])
+    return graph.kept_bytes(region.first, region.last) + sum(beside)
 
 
 def _moved(graph: Graph, part: Sequence[Region], start: int) -> list[Region]:

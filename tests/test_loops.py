@@ -29,14 +29,16 @@ from programs import NAMED, array
 
 import monet_jax
 import planners
-from monet_jax import _loops, _scan, _signature, _trace
+from monet_jax import _loops, _scan
 from monet_jax._analyze import analyze
 from monet_jax._backend import backend_of
 from monet_jax._compile import compile_bytes
+from monet_jax._places import filled
 from monet_jax._plan import plan_from_json
 from monet_jax._targets import resolve_target
 from monet_jax._transform import transform
 from monet_jax._trials import step_to_compile
+from monet_jax.bench._programs import trace_loss
 from planners.errors import InvalidPlan
 from planners.plan import Region
 
@@ -99,10 +101,7 @@ def test_a_loop_in_runs_may_be_mapped_pushed_forward_and_differentiated_twice(na
     places, leaves = f.places, [f.leaves[n] for n in f.places]
 
     def loss(function, *chosen):
-        filled = list(f.leaves)
-        for n, x in zip(places, chosen, strict=True):
-            filled[n] = x
-        return function(*filled)[0]
+        return function(*filled(f.leaves, places, chosen))[0]
 
     def both(transformed):
         return jax.jit(transformed(function)), jax.jit(transformed(f.function))
@@ -166,9 +165,7 @@ def deep_args(batch=1024):
 
 def traced_deep():
     """`deep` as it is planned for a CPU."""
-    options = _signature.make_options(deep, 0, (), ())
-    call = _signature.take_apart(options, deep_args(), {})
-    return _trace.trace(deep, call, backend_of("cpu"))
+    return trace_loss(deep, deep_args(), resolve_target("cpu"))
 
 
 def graph_of_deep():

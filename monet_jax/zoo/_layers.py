@@ -1,4 +1,7 @@
-"""Which layer do the zoo's convolutional networks share? A convolution with BatchNorm."""
+"""Which layers do several of the zoo's networks share?
+
+The convolutional ones a convolution with BatchNorm, the language models causal attention weights.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,3 +47,10 @@ class ConvNorm(nn.Module):
         )
         x = norm(x)
         return x if self.act is None else self.act(x)
+
+
+def causal_weights(scores: jax.Array, dtype: Any) -> jax.Array:
+    """Attention weights [..., queries, keys] of scores, in `dtype`; no query sees a later key."""
+    causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    scores = jnp.where(causal, scores.astype(jnp.float32), -jnp.inf)
+    return jax.nn.softmax(scores).astype(dtype)
