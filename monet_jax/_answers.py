@@ -25,6 +25,8 @@ MODEL_ROUNDS = 8
 GOOD_USE = 0.98
 #: The search ends when this fraction of them is all that is undecided.
 ENOUGH = 0.01
+#: A budget whose answer takes too much is lowered by this fraction of them at least.
+STEP = 0.005
 #: Time limits of the solver that the search for one budget may use up in all.
 SOLVES = 4
 #: Plans that the local search after each answer of the planner may look at.
@@ -90,7 +92,9 @@ class Answers:
                     break
             else:
                 high = min(budget, high or budget)
-            guess = budget + wanted - modelled
+            over = modelled - wanted
+            # Answers that are over by next to nothing would creep towards what fits.
+            guess = budget - (max(over, int(STEP * wanted)) if over > 0 else over)
             budget = guess if high is None or low < guess < high else (low + high) // 2
             budget = max(budget, self._floor)
             if high is not None and high - low < ENOUGH * wanted:

@@ -28,6 +28,8 @@ from ._trials import Trial, Trials
 
 #: A plan that uses this much of its budget is not worth another compilation.
 GOOD_USE = 0.97
+#: Where a plan uses less than this, the other model is asked as well.
+FAIR_USE = 0.95
 #: Compilations of plans, at most; the unplanned program and the base come before.
 MAX_ROUNDS = 6
 #: Steps of the search, at most; a step that meets a plan again compiles nothing.
@@ -171,19 +173,32 @@ class Settling:
         for answers in self.answers:
             self._search_by(answers, room)
             best = self.trials.fastest_within(room)
-            if best is not None and best.decisions.regions != self.trials.base.regions:
+            if best is not None and self._is_settled(best, room):
                 return best
-        self._try_small_plans()
+        if best is None or best.decisions.regions == self.trials.base.regions:
+            self._try_small_plans()
         return self.trials.fastest_within(room) or self.trials.smallest()
+
+    def _is_settled(self, trial: Trial, room: int) -> bool:
+        """Whether a trial that fits is fast, or fills enough of `room`, not to look further."""
+        enough = self.trials.temp_bytes(trial) >= FAIR_USE * room
+        is_free = trial.decisions.seconds <= self._graph.seconds
+        is_planned = trial.decisions.regions != self.trials.base.regions
+        return is_planned and (enough or is_free)
 
     def _search_by(self, answers: Answers, room: int) -> None:
         """Compile plans until the fastest that fits in `room` bytes is among them, by one model."""
-        low, high = 0, None  # modelled temporaries that are known to fit, and not to
+        low, high = 0, None  # modelled temporaries that fit, or have no plan, and that do not fit
         wanted, compiled = self.trials.modelled_for(room), 0
         for _ in range(MAX_STEPS):
             decisions = answers.within(wanted)
-            is_new = decisions is not None and decisions not in self.trials
-            if decisions is None or (is_new and compiled == self._max_rounds):
+            if decisions is None:
+                if high is None or high - wanted < ENOUGH * room:
+                    break
+                low, wanted = wanted, (wanted + high) // 2
+                continue
+            is_new = decisions not in self.trials
+            if is_new and compiled == self._max_rounds:
                 break
             compiled += is_new
             used = self.trials.temp_bytes(self.trials.of(decisions))
