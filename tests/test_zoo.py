@@ -17,6 +17,7 @@ PUBLISHED = {
     "vit_s16": 22_050_664,
     "gpt2": 124_439_808,
     "gpt2_scan": 124_439_808,
+    "neural_ode": 208_266,
 }
 WITH_BATCH_NORM = {"resnet50", "googlenet", "unet", "mobilenet_v2"}
 POLICIES = ("nothing", "dots", "dots_no_batch")
@@ -72,7 +73,7 @@ def test_bfloat16_computes_narrow_and_keeps_parameters_wide(name):
     loss, state = jax.eval_shape(problem.loss, *problem.args)
     assert loss.dtype == jnp.float32
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((problem.args[0], state)))
-    assert all(leaf.shape[0] == 3 for leaf in problem.args[2])
+    assert all(leaf.shape[0] == 3 for leaf in jax.tree.leaves(problem.args[2]))
     assert "bf16" in str(jax.make_jaxpr(problem.loss)(*problem.args))
 
 

@@ -4,7 +4,20 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from monet_jax.zoo import googlenet, gpt2, llama, mlp, mobilenet, resnet, unet, vgg, vit
+from monet_jax.zoo import (
+    googlenet,
+    gpt2,
+    llama,
+    lstm,
+    mlp,
+    mobilenet,
+    neural_ode,
+    resnet,
+    transformer,
+    unet,
+    vgg,
+    vit,
+)
 from monet_jax.zoo._problem import BlockRemat, Problem, Scale
 
 _BUILDERS = {
@@ -18,6 +31,9 @@ _BUILDERS = {
     "gpt2": gpt2.problem,
     "gpt2_scan": gpt2.scanned,
     "llama": llama.problem,
+    "transformer": transformer.problem,
+    "lstm": lstm.problem,
+    "neural_ode": neural_ode.problem,
 }
 
 MODELS: tuple[str, ...] = tuple(_BUILDERS)

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 BlockRemat = Literal["nothing", "dots", "dots_no_batch"] | None
 Scale = Literal["full", "bench", "tiny"]
-Sample = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+Sample = Callable[[jax.Array], tuple[Any, jax.Array]]
 
 _POLICIES = {
     "nothing": jax.checkpoint_policies.nothing_saveable,
@@ -112,19 +112,28 @@ class Layer(nn.Module):
     block: Callable[..., nn.Module]
 
     @nn.compact
-    def __call__(self, x: jax.Array, _: None) -> tuple[jax.Array, None]:
-        return self.block(name="block")(x), None
+    def __call__(self, x: jax.Array, *shared: jax.Array) -> tuple[jax.Array, None]:
+        return self.block(name="block")(x, *shared), None
 
 
-def stacked(block: Callable[..., nn.Module], depth: int, policy: BlockRemat) -> nn.Module:
+def stacked(
+    block: Callable[..., nn.Module],
+    depth: int,
+    policy: BlockRemat,
+    shared: int = 0,
+    name: str = "layers",
+) -> nn.Module:
     """`depth` layers under one `lax.scan`, their parameters stacked; `policy` as for `rematted`.
 
-    Takes and returns `(x, None)`, x as `block(name=...)` does. Each layer draws its own dropout.
+    Takes x and `shared` arrays that all layers read, as `block(name=...)` does, and returns
+    `(x, None)`. Each layer draws its own dropout.
     """
+    read_by_all: Any = (nn.broadcast,) * shared
     layers = nn.scan(
         rematted(Layer, policy),
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
+        in_axes=read_by_all,
         length=depth,
     )
-    return layers(block, name="layers")
+    return layers(block, name=name)

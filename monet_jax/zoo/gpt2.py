@@ -98,7 +98,7 @@ class GPT2(nn.Module):
         x = nn.Dropout(self.dropout, deterministic=False, name="dropout")(x)
         if self.scanned:
             block = ft.partial(Block, self.heads, self.dropout, self.dtype)
-            x, _ = stacked(block, self.depth, self.block_remat)(x, None)
+            x, _ = stacked(block, self.depth, self.block_remat)(x)
         else:
             block = rematted(Block, self.block_remat)
             for i in range(self.depth):

@@ -84,7 +84,7 @@ class Llama(nn.Module):
     def __call__(self, tokens: jax.Array) -> jax.Array:
         words = nn.Embed(self.vocab, self.width, dtype=self.dtype, name="words")
         block = ft.partial(Block, self.heads, self.groups, self.hidden, self.dtype)
-        x, _ = stacked(block, self.depth, self.block_remat)(words(tokens), None)
+        x, _ = stacked(block, self.depth, self.block_remat)(words(tokens))
         return words.attend(nn.RMSNorm(epsilon=1e-5, dtype=self.dtype, name="norm")(x))
 
 
