@@ -1,0 +1,125 @@
+"""Between the two uniform plans of a scan, where do the bytes and the FLOPs of others lie?
+
+    python docs/measurements/loops.py measure    # writes loops.json beside this file
+    python docs/measurements/loops.py plot       # draws loops.svg from it; needs matplotlib
+
+The model is the zoo's Llama, twelve layers under one scan. Of its layers, the last ones save all
+that they may and the others nothing; everything outside the loop is left as it is.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import planners
+from monet_jax import zoo
+from monet_jax._compile import compile_bytes
+from monet_jax._pins import make_pins
+from monet_jax._targets import resolve_target
+from monet_jax._transform import transform
+from monet_jax._trials import Trials, step_to_compile
+from monet_jax.bench._programs import trace_loss, work_of_step
+from planners.plan import Region
+
+HERE = Path(__file__).parent
+MODEL, TARGETS = "llama", ("cpu", "gpu:h100")
+
+
+def plans(graph: planners.Graph) -> Iterator[tuple[int, tuple[Region, ...]]]:
+    """How many of the last layers save what they may, and the regions."""
+    (loop,) = graph.loops
+    for saving in range(loop.trips + 1):
+        first = loop.stop - saving * loop.length
+        inside = range(loop.first, first, loop.length)
+        bare = [Region(s, s + loop.length - 1) for s in inside]
+        alone = [Region(s, s, alone=True) for s in range(len(graph.stages))]
+        yield saving, (*alone[: loop.first], *bare, *alone[first:])
+
+
+def rows(target_name: str) -> Iterator[dict[str, Any]]:
+    """Every plan as compiled for a target, with its FLOPs."""
+    target, problem = resolve_target(target_name), zoo.build(MODEL, scale="bench")
+    traced = trace_loss(problem.loss, problem.args, target)
+    trials = Trials(traced, target, make_pins(None))
+    for saving, regions in plans(trials.graph):
+        decisions = planners.Plan(regions, 0, 0.0, 0, 0.0, "half and half")
+        function = transform(trials.origins, decisions)
+        figures = compile_bytes(*step_to_compile(traced, function), target=target)
+        yield {
+            "target": target_name,
+            "compiler": figures.compiler,
+            "saving": saving,
+            "temp_bytes": figures.temp_bytes,
+            "flops": work_of_step(traced, function, target).flops,
+        }
+
+
+def measure() -> None:
+    """Runs every plan and keeps the rows."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    context = {
+        "command": "python docs/measurements/loops.py measure",
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+        "jax": jax.__version__,
+        "model": MODEL,
+    }
+    found = []
+    for target in TARGETS:
+        for row in rows(target):
+            print(row, file=sys.stderr, flush=True)
+            found.append(row)
+    lines = ",\n".join(f"    {json.dumps(row)}" for row in found)
+    text = f'{{\n  "context": {json.dumps(context)},\n  "rows": [\n{lines}\n  ]\n}}\n'
+    (HERE / "loops.json").write_text(text)
+
+
+def farthest(some: list[dict[str, Any]]) -> float:
+    """How far bytes are from the line between those of the first and the last, at most."""
+    first, last = some[0], some[-1]
+    found = []
+    for row in some:
+        share = (row["flops"] - first["flops"]) / (last["flops"] - first["flops"])
+        line = first["temp_bytes"] + share * (last["temp_bytes"] - first["temp_bytes"])
+        found.append(abs(row["temp_bytes"] / line - 1))
+    return max(found)
+
+
+def plot() -> None:
+    """Draws bytes over FLOPs."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    matplotlib.rcParams["svg.hashsalt"] = "loops"  # the same file from the same rows
+    found = json.loads((HERE / "loops.json").read_text())["rows"]
+    figure, axes = plt.subplots(1, len(TARGETS), figsize=(8, 3), layout="constrained")
+    for axis, target in zip(axes, TARGETS, strict=True):
+        some = [row for row in found if row["target"] == target]
+        flops = [row["flops"] / some[-1]["flops"] for row in some]
+        sizes = [row["temp_bytes"] / 2**20 for row in some]
+        axis.plot([flops[0], flops[-1]], [sizes[0], sizes[-1]], color="0.7")
+        axis.plot(flops, sizes, "o", markersize=4)
+        axis.set(title=f"{target}: at most {farthest(some):.1%} off the line", ylim=(0, None))
+        axis.set(xlabel="FLOPs, of those where all layers save", ylabel="temporaries, MiB")
+        print(f"{target}: {farthest(some):.2%} off the line")
+    figure.savefig(HERE / "loops.svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("measure", "plot"))
+    {"measure": measure, "plot": plot}[parser.parse_args().what]()
+
+
+if __name__ == "__main__":
+    main()
