@@ -114,6 +114,8 @@ class Answers:
         except planners.SolverStopped as error:
             self.stopped = error
         yield self._checked(smallest)
+        if self.graph.loops:
+            yield self._checked(planners.whole_iterations(self.graph))
         least, most = smallest.peak_bytes, planners.save_all(self.graph).peak_bytes
         for share in LARGER:
             decisions = self._fastest(int(least + share * (most - least)))
@@ -159,7 +161,7 @@ class Answers:
         if budget not in self._known:
             started = time.perf_counter()
             try:
-                self._known[budget] = self._space.fastest(budget)
+                self._known[budget] = self._evened(self._space.fastest(budget))
             except planners.InfeasibleBudget as error:
                 self._known[budget] = None
                 self._floor = max(self._floor, error.minimum_bytes, budget + 1)
@@ -168,6 +170,13 @@ class Answers:
                 self._known[budget] = None
             self._seconds += time.perf_counter() - started
         return self._known[budget]
+
+    def _evened(self, decisions: planners.Plan) -> planners.Plan:
+        """The plan, without iterations that run by themselves where those take more memory."""
+        if self.graph.loops and self._trials.backend.stores_constants:
+            ordered = planners.rolled(self.graph, decisions.regions)
+            decisions = with_regions(self.graph, decisions, planners.evened(self.graph, ordered))
+        return decisions
 
     def _tidied(self, decisions: planners.Plan) -> planners.Plan:
         """The plan as a compiler likes it best of those that are equal by the model.
@@ -184,7 +193,7 @@ class Answers:
             takes_more = self.modelled(regions) > self.modelled(decisions.regions)
             if not takes_more and math.isclose(tidied.seconds, decisions.seconds):
                 decisions = tidied
-        return decisions
+        return self._evened(decisions)
 
     def _checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan with its cost in `trials.graph`, where what bounds others is no bound."""

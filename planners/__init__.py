@@ -31,6 +31,7 @@ from .polish import without_change as without_change
 from .replay import Replay as Replay
 from .replay import replay as replay
 from .revolve import Revolve as Revolve
+from .rolling import evened as evened
 from .rolling import rolled as rolled
 from .rotor import Rotor as Rotor
 from .schedule import Run as Run
@@ -38,6 +39,7 @@ from .schedule import runs as runs
 from .stages import Stages as Stages
 from .stages import save_all as save_all
 from .stages import save_nothing as save_nothing
+from .stages import whole_iterations as whole_iterations
 from .steps import Cost as Cost
 from .steps import Execute as Execute
 from .steps import Free as Free

@@ -4,9 +4,9 @@
 - Over intervals of several stages: one checkpoint that saves nothing, or what a uniform price per
   byte chooses for each stage; and nested regions, which save nothing and whose inner regions are
   single stages with options chosen by price.
-- Where what is recomputed comes late: one checkpoint of all stages (in a loop, of an iteration), or
-  all but the first or the last, which saves what a price per byte chooses, of what one stage leaves
-  to the next as well.
+- One checkpoint of an iteration of a loop, or where what is recomputed comes late, of all stages;
+  or of all but the first or the last. It saves what a price per byte chooses, of what one stage
+  leaves to the next as well.
 
 Outputs of ops that must run once are saved wherever they may be.
 
@@ -133,17 +133,17 @@ class Candidates:
                 yield Region(first, last, saved=_unique(once), inner=(*inner[:-1], end))
 
     def _whole(self) -> Iterator[Region]:
-        """Checkpoints of the whole step, or of a whole iteration of a loop."""
-        if not self._graph.recomputes_late:
-            return
+        """Checkpoints of a whole iteration of a loop; where they come late, of the whole step."""
         slopes = self._slopes + [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
         slopes = [slope for slope in slopes if slope]
         if not slopes:
             return
         ends = [*sorted({*self._graph.units}), len(self._graph.stages)]
+        firsts = {s for loop in self._graph.loops for s in range(loop.first, loop.stop)}
         spans = [
             (a, b)
             for start, end in it.pairwise(ends)
+            if self._graph.recomputes_late or start in firsts
             for a in range(start, min(start + 2, end))
             for b in range(max(end - 2, start), end)
             if a < b

@@ -30,6 +30,64 @@ def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     return tuple(found[first] for first in sorted(found))
 
 
+def evened(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
+    """The plan without iterations that run by themselves: each does as the one before it.
+
+    A loop of one trip is none to a compiler. It becomes part of the program round it, whose
+    constants (what random bits are counted from, say) then last from its forward to its backward.
+    """
+    found = {region.first: region for region in regions}
+    for loop in graph.loops:
+        iterations = [_of_iteration(graph, loop, regions, k) for k in range(loop.trips)]
+        start = 0
+        while start < loop.trips:
+            stop = start + 1
+            while stop < loop.trips and _like(graph, iterations[stop], iterations[start]):
+                stop += 1
+            if stop - start == 1 and _copies(graph, iterations[start]) == 1:
+                source, place = (start - 1, start) if start else (0, 1)
+                stop = max(stop, place + 1)
+                if _isomorphic(graph, iterations[source], iterations[place]):
+                    moved = _moved(graph, iterations[source], iterations[place][0].first)
+                    iterations[place] = tuple(moved)
+            start = stop
+        inside = range(loop.first, loop.stop)
+        found = {first: x for first, x in found.items() if first not in inside}
+        found |= {x.first: x for some in iterations for x in some}
+    return tuple(found[first] for first in sorted(found))
+
+
+def _of_iteration(
+    graph: Graph, loop: Loop, regions: Sequence[Region], k: int
+) -> tuple[Region, ...]:
+    start = loop.first + k * loop.length
+    return tuple(x for x in regions if graph.units[x.first] == start)
+
+
+def _like(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> bool:
+    """Whether two iterations have the same regions."""
+    moved = _moved(graph, some, others[0].first) if _isomorphic(graph, some, others) else None
+    return moved == list(others)
+
+
+def _isomorphic(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> bool:
+    """Whether two iterations have the same ops forward."""
+    here, there = (
+        [
+            [(op.name, len(op.outputs)) for op in stage.forward]
+            for stage in graph.stages[part[0].first : part[-1].last + 1]
+        ]
+        for part in (some, others)
+    )
+    return here == there
+
+
+def _copies(graph: Graph, part: Sequence[Region]) -> int:
+    """How many iterations one stands for."""
+    ops = (op for s in range(part[0].first, part[-1].last + 1) for op in graph.stages[s].forward)
+    return max(graph.values[i].copies for op in ops for i in op.outputs)
+
+
 def _alike(
     graph: Graph, loop: Loop, regions: Sequence[Region]
 ) -> Iterator[list[tuple[Region, ...]]]:

@@ -16,6 +16,7 @@ Known limits, which make the space that `bound_seconds` is about:
 """
 
 import dataclasses
+import itertools as it
 from typing import TYPE_CHECKING
 
 from .graph import Graph
@@ -106,11 +107,31 @@ def left_alone(graph: Graph, region: Region) -> Region:
     return Region(region.first, region.last, alone=True)
 
 
-def bare(graph: Graph, s: int) -> Region:
-    """Stage `s` saving only outputs of ops that must run once; alone where that will not do."""
-    forward = graph.stages[s].forward
+def whole_iterations(graph: Graph) -> Plan:
+    """The plan that saves nothing, each iteration of a loop in one region.
+
+    It is what `jax.checkpoint` round the body of a loop does.
+    """
+    regions: list[Region] = []
+    for first, last in it.pairwise([*sorted({*graph.units}), len(graph.stages)]):
+        some = [bare(graph, s) for s in range(first, last)]
+        if any(loop.first <= first < loop.stop for loop in graph.loops):
+            whole = bare(graph, first, last - 1)
+            some = some if whole.alone else [whole]
+        regions += some
+    return certified(graph, tuple(regions), planner="whole iterations", bound_seconds=graph.seconds)
+
+
+def bare(graph: Graph, first: int, last: int | None = None) -> Region:
+    """A region that saves only outputs of ops that must run once; alone where that will not do.
+
+    It has the stages from `first` to `last`, or only that one.
+    """
+    last = first if last is None else last
+    forward = [op for stage in graph.stages[first : last + 1] for op in stage.forward]
+    backward = [op for stage in graph.stages[first : last + 1] for op in stage.backward]
     writer = {i: op for op in forward for i in op.outputs}
-    pending = [i for op in graph.stages[s].backward for i in op.inputs if i in writer]
+    pending = [i for op in backward for i in op.inputs if i in writer]
     seen, saved = set(pending), set()
     while pending:
         i = pending.pop()
@@ -121,5 +142,5 @@ def bare(graph: Graph, s: int) -> Region:
         seen |= new
         pending += new
     if not all(graph.values[i].savable for i in saved):
-        return Region(s, s, alone=True)
-    return Region(s, s, saved=tuple(graph.values[i].name for i in sorted(saved)))
+        return Region(first, last, alone=True)
+    return Region(first, last, saved=tuple(graph.values[i].name for i in sorted(saved)))

@@ -6,6 +6,7 @@ runs; bytes are the compiler's.
 
 import dataclasses
 import functools as ft
+import itertools as it
 import math
 import random
 
@@ -29,7 +30,7 @@ from programs import NAMED, array
 
 import monet_jax
 import planners
-from monet_jax import _loops, _scan
+from monet_jax import _loops, _scan, _transform
 from monet_jax._analyze import analyze
 from monet_jax._backend import backend_of
 from monet_jax._compile import compile_bytes
@@ -273,6 +274,57 @@ def test_iterations_are_dealt_out_by_what_they_keep():
         assert planners.saved_bytes(graph, rolled) == planners.saved_bytes(graph, regions)
         assert len(rolled) == len(regions)
         assert rolled == planners.rolled(graph, rolled)
+
+
+def lengths(origins, regions):
+    """How many trips each run of equal iterations has, as it is emitted."""
+    decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
+    (part,) = [x for x in _transform._parts(origins, decisions.regions) if hasattr(x, "loop")]
+    pairs = zip(part.blocks, part.loop.trips, strict=True)
+    return [sum(n for _, n in some) for _, some in it.groupby(pairs, lambda x: x[0])]
+
+
+def test_no_iteration_runs_by_itself_where_plans_are_evened():
+    graph, origins = graph_of_deep()
+    rng, found = random.Random(1), []
+    for _ in range(20):
+        regions = planners.rolled(graph, random_regions(graph, rng))
+        found += lengths(origins, regions)
+        evened = planners.evened(graph, regions)
+        planners.replay(graph, evened)
+        assert min(lengths(origins, evened)) > 1
+        if min(lengths(origins, regions)) > 1:
+            assert evened == regions
+    assert 1 in found
+
+
+def test_a_block_of_iterations_may_run_by_itself():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_loops, "MAX_BLOCKS", 3)
+        graph, _ = graph_of_deep()
+    regions = planners.save_nothing(graph).regions
+    first = graph.loops[0].first
+    regions = (*regions[:first], Region(first, first, alone=True), *regions[first + 1 :])
+    assert planners.evened(graph, regions) == regions
+
+
+def test_whole_iterations_save_no_more_than_a_checkpoint_round_the_body():
+    """As compiled: it is what people write by hand."""
+
+    def by_hand(layers, x):
+        def layer(h, layer):
+            up, down = layer
+            return h + jnp.sin(jnp.sin(h @ up)) @ down, None
+
+        return jnp.mean(lax.scan(jax.checkpoint(layer), x, layers)[0] ** 2)
+
+    (graph, origins), target = graph_of_deep(), resolve_target("cpu")
+    decisions = planners.whole_iterations(graph)
+    step = step_to_compile(traced_deep(), transform(origins, decisions))
+    ours = compile_bytes(*step, target=target)
+    rival = trace_loss(by_hand, deep_args(), target)
+    theirs = compile_bytes(*step_to_compile(rival, rival.flat), target=target)
+    assert ours.temp_bytes <= 1.01 * theirs.temp_bytes
 
 
 def test_no_region_may_cross_the_end_of_an_iteration():
