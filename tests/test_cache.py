@@ -1,22 +1,14 @@
 """Is a settled plan made once and taken from the disk, or from process 0, after that?"""
 
-import contextlib
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 from networks import args, assert_same, net, recomputes, specs
+from processes import finished, free_port, start
 
 import monet_jax
 from monet_jax import _api, _cache, _plan
-
-HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture
@@ -168,7 +160,6 @@ def test_a_full_disk_leaves_nothing_half_written(step, directory, monkeypatch):
 
 PLAN = """
 import sys
-sys.path.insert(0, {here!r})
 import monet_jax
 from networks import net, specs
 {before}
@@ -176,33 +167,10 @@ print(monet_jax.plan(net, *specs(), budget=0.6).to_json())
 """
 
 
-def start(code, directory, *argv):
-    """A new Python process."""
-    environment = {
-        **os.environ,
-        _cache.DIRECTORY: str(directory),
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-W", "error::UserWarning:monet_jax", "-c", code, *map(str, argv)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finished(*processes):
-    """What the processes print, once all of them have ended."""
-    try:
-        outputs = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for process, (_, err) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, err
-    return [out.strip() for out, _ in outputs]
+def started(code, directory, *argv):
+    """A new process whose plans are cached in a directory, and whose warnings are errors."""
+    environment = {_cache.DIRECTORY: str(directory)}
+    return start(code, *argv, options=("-W", "error::UserWarning:monet_jax"), **environment)
 
 
 def test_a_new_process_takes_the_plan_without_a_solver(directory):
@@ -214,13 +182,13 @@ def test_a_new_process_takes_the_plan_without_a_solver(directory):
             "assert not {'cvxpy', 'highspy'} & set(sys.modules), 'imported for nothing'",
         ]
     )
-    (out,) = finished(start(PLAN.format(here=str(HERE), before=without), directory))
+    (out,) = finished(started(PLAN.format(before=without), directory))
     assert out == plan.to_json()
 
 
 def test_two_processes_at_once(directory):
-    code = PLAN.format(here=str(HERE), before="")
-    texts = finished(*[start(code, directory) for _ in range(2)])
+    code = PLAN.format(before="")
+    texts = finished(*[started(code, directory) for _ in range(2)])
     plans = set(map(_plan.plan_from_json, texts))
     assert len({p.decisions.regions for p in plans}) == 1
     (path,) = files(directory)
@@ -229,11 +197,10 @@ def test_two_processes_at_once(directory):
 
 JOB = """
 import sys
-sys.path.insert(0, {here!r})
 import jax
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 rank = int(sys.argv[2])
-jax.distributed.initialize(f"localhost:{{sys.argv[1]}}", num_processes=2, process_id=rank)
+jax.distributed.initialize(f"localhost:{sys.argv[1]}", num_processes=2, process_id=rank)
 import monet_jax
 from monet_jax import _api
 from networks import args, net
@@ -255,11 +222,8 @@ def test_the_processes_of_a_job_take_the_plan_of_the_first(tmp_path, monkeypatch
     # Each has a disk of its own, and the first has planned before.
     monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "0"))
     plan = planned(0.6)
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    code = JOB.format(here=str(HERE))
-    outputs = finished(*[start(code, tmp_path / str(n), port, n) for n in range(2)])
+    port = free_port()
+    outputs = finished(*[started(JOB, tmp_path / str(n), port, n) for n in range(2)])
     # Gloo says there that it is connected.
     assert [out.partition("peer ranks is : 1\n")[2] for out in outputs] == [
         "True\n" + plan.to_json()

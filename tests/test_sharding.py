@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-from processes import run_python
+from processes import finished, free_port, run_python, start
 from test_compile import _foreign
 
 import monet_jax
@@ -204,3 +204,48 @@ def test_sharded_training_keeps_the_budget_of_each_device_and_the_gradients(made
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     code = EIGHT.replace("{kind}", kind) + made + CHECKED
     run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+
+
+JOB = """
+import sys
+import jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+rank = int(sys.argv[2])
+jax.distributed.initialize(f"localhost:{sys.argv[1]}", num_processes=8, process_id=rank)
+import numpy as np
+import monet_jax
+from monet_jax import _api
+from test_sharding import AXES, AxisType, loss, specs
+
+if rank:
+    _api._settle = None  # only process 0 plans
+mesh = jax.make_mesh((4, 2), AXES, axis_types=(AxisType.Auto,) * 2)
+avals = specs(mesh)
+rng = np.random.default_rng(0)
+values = jax.tree.map(lambda s: rng.normal(size=s.shape, scale=0.1).astype("f4"), avals)
+arrays = jax.tree.map(
+    lambda v, s: jax.make_array_from_callback(v.shape, s.sharding, v.__getitem__), values, avals
+)
+plan = monet_jax.plan(loss, *arrays, budget=0.75, cache=False)
+planned = jax.jit(jax.value_and_grad(plan.apply(loss)))
+stats = planned.lower(*arrays).compile().memory_analysis()
+taken = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+assert taken <= plan.budget_bytes and plan.overhead > 0 and plan.devices == 8, (taken, plan)
+value, gradient = planned(*arrays)
+with jax.default_device(jax.local_devices()[0]):
+    plain = jax.jit(jax.value_and_grad(loss))(*values)
+np.testing.assert_allclose(value, plain[0], rtol=1e-5)
+for ours, whole in zip(jax.tree.leaves(gradient), jax.tree.leaves(plain[1]), strict=True):
+    for shard in ours.addressable_shards:
+        part = np.asarray(whole)[shard.index]
+        np.testing.assert_allclose(shard.data, part, rtol=1e-4, atol=1e-7)
+print("the plan:", plan.to_json())
+"""
+
+
+@pytest.mark.slow
+def test_a_job_of_eight_processes_runs_one_plan():
+    port = free_port()
+    outputs = finished(*[start(JOB, port, n, JAX_PLATFORMS="cpu") for n in range(8)])
+    plans = {out.partition("the plan:")[2] for out in outputs}
+    assert len(plans) == 1 and "regions" in plans.pop()
