@@ -46,10 +46,12 @@ class Answers:
         trials: of the program.
         planner: `(Graph, int) -> planners.Plan`.
         graph: the model; `trials.graph`, or that with something else assumed of the compiler.
+        evens: whether iterations of loops run by themselves in no plan.
     """
 
-    def __init__(self, trials: Trials, planner: Any, graph: Graph):
+    def __init__(self, trials: Trials, planner: Any, graph: Graph, evens: bool = True):
         self.graph, self._trials, self._planner = graph, trials, planner
+        self._evens = evens
         self._most_seconds = SOLVES * getattr(planner, "time_limit", 10.0)
         self._seconds = 0.0  # spent in the planner since `restart`
         self._known: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
@@ -172,8 +174,8 @@ class Answers:
         return self._known[budget]
 
     def _evened(self, decisions: planners.Plan) -> planners.Plan:
-        """The plan, without iterations that run by themselves where those take more memory."""
-        if self.graph.loops and self._trials.backend.stores_constants:
+        """The plan, without iterations that run by themselves where that is asked for."""
+        if self.graph.loops and self._evens:
             ordered = planners.rolled(self.graph, decisions.regions)
             decisions = with_regions(self.graph, decisions, planners.evened(self.graph, ordered))
         return decisions

@@ -20,8 +20,6 @@ class Backend:
             written.
         recomputes_late: whether what a region runs again is run just before what reads it, and not
             all at the region's start.
-        stores_constants: whether what depends on no input (the counters behind random bits, say) is
-            an array in memory. Then a loop of one trip, which is none when compiled, takes more.
         expands_pooling: whether the gradient of max pooling takes several times its operand, so
             that it is better written in another way (see `_pooling`).
     """
@@ -31,12 +29,11 @@ class Backend:
     fuses_into_products: bool = False
     lends_results: bool = True
     recomputes_late: bool = True
-    stores_constants: bool = False
     expands_pooling: bool = True
 
 
 _BACKENDS = {
-    "cpu": Backend(needs_scratch=True, recomputes_late=False, stores_constants=True),
+    "cpu": Backend(needs_scratch=True, recomputes_late=False),
     "gpu": Backend(),
     "tpu": Backend(
         narrows_operands=True, fuses_into_products=True, lends_results=False, expands_pooling=False

@@ -23,7 +23,7 @@ from planners.plan import Region
 from planners.stages import bare, certified, left_alone
 
 from ._analyze import analyze
-from ._backend import Backend, backend_of
+from ._backend import backend_of
 from ._compile import CompiledBytes, compile_bytes, mesh_of
 from ._costs import Roofline
 from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
@@ -77,11 +77,6 @@ class Trials:
 
     def __contains__(self, decisions: planners.Plan) -> bool:
         return decisions.regions in self._made
-
-    @property
-    def backend(self) -> Backend:
-        """The compiler."""
-        return backend_of(self.target.name)
 
     @property
     def devices(self) -> int:
@@ -194,8 +189,8 @@ class Trials:
 
     @functools.cached_property
     def _analyzed(self) -> tuple[Graph, Origins]:
-        program, derivative = self.traced.program, self.traced.derivative
-        return analyze(program, derivative, roofline_of(self.target), self.backend, self.pins)
+        roofline, backend = roofline_of(self.target), backend_of(self.target.name)
+        return analyze(self.traced.program, self.traced.derivative, roofline, backend, self.pins)
 
     @functools.cached_property
     def _scale(self) -> Scale:

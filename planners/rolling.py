@@ -33,8 +33,9 @@ def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
 def evened(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     """The plan without iterations that run by themselves: each does as the one before it.
 
-    A loop of one trip is none to a compiler. It becomes part of the program round it, whose
-    constants (what random bits are counted from, say) then last from its forward to its backward.
+    A loop of one trip is none to a compiler. It becomes part of the program round it, where other
+    work moves in between, and where constants (what random bits are counted from, say) last from
+    its forward to its backward.
     """
     found = {region.first: region for region in regions}
     for loop in graph.loops:

@@ -107,6 +107,16 @@ def left_alone(graph: Graph, region: Region) -> Region:
     return Region(region.first, region.last, alone=True)
 
 
+def saving_all(graph: Graph, region: Region) -> Region:
+    """A region that saves by name what its backward reads of its forward, as far as it may."""
+    stages = graph.stages[region.first : region.last + 1]
+    read = {i for stage in stages for op in stage.backward for i in op.inputs}
+    written = (i for stage in stages for op in stage.forward for i in op.outputs)
+    values = (graph.values[i] for i in written if i in read)
+    names = tuple(value.name for value in values if value.savable)
+    return Region(region.first, region.last, saved=names)
+
+
 def whole_iterations(graph: Graph) -> Plan:
     """The plan that saves nothing, each iteration of a loop in one region.
 

@@ -42,6 +42,7 @@ from monet_jax._trials import step_to_compile
 from monet_jax.bench._programs import trace_loss
 from planners.errors import InvalidPlan
 from planners.plan import Region
+from planners.stages import saving_all
 
 LOOPS = ["scan", "layers_under_scan", "states_under_scan", "scan_under_scan", "loops"]
 
@@ -306,6 +307,15 @@ def test_a_block_of_iterations_may_run_by_itself():
     first = graph.loops[0].first
     regions = (*regions[:first], Region(first, first, alone=True), *regions[first + 1 :])
     assert planners.evened(graph, regions) == regions
+
+
+def test_what_saves_all_by_name_is_not_run_again():
+    graph, _ = graph_of_deep()
+    regions = planners.save_all(graph).regions
+    for s in range(len(graph.stages)):
+        changed = (*regions[:s], saving_all(graph, regions[s]), *regions[s + 1 :])
+        assert not changed[s].alone
+        assert planners.replay(graph, changed).seconds == pytest.approx(graph.seconds)
 
 
 def test_whole_iterations_save_no_more_than_a_checkpoint_round_the_body():
