@@ -36,6 +36,8 @@ def plans(graph: planners.Graph) -> Iterator[tuple[int, tuple[Region, ...]]]:
     """How many of the last layers save what they may, and the regions."""
     (loop,) = graph.loops
     for saving in range(loop.trips + 1):
+        if 1 in (saving, loop.trips - saving):
+            continue  # no plan lets an iteration run by itself
         first = loop.stop - saving * loop.length
         inside = range(loop.first, first, loop.length)
         bare = [Region(s, s + loop.length - 1) for s in inside]
@@ -82,13 +84,13 @@ def measure() -> None:
 
 
 def farthest(some: list[dict[str, Any]]) -> float:
-    """How far bytes are from the line between those of the first and the last, at most."""
+    """How far bytes are above the line between those of the first and the last, at most."""
     first, last = some[0], some[-1]
     found = []
     for row in some:
         share = (row["flops"] - first["flops"]) / (last["flops"] - first["flops"])
         line = first["temp_bytes"] + share * (last["temp_bytes"] - first["temp_bytes"])
-        found.append(abs(row["temp_bytes"] / line - 1))
+        found.append(row["temp_bytes"] / line - 1)
     return max(found)
 
 
@@ -108,9 +110,9 @@ def plot() -> None:
         sizes = [row["temp_bytes"] / 2**20 for row in some]
         axis.plot([flops[0], flops[-1]], [sizes[0], sizes[-1]], color="0.7")
         axis.plot(flops, sizes, "o", markersize=4)
-        axis.set(title=f"{target}: at most {farthest(some):.1%} off the line", ylim=(0, None))
+        axis.set(title=f"{target}: at most {farthest(some):.1%} above the line", ylim=(0, None))
         axis.set(xlabel="FLOPs, of those where all layers save", ylabel="temporaries, MiB")
-        print(f"{target}: {farthest(some):.2%} off the line")
+        print(f"{target}: at most {farthest(some):.2%} above the line")
     figure.savefig(HERE / "loops.svg", metadata={"Date": None})
 
 
