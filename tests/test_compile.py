@@ -28,10 +28,10 @@ def _installed(name):
     return True
 
 
-def _foreign(name, *more):
+def _foreign(name):
     mark = pytest.mark.gpu if name.startswith("gpu") else pytest.mark.tpu
     missing = pytest.mark.skipif(not _installed(name), reason=f"no compiler for {name}")
-    return pytest.param(name, *more, marks=[mark, missing])
+    return pytest.param(name, marks=[mark, missing])
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -137,15 +137,13 @@ def scalar(problem):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    ("target", "sizes"), [_foreign("gpu:h100", (4, 2)), _foreign("tpu:v5e", (8, 2))]
-)
-def test_a_sharded_llama_keeps_the_budget_of_devices_that_are_not_here(target, sizes, layout):
-    problem, args = llama(abstract(*sizes), layout)
+@pytest.mark.parametrize("target", [_foreign("gpu:h100")])
+def test_a_sharded_llama_keeps_the_budget_of_devices_that_are_not_here(target, layout):
+    problem, args = llama(abstract(4, 2), layout)
     plan = monet_jax.plan(scalar(problem), *args, budget=0.8, target=target, cache=False)
     planned = jax.value_and_grad(plan.apply(scalar(problem)))
     taken = monet_jax.compiled_bytes(planned, *args, target=target)
-    assert plan.overhead > 0 and plan.devices == math.prod(sizes)
+    assert plan.overhead > 0 and plan.devices == 8
     assert taken.total_bytes <= plan.budget_bytes
 
 
