@@ -175,10 +175,11 @@ class Answers:
 
     def _evened(self, decisions: planners.Plan) -> planners.Plan:
         """The plan, without iterations that run by themselves where that is asked for."""
-        if self.graph.loops and self._evens:
-            ordered = planners.rolled(self.graph, decisions.regions)
-            decisions = with_regions(self.graph, decisions, planners.evened(self.graph, ordered))
-        return decisions
+        if not self._evens:
+            return decisions
+        regions = planners.evened(self.graph, planners.rolled(self.graph, decisions.regions))
+        changed = regions != decisions.regions
+        return with_regions(self.graph, decisions, regions) if changed else decisions
 
     def _tidied(self, decisions: planners.Plan) -> planners.Plan:
         """The plan as a compiler likes it best of those that are equal by the model.

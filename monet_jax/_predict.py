@@ -114,8 +114,7 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
     executed = runs(graph, tuple(regions))
     schedule = [run.of(graph) for run in executed]
     open_at: dict[int, tuple[int, int]] = {}  # value -> run that wrote it, last run that read it
-    stages = {s for loop in graph.loops for s in range(loop.first, loop.stop)}
-    in_loops = {i for i, (s, _) in graph.forward_writer.items() if s in stages}
+    in_loops = {i for i, (s, _) in graph.forward_writer.items() if s in graph.looped}
     found: list[_Buffer] = []
 
     def close(i: int) -> None:

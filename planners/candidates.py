@@ -138,12 +138,10 @@ class Candidates:
         slopes = [slope for slope in slopes if slope]
         if not slopes:
             return
-        ends = [*sorted({*self._graph.units}), len(self._graph.stages)]
-        firsts = {s for loop in self._graph.loops for s in range(loop.first, loop.stop)}
         spans = [
             (a, b)
-            for start, end in it.pairwise(ends)
-            if self._graph.recomputes_late or start in firsts
+            for start, end in self._graph.spans
+            if self._graph.recomputes_late or start in self._graph.looped
             for a in range(start, min(start + 2, end))
             for b in range(max(end - 2, start), end)
             if a < b

@@ -12,6 +12,7 @@ batch) are not values: they are live throughout, whatever the plan.
 import bisect
 import dataclasses
 import functools as ft
+import itertools as it
 from collections.abc import Iterable, Sequence
 
 
@@ -198,6 +199,16 @@ class Graph:
         return (*found, *[start] * (len(self.stages) - start))
 
     @ft.cached_property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where each iteration, and each run of stages outside loops, begins and ends."""
+        return tuple(it.pairwise([*sorted({*self.units}), len(self.stages)]))
+
+    @ft.cached_property
+    def looped(self) -> frozenset[int]:
+        """The stages that are in loops."""
+        return frozenset(s for loop in self.loops for s in range(loop.first, loop.stop))
+
+    @ft.cached_property
     def ops(self) -> tuple[Op, ...]:
         """Every op, in the order of its first run."""
         return tuple(getattr(self.stages[s], phase)[o] for phase, s, o in self.op_numbers)
@@ -248,15 +259,19 @@ class Graph:
             if self.forward_writer.get(i, (s,))[0] != s
         )
 
-    def kept_bytes(self, first: int, last: int) -> int:
-        """Bytes of what stages `first` to `last` keep for their own backward if left alone.
+    def kept(self, first: int, last: int) -> tuple[Value, ...]:
+        """What stages `first` to `last` keep for their own backward if left alone.
 
-        Of values alone; `Stage.alone_bytes` come on top.
+        Values only; `Stage.alone_bytes` come on top.
         """
         stages = self.stages[first : last + 1]
-        written = {i for stage in stages for op in stage.forward for i in op.outputs}
         read = {i for stage in stages for op in stage.backward for i in op.inputs}
-        return sum(self.values[i].waiting_bytes for i in written & read)
+        written = (i for stage in stages for op in stage.forward for i in op.outputs)
+        return tuple(self.values[i] for i in written if i in read)
+
+    def kept_bytes(self, first: int, last: int) -> int:
+        """Bytes of `kept` while it waits."""
+        return sum(value.waiting_bytes for value in self.kept(first, last))
 
     def lodged(self, first: int, values: Iterable[int]) -> frozenset[int]:
         """Values of a region, waiting for its backward, that lie in the memory of results.

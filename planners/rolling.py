@@ -8,6 +8,7 @@ backward is then the least, too.
 
 import collections
 import dataclasses
+import itertools as it
 from collections.abc import Hashable, Iterator, Sequence
 
 from .graph import Graph, Loop
@@ -39,7 +40,7 @@ def evened(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     """
     found = {region.first: region for region in regions}
     for loop in graph.loops:
-        iterations = [_of_iteration(graph, loop, regions, k) for k in range(loop.trips)]
+        iterations = _iterations(graph, loop, regions)
         start = 0
         while start < loop.trips:
             stop = start + 1
@@ -52,17 +53,15 @@ def evened(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
                     moved = _moved(graph, iterations[source], iterations[place][0].first)
                     iterations[place] = tuple(moved)
             start = stop
-        inside = range(loop.first, loop.stop)
-        found = {first: x for first, x in found.items() if first not in inside}
+        found = {first: x for first, x in found.items() if not loop.first <= first < loop.stop}
         found |= {x.first: x for some in iterations for x in some}
     return tuple(found[first] for first in sorted(found))
 
 
-def _of_iteration(
-    graph: Graph, loop: Loop, regions: Sequence[Region], k: int
-) -> tuple[Region, ...]:
-    start = loop.first + k * loop.length
-    return tuple(x for x in regions if graph.units[x.first] == start)
+def _iterations(graph: Graph, loop: Loop, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
+    """The regions of each iteration, in order."""
+    inside = (x for x in regions if loop.first <= x.first < loop.stop)
+    return [tuple(some) for _, some in it.groupby(inside, lambda x: graph.units[x.first])]
 
 
 def _like(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> bool:
@@ -72,7 +71,10 @@ def _like(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> boo
 
 
 def _isomorphic(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> bool:
-    """Whether two iterations have the same ops forward."""
+    """Whether two iterations have the same ops forward: then one may run as the other does.
+
+    Costs may differ, unlike where parts change places.
+    """
     here, there = (
         [
             [(op.name, len(op.outputs)) for op in stage.forward]
@@ -93,19 +95,16 @@ def _alike(
     graph: Graph, loop: Loop, regions: Sequence[Region]
 ) -> Iterator[list[tuple[Region, ...]]]:
     """Parts of iterations that may change places."""
-    iterations: dict[int, list[Region]] = collections.defaultdict(list)
-    for region in regions:
-        if loop.first <= region.first < loop.stop:
-            iterations[graph.units[region.first]].append(region)
-    covers = {tuple(x.first - start for x in some) for start, some in iterations.items()}
+    iterations = _iterations(graph, loop, regions)
+    covers = {tuple(x.first - some[0].first for x in some) for some in iterations}
     found: dict[Hashable, list[tuple[Region, ...]]] = collections.defaultdict(list)
-    for start, some in iterations.items():
+    for some in iterations:
         # Where all iterations have regions of the same stages, each region moves by itself.
         for part in [(x,) for x in some] if len(covers) == 1 else [tuple(some)]:
             stages = graph.stages[part[0].first : part[-1].last + 1]
             keys = tuple(stage.key for stage in stages)
             if None not in keys:
-                found[part[0].first - start, keys].append(part)
+                found[part[0].first - some[0].first, keys].append(part)
     yield from found.values()
 
 

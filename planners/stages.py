@@ -16,7 +16,6 @@ Known limits, which make the space that `bound_seconds` is about:
 """
 
 import dataclasses
-import itertools as it
 from typing import TYPE_CHECKING
 
 from .graph import Graph
@@ -109,12 +108,8 @@ def left_alone(graph: Graph, region: Region) -> Region:
 
 def saving_all(graph: Graph, region: Region) -> Region:
     """A region that saves by name what its backward reads of its forward, as far as it may."""
-    stages = graph.stages[region.first : region.last + 1]
-    read = {i for stage in stages for op in stage.backward for i in op.inputs}
-    written = (i for stage in stages for op in stage.forward for i in op.outputs)
-    values = (graph.values[i] for i in written if i in read)
-    names = tuple(value.name for value in values if value.savable)
-    return Region(region.first, region.last, saved=names)
+    kept = graph.kept(region.first, region.last)
+    return Region(region.first, region.last, tuple(value.name for value in kept if value.savable))
 
 
 def whole_iterations(graph: Graph) -> Plan:
@@ -123,12 +118,10 @@ def whole_iterations(graph: Graph) -> Plan:
     It is what `jax.checkpoint` round the body of a loop does.
     """
     regions: list[Region] = []
-    for first, last in it.pairwise([*sorted({*graph.units}), len(graph.stages)]):
-        some = [bare(graph, s) for s in range(first, last)]
-        if any(loop.first <= first < loop.stop for loop in graph.loops):
-            whole = bare(graph, first, last - 1)
-            some = some if whole.alone else [whole]
-        regions += some
+    for first, stop in graph.spans:
+        whole = bare(graph, first, stop - 1)
+        is_one = first in graph.looped and not whole.alone
+        regions += [whole] if is_one else [bare(graph, s) for s in range(first, stop)]
     return certified(graph, tuple(regions), planner="whole iterations", bound_seconds=graph.seconds)
 
 

@@ -22,10 +22,10 @@ def start(code: str, *argv: object, options=(), **environment: str) -> subproces
     )
 
 
-def finished(*processes: subprocess.Popen) -> list[str]:
-    """What processes print, once all of them have ended well."""
+def finished(*processes: subprocess.Popen, timeout: int = 120) -> list[str]:
+    """What processes print, once all of them have ended well within so many seconds each."""
     try:
-        outputs = [process.communicate(timeout=300) for process in processes]
+        outputs = [process.communicate(timeout=timeout) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -37,8 +37,21 @@ def finished(*processes: subprocess.Popen) -> list[str]:
 
 def run_python(code: str, *options: str, **environment: str) -> str:
     """What a new process prints."""
-    (out,) = finished(start(code, options=options, **environment))
+    (out,) = finished(start(code, options=options, **environment), timeout=300)
     return out
+
+
+def in_a_job(code: str, processes: int) -> str:
+    """The code of a process in a job of several; it is given a port and its `rank`."""
+    return f"""
+import sys
+import jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+rank = int(sys.argv[2])
+jax.distributed.initialize(
+    f"localhost:{{sys.argv[1]}}", num_processes={processes}, process_id=rank
+)
+{code}"""
 
 
 def free_port() -> int:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 from networks import args, assert_same, net, recomputes, specs
-from processes import finished, free_port, start
+from processes import finished, free_port, in_a_job, start
 
 import monet_jax
 from monet_jax import _api, _cache, _plan
@@ -196,11 +196,6 @@ def test_two_processes_at_once(directory):
 
 
 JOB = """
-import sys
-import jax
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-rank = int(sys.argv[2])
-jax.distributed.initialize(f"localhost:{sys.argv[1]}", num_processes=2, process_id=rank)
 import monet_jax
 from monet_jax import _api
 from networks import args, net
@@ -223,7 +218,8 @@ def test_the_processes_of_a_job_take_the_plan_of_the_first(tmp_path, monkeypatch
     monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "0"))
     plan = planned(0.6)
     port = free_port()
-    outputs = finished(*[started(JOB, tmp_path / str(n), port, n) for n in range(2)])
+    code = in_a_job(JOB, 2)
+    outputs = finished(*[started(code, tmp_path / str(n), port, n) for n in range(2)])
     # Gloo says there that it is connected.
     assert [out.partition("peer ranks is : 1\n")[2] for out in outputs] == [
         "True\n" + plan.to_json()

@@ -148,14 +148,15 @@ def test_a_planted_fault_in_a_loop_is_caught(fault, monkeypatch):
 WIDTH, TRIPS = 64, 12
 
 
+def deep_layer(h, layer):
+    """One of them; a product in it is wide."""
+    up, down = layer
+    return h + jnp.sin(jnp.sin(h @ up)) @ down, None
+
+
 def deep(layers, x):
-    """Layers under a scan, in which a product is wide."""
-
-    def layer(h, layer):
-        up, down = layer
-        return h + jnp.sin(jnp.sin(h @ up)) @ down, None
-
-    return jnp.mean(lax.scan(layer, x, layers)[0] ** 2)
+    """Layers under a scan."""
+    return jnp.mean(lax.scan(deep_layer, x, layers)[0] ** 2)
 
 
 def deep_args(batch=1024):
@@ -322,11 +323,7 @@ def test_whole_iterations_save_no_more_than_a_checkpoint_round_the_body():
     """As compiled: it is what people write by hand."""
 
     def by_hand(layers, x):
-        def layer(h, layer):
-            up, down = layer
-            return h + jnp.sin(jnp.sin(h @ up)) @ down, None
-
-        return jnp.mean(lax.scan(jax.checkpoint(layer), x, layers)[0] ** 2)
+        return jnp.mean(lax.scan(jax.checkpoint(deep_layer), x, layers)[0] ** 2)
 
     (graph, origins), target = graph_of_deep(), resolve_target("cpu")
     decisions = planners.whole_iterations(graph)

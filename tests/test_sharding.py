@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-from processes import finished, free_port, run_python, start
+from processes import finished, free_port, in_a_job, run_python, start
 from test_compile import _foreign
 
 import monet_jax
@@ -147,10 +147,10 @@ def test_a_sharded_llama_keeps_the_budget_of_devices_that_are_not_here(target, l
     assert taken.total_bytes <= plan.budget_bytes
 
 
-# A process with eight CPUs: what JAX compiles and runs there is what the plan is about.
+# A process that sees eight CPUs: what JAX compiles and runs there is what the plan is about.
 EIGHT = """
 import jax, numpy as np, monet_jax
-from test_sharding import AXES, AxisType, check, llama, loss, scalar, specs
+from test_sharding import AXES, AxisType, check, check_bytes, llama, loss, scalar, specs
 
 kind = AxisType.{kind}
 mesh = jax.make_mesh((4, 2), AXES, axis_types=(kind,) * 2)
@@ -181,12 +181,17 @@ if kind is AxisType.Explicit:  # then even a trace says how its arrays lie
 def check(fun, plan, arrays, plain):
     """Runs a planned loss on all devices: against its budget, and against what one of them says."""
     planned = jax.jit(jax.value_and_grad(fun))
+    check_bytes(planned, plan, arrays)
+    ours = planned(*arrays)
+    assert len(jax.tree.leaves(ours[1])[0].sharding.device_set) == 8
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), ours, plain)
+
+
+def check_bytes(planned, plan, arrays):
+    """The compiled program against the budget of one device."""
     stats = planned.lower(*arrays).compile().memory_analysis()
     taken = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
     assert taken <= plan.budget_bytes and plan.overhead > 0 and plan.devices == 8, (taken, plan)
-    ours = planned(*arrays)
-    assert len(jax.tree.leaves(ours[1])[0].sharding.device_set) == 8
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, plain)
 
 
 @pytest.mark.parametrize(
@@ -204,31 +209,18 @@ def test_sharded_training_keeps_the_budget_of_each_device_and_the_gradients(made
     run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
 
 
-JOB = """
-import sys
-import jax
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-rank = int(sys.argv[2])
-jax.distributed.initialize(f"localhost:{sys.argv[1]}", num_processes=8, process_id=rank)
-import numpy as np
-import monet_jax
+# The toy in a process of a job.
+SHARED = """
 from monet_jax import _api
-from test_sharding import AXES, AxisType, loss, specs
 
 if rank:
     _api._settle = None  # only process 0 plans
-mesh = jax.make_mesh((4, 2), AXES, axis_types=(AxisType.Auto,) * 2)
-avals = specs(mesh)
-rng = np.random.default_rng(0)
-values = jax.tree.map(lambda s: rng.normal(size=s.shape, scale=0.1).astype("f4"), avals)
 arrays = jax.tree.map(
     lambda v, s: jax.make_array_from_callback(v.shape, s.sharding, v.__getitem__), values, avals
 )
 plan = monet_jax.plan(loss, *arrays, budget=0.75, cache=False)
 planned = jax.jit(jax.value_and_grad(plan.apply(loss)))
-stats = planned.lower(*arrays).compile().memory_analysis()
-taken = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
-assert taken <= plan.budget_bytes and plan.overhead > 0 and plan.devices == 8, (taken, plan)
+check_bytes(planned, plan, arrays)
 value, gradient = planned(*arrays)
 with jax.default_device(jax.local_devices()[0]):
     plain = jax.jit(jax.value_and_grad(loss))(*values)
@@ -244,6 +236,8 @@ print("the plan:", plan.to_json())
 @pytest.mark.slow
 def test_a_job_of_eight_processes_runs_one_plan():
     port = free_port()
-    outputs = finished(*[start(JOB, port, n, JAX_PLATFORMS="cpu") for n in range(8)])
+    code = in_a_job(EIGHT.replace("{kind}", "Auto") + TOY + SHARED, 8)
+    jobs = [start(code, port, n, JAX_PLATFORMS="cpu") for n in range(8)]
+    outputs = finished(*jobs, timeout=300)
     plans = {out.partition("the plan:")[2] for out in outputs}
     assert len(plans) == 1 and "regions" in plans.pop()

@@ -2,12 +2,14 @@
 
     python docs/measurements/depth.py gpu:h100    # writes depth-h100.json beside this file
 
-Every row is a process of its own. `planning` is without compiling (`verify=False` and a budget of
-60 % of the modelled temporaries, imports apart); `plain` and `planned` are tracing, lowering and
-compiling the value and gradient, XLA's own rematerialization off.
+Every row is a process of its own. `planning` is tracing, analysis, a plan for a budget 60 % of the
+way from saving nothing to saving all, and emission, without compiling, imports apart. `plain` and
+`planned` are tracing, lowering and compiling the value and gradient, XLA's own rematerialization
+off.
 """
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
@@ -16,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from keeping import keep
 
 import planners
+from monet_jax._analyze import analyze
+from monet_jax._backend import backend_of
 from monet_jax._compile import compile_bytes
-from monet_jax._pins import make_pins
 from monet_jax._targets import Target, compiler_version, resolve_target
 from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
+from monet_jax._trials import roofline_of, step_to_compile
 from monet_jax.bench._programs import trace_loss
 from monet_jax.zoo._problem import make_problem, text
 from monet_jax.zoo.gpt2 import GPT2
@@ -38,11 +42,11 @@ def row(depth: int, scanned: bool, target: Target) -> dict[str, Any]:
     model = GPT2(depth=depth, scanned=scanned)
     problem = make_problem("gpt2", model, text(BATCH, LENGTH, model.vocab))
     planner = planners.Stages()
-    planner(_toy(), 10)  # imports the solver
+    importlib.import_module("planners.search")  # with CVXPY
     started = time.perf_counter()
     traced = trace_loss(problem.loss, problem.args, target)
-    trials = Trials(traced, target, make_pins(None), verify=False)
-    graph, origins = trials._analyzed
+    roofline, backend = roofline_of(target), backend_of(target.name)
+    graph, origins = analyze(traced.program, traced.derivative, roofline, backend)
     ends = [x(graph) for x in (planners.save_nothing, planners.save_all)]
     least, most = (x.peak_bytes for x in ends)
     decisions = planner(graph, int(least + SHARE * (most - least)))
@@ -67,14 +71,6 @@ def row(depth: int, scanned: bool, target: Target) -> dict[str, Any]:
     }
 
 
-def _toy() -> planners.Graph:
-    """Something to plan, so that what is imported is not counted."""
-    op = planners.Op("op", (), (0,), 1.0)
-    back = planners.Op("back", (0,), (1,), 1.0)
-    values = planners.Value("a", 1, True), planners.Value("b", 1)
-    return planners.Graph(values, (planners.Stage("s", (op,), (back,)),))
-
-
 def _fresh(step: Any) -> Any:
     """The same function with another name, so that no answer is taken from a cache."""
     jax.clear_caches()
@@ -95,18 +91,9 @@ def measure(name: str) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         print(rows[-1], file=sys.stderr, flush=True)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    context = {
-        "command": f"python docs/measurements/depth.py {name}",
-        "commit": commit.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d"),
-        "jax": jax.__version__,
-        "compiler": compiler_version(target),
-        "tokens": [BATCH, LENGTH],
-    }
-    lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
-    text = f'{{\n  "context": {json.dumps(context)},\n  "rows": [\n{lines}\n  ]\n}}\n'
-    (HERE / f"depth-{name.split(':')[-1]}.json").write_text(text)
+    versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
+    path = HERE / f"depth-{name.split(':')[-1]}.json"
+    keep(path, f"depth.py {name}", rows, **versions, tokens=[BATCH, LENGTH])
 
 
 def main() -> None:

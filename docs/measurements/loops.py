@@ -9,22 +9,22 @@ that they may and the others nothing; everything outside the loop is left as it 
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
+from keeping import keep
 
 import planners
 from monet_jax import zoo
+from monet_jax._analyze import analyze
+from monet_jax._backend import backend_of
 from monet_jax._compile import compile_bytes
-from monet_jax._pins import make_pins
 from monet_jax._targets import resolve_target
 from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
+from monet_jax._trials import roofline_of, step_to_compile
 from monet_jax.bench._programs import trace_loss, work_of_step
 from planners.plan import Region
 
@@ -49,10 +49,11 @@ def rows(target_name: str) -> Iterator[dict[str, Any]]:
     """Every plan as compiled for a target, with its FLOPs."""
     target, problem = resolve_target(target_name), zoo.build(MODEL, scale="bench")
     traced = trace_loss(problem.loss, problem.args, target)
-    trials = Trials(traced, target, make_pins(None))
-    for saving, regions in plans(trials.graph):
+    roofline, backend = roofline_of(target), backend_of(target.name)
+    graph, origins = analyze(traced.program, traced.derivative, roofline, backend)
+    for saving, regions in plans(graph):
         decisions = planners.Plan(regions, 0, 0.0, 0, 0.0, "half and half")
-        function = transform(trials.origins, decisions)
+        function = transform(origins, decisions)
         figures = compile_bytes(*step_to_compile(traced, function), target=target)
         yield {
             "target": target_name,
@@ -65,22 +66,12 @@ def rows(target_name: str) -> Iterator[dict[str, Any]]:
 
 def measure() -> None:
     """Runs every plan and keeps the rows."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    context = {
-        "command": "python docs/measurements/loops.py measure",
-        "commit": commit.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d"),
-        "jax": jax.__version__,
-        "model": MODEL,
-    }
     found = []
     for target in TARGETS:
         for row in rows(target):
             print(row, file=sys.stderr, flush=True)
             found.append(row)
-    lines = ",\n".join(f"    {json.dumps(row)}" for row in found)
-    text = f'{{\n  "context": {json.dumps(context)},\n  "rows": [\n{lines}\n  ]\n}}\n'
-    (HERE / "loops.json").write_text(text)
+    keep(HERE / "loops.json", "loops.py measure", found, jax=jax.__version__, model=MODEL)
 
 
 def farthest(some: list[dict[str, Any]]) -> float:

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from keeping import keep
+
 import planners
 from planners import synthetic
 
@@ -85,17 +87,8 @@ def _apart(kind: str, n_ops: int, share: float) -> dict[str, Any]:
 
 
 def _keep(rows: list[dict[str, Any]]) -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    context = {
-        "command": "python docs/measurements/scale.py measure",
-        "commit": commit.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "time_limits": LIMITS,
-    }
-    lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
-    text = f'{{\n  "context": {json.dumps(context)},\n  "rows": [\n{lines}\n  ]\n}}\n'
-    (HERE / "scale.json").write_text(text)
+    versions = {"python": platform.python_version(), "time_limits": LIMITS}
+    keep(HERE / "scale.json", "scale.py measure", rows, **versions)
 
 
 def plot() -> None:

@@ -1,6 +1,6 @@
 """Which layers do several of the zoo's networks share?
 
-The convolutional ones a convolution with BatchNorm, the language models causal attention weights.
+The convolutional ones a convolution with BatchNorm, the others attention weights.
 """
 
 from collections.abc import Callable
@@ -49,8 +49,12 @@ class ConvNorm(nn.Module):
         return x if self.act is None else self.act(x)
 
 
-def causal_weights(scores: jax.Array, dtype: Any) -> jax.Array:
-    """Attention weights [..., queries, keys] of scores, in `dtype`; no query sees a later key."""
-    causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-    scores = jnp.where(causal, scores.astype(jnp.float32), -jnp.inf)
-    return jax.nn.softmax(scores).astype(dtype)
+def attention_weights(scores: jax.Array, dtype: Any, causal: bool = False) -> jax.Array:
+    """Attention weights [..., queries, keys] of scores, in `dtype`.
+
+    Where they are `causal`, no query sees a later key.
+    """
+    if causal:
+        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        scores = jnp.where(seen, scores.astype(jnp.float32), -jnp.inf)
+    return jax.nn.softmax(scores.astype(jnp.float32)).astype(dtype)

@@ -137,3 +137,18 @@ def stacked(
         length=depth,
     )
     return layers(block, name=name)
+
+
+def repeated(step: type[nn.Module], policy: BlockRemat, axis: int = 0) -> Callable[..., nn.Module]:
+    """`step` under one `lax.scan` over an axis, with the same parameters each time.
+
+    Takes and returns what is carried and what stands along the axis, as a `step` does; `policy` as
+    for `rematted`.
+    """
+    return nn.scan(
+        rematted(step, policy),
+        variable_broadcast="params",
+        split_rngs={"params": False},
+        in_axes=axis,
+        out_axes=axis,
+    )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._layers import causal_weights
+from monet_jax.zoo._layers import attention_weights
 from monet_jax.zoo._problem import (
     BlockRemat,
     Problem,
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         qkv = qkv.reshape(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * query.shape[-1] ** -0.5
-        weights = causal_weights(scores, self.dtype)
+        weights = attention_weights(scores, self.dtype, causal=True)
         weights = nn.Dropout(self.dropout, deterministic=False, name="dropout")(weights)
         y = jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(x.shape)
         return _dense(width, self.dtype, "proj")(y)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._layers import causal_weights
+from monet_jax.zoo._layers import attention_weights
 from monet_jax.zoo._problem import BlockRemat, Problem, Scale, make_problem, stacked, text
 
 # Batch, sequence length, and what differs from the defaults of Llama.
@@ -63,7 +63,7 @@ class Block(nn.Module):
         query, key = rotated(split("query", self.heads)), rotated(split("key", self.groups))
         query = query.reshape(batch, tokens, self.groups, shared, size)
         scores = jnp.einsum("bqgsd,bkgd->bgsqk", query, key) * size**-0.5
-        weights = causal_weights(scores, self.dtype)
+        weights = attention_weights(scores, self.dtype, causal=True)
         y = jnp.einsum("bgsqk,bkgd->bqgsd", weights, split("value", self.groups))
         return y.reshape(x.shape)
 

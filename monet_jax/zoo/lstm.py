@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._problem import BlockRemat, Problem, Scale, make_problem, rematted, text
+from monet_jax.zoo._problem import BlockRemat, Problem, Scale, make_problem, repeated, text
 
 _INIT = nn.initializers.uniform(0.08)
 
@@ -49,13 +49,7 @@ class LSTM(nn.Module):
         drop = ft.partial(nn.Dropout, self.dropout, deterministic=False)
         embed = nn.Embed(self.vocab, self.width, embedding_init=_INIT, dtype=self.dtype)
         x = drop(name="dropout")(embed(tokens))
-        over_time = nn.scan(
-            rematted(Step, self.block_remat),
-            variable_broadcast="params",
-            split_rngs={"params": False},
-            in_axes=1,
-            out_axes=1,
-        )
+        over_time = repeated(Step, self.block_remat, axis=1)
         start = jnp.zeros((tokens.shape[0], self.width), self.dtype)
         for i in range(self.depth):
             _, x = over_time(self.width, self.dtype, name=f"layer{i}")((start, start), x)

@@ -17,7 +17,7 @@ from monet_jax.zoo._problem import (
     Scale,
     labelled,
     make_problem,
-    rematted,
+    repeated,
 )
 
 # Batch, and what differs from the defaults of ODENet.
@@ -82,11 +82,7 @@ class ODENet(nn.Module):
         for i in (1, 2):
             x = jax.nn.relu(_norm(self.groups, self.dtype, f"norm{i}")(x))
             x = nn.Conv(self.width, (4, 4), 2, padding=1, dtype=self.dtype, name=f"conv{i}")(x)
-        solve = nn.scan(
-            rematted(Step, self.block_remat),
-            variable_broadcast="params",
-            split_rngs={"params": False},
-        )
+        solve = repeated(Step, self.block_remat)
         times = jnp.arange(self.steps, dtype=jnp.float32) / self.steps
         x, _ = solve(1 / self.steps, self.groups, self.dtype, name="solver")(x, times)
         x = jax.nn.relu(_norm(self.groups, self.dtype, "norm3")(x))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from monet_jax.zoo._layers import causal_weights
+from monet_jax.zoo._layers import attention_weights
 from monet_jax.zoo._problem import (
     BlockRemat,
     Problem,
@@ -53,10 +53,7 @@ class Attention(nn.Module):
         split = (self.heads, width // self.heads)
         query, key = dense(split, name="query")(x), dense(split, name="key")(memory)
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * split[1] ** -0.5
-        if self.causal:
-            weights = causal_weights(scores, self.dtype)
-        else:
-            weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(self.dtype)
+        weights = attention_weights(scores, self.dtype, self.causal)
         y = jnp.einsum("bhqk,bkhd->bqhd", weights, dense(split, name="value")(memory))
         return dense(width, axis=(-2, -1), name="out")(y)
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from monet_jax.zoo._layers import attention_weights
 from monet_jax.zoo._problem import (
     BlockRemat,
     Problem,
@@ -39,7 +40,7 @@ class Attention(nn.Module):
         qkv = qkv.reshape(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * query.shape[-1] ** -0.5
-        weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(self.dtype)
+        weights = attention_weights(scores, self.dtype)
         y = jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(x.shape)
         return nn.Dense(width, dtype=self.dtype, name="proj")(y)
 
