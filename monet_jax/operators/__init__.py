@@ -1,0 +1,1 @@
+"""Operators: other ways to run the backward of an equation, from residuals of fewer bytes."""

@@ -1,0 +1,125 @@
+"""How is a float32 array kept in floats of fewer bits?"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from . import _rounding
+from ._codec import Code, Kind, is_float, square_of_error
+from ._groups import joined, split
+from ._noise import uniform
+
+#: The largest float8_e4m3fn.
+_LARGEST_E4M3 = 448.0
+
+
+@dataclasses.dataclass(frozen=True)
+class BFloat16:
+    """bfloat16, rounded to nearest: of a relative error of at most 2^-9 where |x| >= 2^-118."""
+
+    kind: ClassVar[Kind] = Kind.BIASED
+
+    @property
+    def name(self) -> str:
+        """Always the same."""
+        return "bf16"
+
+    def applies(self, aval: Any) -> bool:
+        """To float32."""
+        return aval.dtype == jnp.float32
+
+    def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
+        """Of the shape of x."""
+        del noise
+        return (_rounding.nearest(x, jnp.bfloat16).astype(jnp.bfloat16),)
+
+    def decode(self, code: Code, aval: Any) -> jax.Array:
+        """Wider again."""
+        return code[0].astype(aval.dtype)
+
+    def mean_square(self, x: jax.Array) -> jax.Array:
+        """The square of the error."""
+        return square_of_error(self, x)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomBFloat16:
+    """bfloat16, rounded up or down at random: unbiased, of a relative error of less than 2^-7.
+
+    24 random bits choose between 2^16 values in between, so that the expectation is exact where
+    |x| >= 2^-118. Values past bfloat16's largest may become infinite.
+    """
+
+    kind: ClassVar[Kind] = Kind.UNBIASED
+
+    @property
+    def name(self) -> str:
+        """Always the same."""
+        return "bf16-random"
+
+    def applies(self, aval: Any) -> bool:
+        """To float32."""
+        return aval.dtype == jnp.float32
+
+    def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
+        """Of the shape of x."""
+        rounded = _rounding.randomly(x, jnp.bfloat16, uniform(noise, x.shape))
+        return (rounded.astype(jnp.bfloat16),)
+
+    def decode(self, code: Code, aval: Any) -> jax.Array:
+        """Wider again."""
+        return code[0].astype(aval.dtype)
+
+    def mean_square(self, x: jax.Array) -> jax.Array:
+        """The variance between two neighbours."""
+        return _rounding.random_variance(x, jnp.bfloat16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Float8:
+    """float8_e4m3fn with a bfloat16 scale for each group of consecutive elements.
+
+    After COAT (arXiv 2410.19313): deterministic, scaled by the group's largest
+    magnitude over 448. The scale is rounded up, so that nothing saturates. An error is at most 2^-4
+    of the element or 2^-10 of the scale, whichever is more, and then that of rounding to the dtype
+    of the array. A group with a value that is not finite decodes to NaN.
+    """
+
+    group: int = 32
+
+    kind: ClassVar[Kind] = Kind.BIASED
+
+    def __post_init__(self) -> None:
+        if self.group < 1:
+            raise ValueError(f"got a `group` of {self.group}; it has at least one element")
+
+    @property
+    def name(self) -> str:
+        """Always the same."""
+        return "fp8"
+
+    def applies(self, aval: Any) -> bool:
+        """To floats."""
+        return is_float(aval)
+
+    def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
+        """Codes, and a scale for each group; both flat."""
+        del noise
+        groups = split(x.astype(jnp.float32), self.group)
+        scale = _rounding.above(jnp.max(jnp.abs(groups), axis=1) / _LARGEST_E4M3, jnp.bfloat16)
+        scale = jnp.where(jnp.isfinite(scale * _LARGEST_E4M3), scale, jnp.nan)
+        scaled = groups / jnp.where(scale == 0, 1, scale)[:, None]
+        code = _rounding.nearest(scaled, jnp.float8_e4m3fn).astype(jnp.float8_e4m3fn)
+        return code.reshape(-1)[: x.size], scale.astype(jnp.bfloat16)
+
+    def decode(self, code: Code, aval: Any) -> jax.Array:
+        """Scaled back, and rounded to the dtype of `aval`."""
+        groups = split(code[0].astype(jnp.float32), self.group)
+        values = groups * code[1].astype(jnp.float32)[:, None]
+        return joined(_rounding.held(values, aval.dtype), aval)
+
+    def mean_square(self, x: jax.Array) -> jax.Array:
+        """The square of the error."""
+        return square_of_error(self, x)

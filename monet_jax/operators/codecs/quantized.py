@@ -1,0 +1,156 @@
+"""How is a float array kept as a few levels, at random between two, so that nothing is biased?
+
+With a lowest level and a step for each group of consecutive elements, or over one range that is
+known beforehand, without any. The gradient of what is linear in the decoded array is unbiased;
+a function of it is not: encode the residuals of a derivative, not the inputs of an operation.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from . import _rounding
+from ._codec import Code, Kind, is_float
+from ._groups import joined, split
+from ._noise import uniform
+from ._packing import pack, unpack
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """`bits` (2, 4 or 8) for each element; bfloat16 lowest level and step for each group.
+
+    After ActNN (arXiv 2104.14129), whose published code rounds the metadata once the codes are
+    computed, and is biased by that. Here the lowest level is rounded down and the step up, and
+    codes are drawn between the levels that this gives. The variance of an element is at most a
+    quarter of its group's step squared; in bfloat16 and float16, where levels are rounded as well,
+    of the distance between two of them. A group with a value that is not finite, or of a range that
+    float32 does not hold, decodes to NaN.
+    """
+
+    bits: int = 8
+    group: int = 256
+
+    kind: ClassVar[Kind] = Kind.UNBIASED
+
+    def __post_init__(self) -> None:
+        _check_bits(self.bits, (2, 4, 8))
+        if self.group < 1:
+            raise ValueError(f"got a `group` of {self.group}; it has at least one element")
+
+    @property
+    def name(self) -> str:
+        """As in "int4"."""
+        return f"int{self.bits}"
+
+    def applies(self, aval: Any) -> bool:
+        """To floats."""
+        return is_float(aval)
+
+    def encode(
+        self, x: jax.Array, noise: jax.Array | None = None, base: jax.Array | None = None
+    ) -> Code:
+        """Packed codes, lowest levels and steps, all flat.
+
+        Given a `base` (float32, of the shape of `x`), they are those of what `x` adds to it.
+        """
+        grid, groups = self._fitted(x, base)
+        codes = grid.code(groups, uniform(noise, groups.shape)).reshape(-1)[: x.size]
+        low, step = (m[:, 0].astype(jnp.bfloat16) for m in (grid.low, grid.step))
+        return pack(codes, self.bits), low, step
+
+    def decode(self, code: Code, aval: Any, base: jax.Array | None = None) -> jax.Array:
+        """The levels, over the same `base`."""
+        packed, *metadata = code
+        low, step = (m.astype(jnp.float32)[:, None] for m in metadata)
+        codes = split(unpack(packed, self.bits, aval.shape), self.group)
+        return joined(self._grid(low, step, aval.dtype, base).level(codes), aval)
+
+    def mean_square(self, x: jax.Array, base: jax.Array | None = None) -> jax.Array:
+        """The variance."""
+        grid, groups = self._fitted(x, base)
+        return joined(grid.mean_square(groups), jax.ShapeDtypeStruct(x.shape, jnp.float32))
+
+    def _fitted(self, x: jax.Array, base: jax.Array | None) -> tuple[_rounding.Grid, jax.Array]:
+        """Levels that enclose each group, and the groups."""
+        groups = split(x.astype(jnp.float32), self.group)
+        rest = groups - self._split(base)
+        top = 2**self.bits - 1
+        low = _rounding.below(jnp.min(rest, axis=1, keepdims=True), jnp.bfloat16)
+        step = (jnp.max(rest, axis=1, keepdims=True) - low) / top
+        step = _rounding.above(step, jnp.bfloat16)
+        step = jnp.where(jnp.isfinite(low + top * step), step, jnp.nan)
+        return self._grid(low, step, x.dtype, base), groups
+
+    def _grid(
+        self, low: jax.Array, step: jax.Array, dtype: Any, base: jax.Array | None
+    ) -> _rounding.Grid:
+        return _rounding.Grid(low, step, 2**self.bits - 1, dtype, self._split(base))
+
+    def _split(self, base: jax.Array | None) -> jax.Array | float:
+        return 0.0 if base is None else split(base, self.group)
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """`bits` (4 or 8) for each element, over a range from `low` to `high` known beforehand.
+
+    Without metadata, and without a pass over the array to find them. Meant for derivatives, such as
+    that of GELU. The variance of an element is at most a quarter of the step squared, a step being
+    the range over 2 ** bits - 2: the last code is kept for NaN. Finite values outside are clamped,
+    which is biased; infinite ones decode to NaN.
+    """
+
+    low: float
+    high: float
+    bits: int = 8
+
+    kind: ClassVar[Kind] = Kind.UNBIASED
+
+    def __post_init__(self) -> None:
+        _check_bits(self.bits, (4, 8))
+        if not -(2.0**100) < self.low < self.high < 2.0**100:
+            raise ValueError(
+                f"got a range from {self.low} to {self.high}; give finite numbers, `low` < `high`"
+            )
+
+    @property
+    def name(self) -> str:
+        """Its bits and its range."""
+        return f"range{self.bits}[{self.low:g},{self.high:g}]"
+
+    def applies(self, aval: Any) -> bool:
+        """To floats."""
+        return is_float(aval)
+
+    def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
+        """Packed codes, flat."""
+        codes = self._grid(x.dtype).code(x.astype(jnp.float32), uniform(noise, x.shape))
+        return (pack(jnp.where(jnp.isfinite(x), codes, self._nan), self.bits),)
+
+    def decode(self, code: Code, aval: Any) -> jax.Array:
+        """The levels."""
+        codes = unpack(code[0], self.bits, aval.shape)
+        level = self._grid(aval.dtype).level(codes)
+        return jnp.where(codes == self._nan, jnp.nan, level).astype(aval.dtype)
+
+    def mean_square(self, x: jax.Array) -> jax.Array:
+        """The variance; of a value outside, the square of its distance from the range."""
+        square = self._grid(x.dtype).mean_square(x.astype(jnp.float32))
+        return jnp.where(jnp.isfinite(x), square, jnp.nan)
+
+    @property
+    def _nan(self) -> int:
+        return 2**self.bits - 1
+
+    def _grid(self, dtype: Any) -> _rounding.Grid:
+        top = self._nan - 1
+        low, step = jnp.float32(self.low), jnp.float32((self.high - self.low) / top)
+        return _rounding.Grid(low, step, top, dtype)
+
+
+def _check_bits(bits: int, known: tuple[int, ...]) -> None:
+    if bits not in known:
+        raise ValueError(f"got {bits} `bits`; use one of {', '.join(map(str, known))}")
