@@ -94,8 +94,16 @@ def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
     """The ops, none of which writes more over its inputs than it writes at all."""
     found = []
     for op in ops:
-        written = sum(values[i].nbytes for i in op.outputs)
-        found.append(dataclasses.replace(op, workspace_bytes=max(op.workspace_bytes, -written)))
+        least = -sum(values[i].nbytes for i in op.outputs)
+        ways = (
+            dataclasses.replace(way, workspace_bytes=max(way.workspace_bytes, least))
+            for way in op.variants
+        )
+        found.append(
+            dataclasses.replace(
+                op, workspace_bytes=max(op.workspace_bytes, least), variants=tuple(ways)
+            )
+        )
     return tuple(found)
 
 

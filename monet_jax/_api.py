@@ -20,14 +20,15 @@ import jax
 import planners
 
 from . import _cache, _compat, _multihost, _pins, _trace
-from ._backend import Backend, backend_of
+from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
-from ._compile import compile_bytes
+from ._compile import compile_bytes, mesh_of
 from ._origins import origins_of
 from ._pins import Pins, make_pins
 from ._plan import Plan, PlanMismatch
+from ._program import Rewrite
 from ._settle import InfeasibleBudget, Settling
-from ._signature import Call, Options, make_options, take_apart
+from ._signature import Call, Options, abstract_leaf, make_options, take_apart
 from ._targets import (
     Target,
     TargetUnavailable,
@@ -38,11 +39,10 @@ from ._targets import (
 from ._trace import Traced
 from ._transform import transform
 from ._trials import Trials, step_to_compile
+from .operators import Context, Operator, rewriter, selected
 
 log = logging.getLogger("monet_jax")
 
-#: Which residual operators a plan may use; there are only exact ones yet.
-OPERATORS = ("exact", "none")
 #: Errors that say what to change; but where the gradient itself fails, or planning for another
 #: reason, the function runs as it is.
 FATAL = (InfeasibleBudget, TargetUnavailable, ValueError, TypeError)
@@ -60,15 +60,17 @@ class Settings:
     target: str | None
     reserved: int
     pins: Pins
+    operators: tuple[Operator, ...]
     planner: Any
     time_limit: float
     verify: bool
     cache: bool
 
-    @property
-    def backend(self) -> Backend:
-        """The compiler that is planned for."""
-        return backend_of(resolve_target(self.target).name)
+    def rewrite(self, call: Call) -> Rewrite:
+        """By what the equations of a function are replaced, called like that."""
+        backend = backend_of(resolve_target(self.target).name)
+        is_sharded = mesh_of([abstract_leaf(leaf) for leaf in call.leaves]) is not None
+        return rewriter(self.operators, Context(backend, is_sharded))
 
 
 def remat(
@@ -79,7 +81,7 @@ def remat(
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
-    operators: str = "exact",
+    operators: str | Sequence[str] = "exact",
     reserved: int = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
@@ -104,7 +106,8 @@ def remat(
             closes over count as such.
         static_argnums, static_argnames: arguments that are not arrays, as in `jax.jit`. Leaves that
             are bool, str, None or no array at all are static wherever they stand.
-        operators: "exact" or "none": how residuals may be stored.
+        operators: how residuals may be kept: "exact", in every way that leaves gradients as they
+            are (see `monet_jax.operators`); "none", as JAX keeps them; or names of operators.
         reserved: bytes of the budget for what lives outside: optimizer state, say.
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
@@ -135,7 +138,7 @@ def plan(
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
-    operators: str = "exact",
+    operators: str | Sequence[str] = "exact",
     reserved: int = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
@@ -157,7 +160,7 @@ def plan(
     )
     options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
     call = take_apart(options, args, kwargs or {})
-    traced = _trace.trace(fun, call, settings.backend)
+    traced = _trace.trace(fun, call, settings.rewrite(call))
     return _plan_traced(traced, settings)
 
 
@@ -185,8 +188,7 @@ def _settings(
     budget, target, operators, reserved, pins, planner, time_limit, verify, cache
 ) -> Settings:
     validate_budget(budget)
-    if operators not in OPERATORS:
-        raise ValueError(f"`operators` must be one of {OPERATORS}; got {operators!r}.")
+    chosen = selected(operators)
     if isinstance(reserved, bool) or not isinstance(reserved, int) or reserved < 0:
         raise ValueError(f"`reserved` must be a number of bytes, 0 or more; got {reserved!r}.")
     if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):
@@ -197,7 +199,8 @@ def _settings(
         raise TypeError(f"`planner` must be callable: (Graph, int) -> Plan; got {planner!r}.")
     if target is not None:
         resolve_target(target)
-    return Settings(budget, target, reserved, make_pins(pins), planner, time_limit, verify, cache)
+    found = make_pins(pins)
+    return Settings(budget, target, reserved, found, chosen, planner, time_limit, verify, cache)
 
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
@@ -229,7 +232,7 @@ class Rematerialized:
         if _compat.no_gradient_is_taken():
             return self._fun(*args, **kwargs)
         call = take_apart(self._options, args, kwargs)
-        traced = _trace.trace(self._fun, call, self._source.backend)
+        traced = _trace.trace(self._fun, call, self._source.rewrite(call))
         decided = self._source.plan_for(traced, call)
         if decided is None or decided.decisions is None:
             return self._fun(*args, **kwargs)
@@ -267,10 +270,9 @@ class _Planned:
     def __reduce__(self):
         return _Planned, (self.settings,)
 
-    @property
-    def backend(self) -> Backend:
-        """The compiler that is planned for."""
-        return self.settings.backend
+    def rewrite(self, call: Call) -> Rewrite:
+        """By what the equations of a function are replaced, called like that."""
+        return self.settings.rewrite(call)
 
     def plan_for(self, traced: Traced, call: Call) -> Plan | None:
         """The plan; None where the function must run as it is."""
@@ -317,10 +319,11 @@ class _Fixed:
     def __reduce__(self):
         return _Fixed, (self.plan,)
 
-    @property
-    def backend(self) -> Backend:
-        """The compiler that was planned for."""
-        return backend_of(self.plan.target)
+    def rewrite(self, call: Call) -> Rewrite:
+        """By what the equations of a function are replaced: as when the plan was made."""
+        del call
+        context = Context(backend_of(self.plan.target), self.plan.devices > 1)
+        return rewriter(selected(self.plan.operators), context)
 
     def plan_for(self, traced: Traced, call: Call) -> Plan:
         """The plan, once it is known to be for this function.
@@ -419,6 +422,7 @@ def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
     trials = Trials(traced, target, settings.pins, settings.verify)
     settling = Settling(trials, planner)
     made = settling.plan(budget, settings.reserved)
+    made = dataclasses.replace(made, operators=tuple(x.name for x in settings.operators))
     log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
     if settling.stopped is not None:
         _warn(f"A faster plan may exist: the planner was stopped ({settling.stopped}).")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import jax.numpy as jnp
 
-from planners.graph import Op, Value
+from planners.graph import Op, Value, Variant
 
 from ._backend import Backend
 from ._joint import Joint, LocalOp
@@ -172,6 +172,7 @@ class Builder:
         avals = (joint.program.avals[j] for j in op.outputs)
         self.narrow.update(i for i, a in zip(outputs, avals, strict=True) if a.dtype == jnp.float32)
         self.wide.update({*inputs} - {local[j] for j in op.narrowed if j in local})
+        ways = [(w, {local[j] for j in w.inputs if j in local}) for w in op.ways]
         reused_bytes = min(op.reused_bytes, self._total(inputs), self._total(outputs))
         if op.has_effects:
             outputs += (self._effect(),)
@@ -184,6 +185,16 @@ class Builder:
             op.flops * self.repeats,
             op.workspace_bytes - reused_bytes,
             may_rerun,
+            tuple(
+                Variant(
+                    tuple(sorted(reads)),
+                    way.seconds * self.repeats,
+                    op.flops * self.repeats,
+                    op.workspace_bytes - reused_bytes + way.more_bytes,
+                )
+                for way, reads in ways
+            ),
+            op.optional,
         )
 
     def results_of(self, ops: Iterable[Op]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import jax.core
 import jax.numpy as jnp
 from jax._src.core import trace_ctx
 from jax.extend import core, source_info_util
+from jax.interpreters import ad
 
 #: A warning is about the line that called, not about the frames of these files between.
 INTERNAL = (os.path.dirname(__file__), os.path.dirname(jax.__file__), contextlib.__file__)
@@ -168,3 +169,27 @@ def no_gradient_is_taken() -> bool:
     while type(trace).__name__ == "BatchTrace":
         trace = trace.parent_trace
     return type(trace).__name__ == "EvalTrace"
+
+
+def abstract_primitive(name: str, results: Any) -> Any:
+    """A primitive that stands in traced programs and is never run; no tangent passes it.
+
+    Arguments:
+        name: of the primitive.
+        results: `(*avals, **params) -> [aval]`, as shapes and dtypes.
+    """
+    primitive = core.Primitive(name)
+    primitive.multiple_results = True
+
+    @primitive.def_abstract_eval
+    def abstract(*avals, **params):
+        found = results(*avals, **params)
+        return [jax.core.ShapedArray(x.shape, x.dtype) for x in found]
+
+    def pushed(primals, tangents, **params):
+        del tangents
+        found = primitive.bind(*primals, **params)
+        return found, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found]
+
+    ad.primitive_jvps[primitive] = pushed
+    return primitive

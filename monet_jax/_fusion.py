@@ -29,7 +29,7 @@ class Kind(enum.Enum):
 _VIEWS = frozenset(
     """
     reshape squeeze expand_dims transpose name copy copy_p stop_gradient optimization_barrier
-    bitcast_convert_type random_wrap random_unwrap sharding_constraint
+    bitcast_convert_type random_wrap random_unwrap sharding_constraint monet_tap
     """.split()
 )
 _FUSED = frozenset(
@@ -50,6 +50,8 @@ _REDUCTIONS = frozenset(
     reduce
     """.split()
 )
+#: Through which no tangent passes.
+STOPS = frozenset(("stop_gradient", "monet_tap"))
 #: What the matrix units run.
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 #: Elementwise functions that take many instructions; XLA does not fuse them twice for free.
@@ -87,16 +89,17 @@ def _is_free_broadcast(equation: Equation) -> bool:
 
 
 def _kind_of_call(eqn: Any) -> Kind:
-    """A call is fused if everything inside it is."""
-    kinds = set()
-    for jaxpr in _compat.subjaxprs(eqn):
+    """A call is fused if everything inside it is; one that returns what it is given is a view."""
+    kinds, bodies = set(), _compat.subjaxprs(eqn)
+    for jaxpr in bodies:
         for inner in jaxpr.jaxpr.eqns:
             if inner.primitive is _compat.jit_p:
                 kinds.add(_kind_of_call(inner))
             else:
                 kinds.add(kind_of(Equation(inner, (), (), None)))
-    fused = bool(kinds) and kinds <= {Kind.VIEW, Kind.FUSED}
-    return Kind.FUSED if fused else Kind.SOLID
+    if not kinds <= {Kind.VIEW, Kind.FUSED} or not bodies:
+        return Kind.SOLID
+    return Kind.FUSED if kinds else Kind.VIEW
 
 
 def is_random(equation: Equation) -> bool:

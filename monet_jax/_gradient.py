@@ -13,6 +13,7 @@ import jax.core
 import jax.numpy as jnp
 
 from . import _compat
+from ._fusion import STOPS
 from ._places import filled
 from ._program import Program
 from ._stages import Differentiation
@@ -43,7 +44,7 @@ def _closed_over_by_rules(program: Program) -> set[int]:
     found: set[int] = set()
     for e in reversed(program.equations):
         reads: set[int] = set()
-        if e.primitive != "stop_gradient" and found.intersection(e.outputs):
+        if e.primitive not in STOPS and found.intersection(e.outputs):
             reads.update(e.reads)
         if e.primitive in ("custom_jvp_call", "custom_vjp_call"):
             closed_over = e.inputs[: e.eqn.params.get("num_consts", 0)]

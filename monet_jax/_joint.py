@@ -7,27 +7,35 @@ fuses away is no value (see `_fusion`); what remains becomes ops:
     forward    an equation that writes a primal value
     backward   an equation that depends on a cotangent, or prepares something only for one that does
 
+A backward op that reads something through a tap alone (see `operators`) has a way for each form in
+which that can be kept, and what encodes it is an optional op of the forward.
+
 The result, a `Joint`, names values by local numbers, so that isomorphic stages can share it.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+import itertools as it
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from . import _compat
 from ._backend import Backend
-from ._costs import Roofline
+from ._costs import Roofline, Work
 from ._fusion import PRODUCTS, Kind, kind_of, must_run_once
 from ._ops import Fusion, Fusions
 from ._program import Equation, Program, flatten, run
 from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
+from .operators import Stored, forms_of
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
 _PREFIX = "monet_jax.trace:"
+#: Taps of one op that are decided one by one; more are decided together.
+_MOST_TAPS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +55,8 @@ class LocalOp:
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
+        ways: further ways to run it, by what a plan saves.
+        optional: whether it runs only where its outputs are saved.
     """
 
     primitive: str
@@ -62,6 +72,23 @@ class LocalOp:
     copied: int | None = None
     workspace_bytes: int = 0
     reused_bytes: int = 0
+    ways: tuple["LocalWay", ...] = ()
+    optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalWay:
+    """A way in which a backward op may run.
+
+    Attributes:
+        inputs: what it reads, codes included.
+        seconds: no less than those of the op, so that plans are compared with saving everything.
+        more_bytes: of workspace, for what it decodes.
+    """
+
+    inputs: tuple[int, ...]
+    seconds: float
+    more_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +166,7 @@ class _Reader:
     ):
         self.joint, self.stage, self.roofline, self.backend = joint, stage, roofline, backend
         named = [(i, e.outputs[0]) for e in joint.equations for i in _named(e)]
+        self.tapped = {j: i for e in joint.equations for i in _named(e) for j in e.reads}
         kept = [value for i, value in named if i in pinned]
         self.fusions = Fusions(joint, backend.fuses_into_products, kept)
         self.cotangents = joint.inputs[len(stage.inputs) :]
@@ -178,6 +206,7 @@ class _Reader:
     def _ops(self) -> tuple[LocalOp, ...]:
         made = [self._op(fusion) for fusion in self.fusions.all()]
         made = _with_what_forward_ops_need(made)
+        made = self._with_encoders(made)
         made = self._with_copies(made)
         forward = [op for op in made if op.forward]
         later = [op for op in made if not op.forward]
@@ -198,11 +227,87 @@ class _Reader:
         for op in ops:
             source = sources[id(op)]
             if source is not None:
-                inputs = tuple(copies[i] if i == source else i for i in op.inputs)
+                op = _reading(op, {source: copies[source]})
                 workspace = op.workspace_bytes - self.joint.nbytes(source)
-                op = dataclasses.replace(op, inputs=inputs, workspace_bytes=workspace)
+                op = dataclasses.replace(op, workspace_bytes=workspace)
             found.append(op)
             found += [_copy(i, copies[i]) for i in op.outputs if i in copies]
+        return found
+
+    def _with_encoders(self, ops: Sequence[LocalOp]) -> list[LocalOp]:
+        """The ops; those of the backward in all their ways, and what encodes for these."""
+        fusions = {f.outputs: f for f in self.fusions.all()}
+        taps = dict[int, Equation]()
+        found = []
+        for op in ops:
+            if not op.forward and op.outputs:
+                ways, used = self._ways(fusions[op.outputs], op.seconds)
+                op = dataclasses.replace(op, ways=ways)
+                taps |= used
+            found.append(op)
+        for tapped in taps.values():
+            found = _placed(self._encoders(tapped), found)
+        return found
+
+    def _ways(
+        self, fusion: Fusion, least_seconds: float
+    ) -> tuple[tuple[LocalWay, ...], dict[int, Equation]]:
+        """The ways of an op beside its own, the best ones last; and the taps that they know."""
+        equation, fusions = fusion.equation, self.fusions
+        _, taps = fusions.reads_past(equation)
+        if not taps:
+            return (), {}
+        fewest, _ = fusions.reads_past(equation, taps)
+        # Taps beside which everything is read anyway are of no use.
+        useful = {
+            i: e
+            for i, e in taps.items()
+            if fusions.reads_past(equation, taps.keys() - {i})[0] > fewest
+        }
+        # What the op reads in any case may be there without being saved.
+        read = set(fusion.inputs)
+        forms = [[x for x in self._forms(e) if not read.issuperset(x)] for e in useful.values()]
+        if not all(forms):
+            return (), {}
+        choices = it.product(*([None, *some] for some in forms))
+        ways = []
+        for chosen in choices if len(forms) <= _MOST_TAPS else [[some[0] for some in forms]]:
+            known = [i for i, form in zip(useful, chosen, strict=True) if form is not None]
+            if not known:
+                continue
+            codes = {i for form in chosen if form is not None for i in form}
+            inputs = tuple(sorted(fusions.reads_past(equation, known)[0] | codes))
+            moved = sum(self.joint.nbytes(i) for i in {*inputs, *fusion.outputs})
+            seconds = max(self.roofline.seconds(fusion.work, moved), least_seconds)
+            solid = kind_of(equation) is Kind.SOLID
+            decoded = sum(map(self.joint.nbytes, known)) if solid else 0
+            ways.append(LocalWay(inputs, seconds, decoded))
+        return tuple(ways), useful if ways else {}
+
+    def _forms(self, tapped: Equation) -> list[tuple[int, ...]]:
+        """For each form of a tap what a plan saves for it: values that this stage keeps."""
+        found = []
+        for form, values in forms_of(tapped):
+            roots = tuple(self.fusions.root(i) for i in values)
+            kept = all(i in self.primal and self.fusions.is_kept(i) for i in roots)
+            if roots and (kept or isinstance(form, Stored)):
+                found.append(roots)
+        return found
+
+    def _encoders(self, tapped: Equation) -> list[LocalOp]:
+        """The ops that encode what passes a tap, one for each stored form."""
+        inputs = tuple(sorted(self.fusions.reads_past(tapped)[0]))
+        (original,) = (
+            e for e in self.stage.equations if self.tapped[tapped.outputs[0]] in e.outputs
+        )
+        self.primal |= dict(zip(tapped.outputs[1:], original.outputs[1:], strict=True))
+        work = Work(instructions=math.prod(self.joint.avals[tapped.outputs[0]].shape))
+        found = []
+        for form, values in forms_of(tapped):
+            if isinstance(form, Stored):
+                moved = sum(map(self.joint.nbytes, (*inputs, *values)))
+                seconds = self.roofline.seconds(work, moved)
+                found.append(_encoder(inputs, values, seconds))
         return found
 
     def _copied(self, op: LocalOp) -> int | None:
@@ -262,6 +367,30 @@ def _is_default_product(equation: Equation) -> bool:
 
 def _copy(source: int, copy: int) -> LocalOp:
     return LocalOp("copy", (source,), (copy,), 0.0, 0, forward=True, recomputable=True)
+
+
+def _encoder(inputs: tuple[int, ...], code: tuple[int, ...], seconds: float) -> LocalOp:
+    return LocalOp(
+        "encode", inputs, code, seconds, 0, forward=True, recomputable=True, optional=True
+    )
+
+
+def _placed(new: Sequence[LocalOp], ops: Sequence[LocalOp]) -> list[LocalOp]:
+    """The ops, new ones behind the last that writes something they read."""
+    wanted = {i for op in new for i in op.inputs}
+    places = [n + 1 for n, op in enumerate(ops) if wanted.intersection(op.outputs)]
+    n = max(places, default=0)
+    return [*ops[:n], *new, *ops[n:]]
+
+
+def _reading(op: LocalOp, instead: Mapping[int, int]) -> LocalOp:
+    """The op, some values of what it reads replaced by others."""
+
+    def replaced(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(instead.get(i, i) for i in values)
+
+    ways = tuple(dataclasses.replace(way, inputs=replaced(way.inputs)) for way in op.ways)
+    return dataclasses.replace(op, inputs=replaced(op.inputs), ways=ways)
 
 
 def _with_reuse(

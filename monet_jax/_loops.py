@@ -134,6 +134,7 @@ class _Unroller:
         self.program, self.active = program, active
         self.avals = list(program.avals)
         self.given = set(program.given)
+        self.keeps_other = program.keeps_other
         self.stages: list[Stage] = []
         self.loops: list[Loop] = []
 
@@ -153,6 +154,7 @@ class _Unroller:
             avals=tuple(self.avals),
             equations=tuple(equations),
             given=frozenset(self.given),
+            keeps_other=self.keeps_other,
         )
         return Layout(program, tuple(self.stages), tuple(self.loops))
 
@@ -160,7 +162,8 @@ class _Unroller:
         """Adds the stages of all blocks of a stage that is a scan."""
         (equation,) = stage.equations
         counts = _compat.scan_counts(equation.eqn)
-        body = flatten(equation.eqn.params["jaxpr"])
+        body = flatten(equation.eqn.params["jaxpr"], rewrite=self.program.rewrite)
+        self.keeps_other |= body.keeps_other
         operands = dict(zip(body.inputs, equation.inputs, strict=True))
         consts, carry = body.inputs[: counts[0]], body.inputs[counts[0] : sum(counts[:2])]
         always = {v for v in body.inputs if v not in carry and self._is_given(operands[v])}

@@ -15,8 +15,10 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
+from ._fusion import STOPS
 from ._places import filled, float_places
 from ._program import Equation, Program, flatten, run, values_of
+from .operators import is_tap, run_tap
 
 
 def run_named(
@@ -34,6 +36,9 @@ def run_named(
         active: values that will be differentiated.
     """
     for equation in equations:
+        if is_tap(equation):
+            run_tap(equation, env, names)
+            continue
         if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
             inputs = values_of(env, equation.inputs)
             if _derivative_reads_results(equation, inputs):
@@ -47,7 +52,7 @@ def active_in(equations: Iterable[Equation], differentiated: Iterable[int]) -> s
     """The values of these equations through which tangents of some inputs pass."""
     found = set(differentiated)
     for equation in equations:
-        if equation.primitive != "stop_gradient" and found.intersection(equation.reads):
+        if equation.primitive not in STOPS and found.intersection(equation.reads):
             results = zip(equation.outputs, equation.eqn.outvars, strict=True)
             found.update(i for i, var in results if _compat.is_float(var.aval))
     return found
@@ -59,7 +64,9 @@ def _bound(equation: Equation, inputs: Iterable[Any]) -> list[Any]:
 
 
 def _derivative_reads_results(equation: Equation, inputs: list[Any]) -> bool:
-    pushed = _pushed(equation, inputs, float_places(inputs))
+    # Literals have no tangents, and not every rule of JAX's takes one there (`clamp`).
+    live = [n for n in float_places(inputs) if isinstance(equation.inputs[n], int)]
+    pushed = _pushed(equation, inputs, live)
     written = {i for i in pushed.outputs[: len(equation.outputs)] if isinstance(i, int)}
     return any(written.intersection(e.reads) for e in pushed.equations)
 

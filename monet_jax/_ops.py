@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 from ._costs import Roofline, Work, work_of
 from ._fusion import PRODUCTS, Kind, is_one_hot, is_random, kind_of
 from ._program import Equation, Program
+from .operators import is_tap
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Fusions:
         self.program, self.into_products = program, into_products
         self._kinds = {id(e): self._kind(e) for e in program.equations}
         self._producer = {i: e for e in program.equations for i in e.outputs}
+        self._source = self._views()
         self._root = self._roots()
         self._kept = self._materialised(kept)
 
@@ -62,12 +64,46 @@ class Fusions:
         """The value whose bytes `value` shows: itself, unless it is a view."""
         return self._root.get(value, value)
 
+    def is_kept(self, value: int) -> bool:
+        """Whether a value is written to memory by an op."""
+        return value in self._kept
+
     def all(self) -> Iterable[Fusion]:
         """Every op, in the order of the program."""
         for equation in self.program.equations:
             outputs = tuple(i for i in equation.outputs if i in self._kept)
             if outputs or equation.eqn.effects:
                 yield self._fusion(equation, outputs)
+
+    def reads_past(
+        self, equation: Equation, known: Collection[int] = ()
+    ) -> tuple[set[int], dict[int, Equation]]:
+        """What the op round an equation reads if it knows what comes through some taps.
+
+        Arguments:
+            equation: whose results are kept.
+            known: results of taps.
+            equation: may also be a tap, which is asked about what passes it.
+
+        Returns:
+            Kept values and inputs of the program; and by their results the taps through which
+            something is read, known ones included.
+        """
+        found, taps, seen = set(), dict[int, Equation](), set()
+        pending = [self._source[equation.outputs[0]]] if is_tap(equation) else list(equation.reads)
+        while pending:
+            i = pending.pop()
+            producer = self._producer.get(i)
+            if i in seen:
+                continue
+            seen.add(i)
+            if producer is not None and is_tap(producer):
+                taps[i] = producer
+            if i in self._kept or producer is None:
+                found.add(i)
+            elif i not in known:
+                pending += [self._source[i]] if i in self._source else producer.reads
+        return found, taps
 
     def _kind(self, equation: Equation) -> Kind:
         if self.into_products and equation.primitive in PRODUCTS:
@@ -95,15 +131,25 @@ class Fusions:
             queue += producer.reads
         return tuple(found.values())
 
+    def _views(self) -> dict[int, int]:
+        """View -> the value that it shows in another shape."""
+        found: dict[int, int] = {}
+        for equation in self.program.equations:
+            reads = equation.reads
+            if self._kinds[id(equation)] is not Kind.VIEW or not reads:
+                continue
+            if is_tap(equation):  # the others of its results are codes
+                found[equation.outputs[0]] = reads[0]
+                continue
+            one_each = len(reads) == len(equation.outputs)
+            sources = reads if one_each else reads[:1] * len(equation.outputs)
+            found.update(zip(equation.outputs, sources, strict=True))
+        return found
+
     def _roots(self) -> dict[int, int]:
         root: dict[int, int] = {}
-        for equation in self.program.equations:
-            if self._kinds[id(equation)] is Kind.VIEW and equation.reads:
-                reads = equation.reads
-                one_each = len(reads) == len(equation.outputs)
-                for n, i in enumerate(equation.outputs):
-                    source = reads[n] if one_each else reads[0]
-                    root[i] = root.get(source, source)
+        for i, source in self._source.items():
+            root[i] = root.get(source, source)
         return root
 
     def _materialised(self, anyway: Collection[int]) -> set[int]:

@@ -23,7 +23,7 @@ class ValueRow:
         name: what pins call it.
         nbytes: its size in bytes.
         decision: "saved", "recomputed" or "kept" (in a stage left alone).
-        operator: how it is stored: "exact".
+        operator: how it is stored: "exact", or by which codec.
         shape: of the array.
         dtype: of the array.
         primitive: of the equation that makes it.
@@ -89,6 +89,7 @@ class Plan:
         cheaper: modelled seconds and compiled bytes of the next faster plan that was compiled;
             it broke the budget. None where the plan fills the budget or recomputes nothing.
         devices: how many the arguments are sharded over; bytes are those of one of them.
+        operators: names of the residual operators that could be chosen.
     """
 
     decisions: planners.plan.Plan | None
@@ -111,6 +112,7 @@ class Plan:
     stages: tuple[StageRow, ...] = ()
     cheaper: tuple[float, int] | None = None
     devices: int = 1
+    operators: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -202,6 +204,7 @@ def plan_from_json(text: str) -> Plan:
         **fields
         | {
             "inputs": tuple(fields["inputs"]),
+            "operators": tuple(fields["operators"]),
             "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
             "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
             "cheaper": fields["cheaper"] and tuple(fields["cheaper"]),

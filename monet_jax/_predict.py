@@ -14,7 +14,7 @@ import numpy as np
 
 from planners.graph import Graph
 from planners.plan import Region
-from planners.schedule import Run, runs
+from planners.schedule import Run, first_forward, runs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,13 +114,14 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
     executed = runs(graph, tuple(regions))
     schedule = [run.of(graph) for run in executed]
     open_at: dict[int, tuple[int, int]] = {}  # value -> run that wrote it, last run that read it
+    end = first_forward(executed)
     in_loops = {i for i, (s, _) in graph.forward_writer.items() if s in graph.looped}
     found: list[_Buffer] = []
 
     def close(i: int) -> None:
         start, stop = open_at[i]
         value = graph.values[i]
-        waits = start < graph.forward_count <= stop
+        waits = start < end <= stop
         nbytes = value.waiting_bytes if waits else value.nbytes
         if value.name in output_bytes:
             found.append(_Buffer(output_bytes[value.name], start, len(schedule), True))

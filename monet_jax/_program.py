@@ -45,6 +45,29 @@ class Equation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Replacement:
+    """What is listed in the place of an equation.
+
+    Attributes:
+        jaxpr: closed; of the equation's operands and results.
+        changes_what_is_kept: whether its gradient, with no plan to say so, needs other things than
+            that of the equation.
+    """
+
+    jaxpr: Any
+    changes_what_is_kept: bool = False
+
+
+#: A function of a JAX equation: what replaces it, or None.
+Rewrite = Callable[[Any], Replacement | None]
+
+
+def unchanged(eqn: Any) -> None:
+    """Replaces no equation."""
+    del eqn
+
+
+@dataclasses.dataclass(frozen=True)
 class Program:
     """A flat program.
 
@@ -56,7 +79,9 @@ class Program:
         outputs: a value number or a `Literal` for each result.
         given: values that are in memory throughout: arguments and constants. Of the body of a loop,
             only what is given to the loop itself.
-        is_rewritten: whether equations stand in it that were not traced.
+        rewrite: by which equations were replaced, for the bodies of its loops.
+        keeps_other: whether, run as it is, it keeps other things for its gradient than what was
+            traced.
     """
 
     avals: tuple[Any, ...]
@@ -65,7 +90,8 @@ class Program:
     equations: tuple[Equation, ...]
     outputs: tuple[Any, ...]
     given: frozenset[int]
-    is_rewritten: bool = False
+    rewrite: Rewrite = dataclasses.field(default=unchanged, compare=False)
+    keeps_other: bool = False
 
     def nbytes(self, value: int) -> int:
         """Bytes of one value."""
@@ -86,27 +112,19 @@ def aval_nbytes(aval: Any) -> int:
     return (size * bits + 7) // 8 if bits else size * dtype.itemsize
 
 
-def unchanged(eqn: Any) -> None:
-    """Replaces no equation."""
-    del eqn
-
-
 def flatten(
-    jaxpr: Any,
-    *,
-    rewritten: Callable[[Any], Any] = unchanged,
-    inline_checkpoints: bool = False,
+    jaxpr: Any, *, rewrite: Rewrite = unchanged, inline_checkpoints: bool = False
 ) -> Program:
     """The flat program of a closed jaxpr.
 
     Arguments:
         jaxpr: what `jax.make_jaxpr` returns.
-        rewritten: a function of an equation: the closed jaxpr to list in its place, or None. It is
-            not asked about the bodies of loops, branches and calls with rules of their own.
+        rewrite: what to list in the place of an equation. It is not asked about the bodies of
+            loops, branches and calls with rules of their own.
         inline_checkpoints: also inline `jax.checkpoint` regions. Only for counting: run again, such
             a program would recompute nothing.
     """
-    flattener = _Flattener(rewritten, inline_checkpoints)
+    flattener = _Flattener(rewrite, inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
     inputs = tuple(flattener.new(var.aval) for var in invars)
     env = dict(zip(invars, inputs, strict=True))
@@ -119,19 +137,20 @@ def flatten(
         equations,
         tuple(outputs),
         frozenset((*inputs, *flattener.constants)),
-        flattener.has_rewritten,
+        rewrite,
+        flattener.keeps_other,
     )
 
 
 class _Flattener:
     """The state of one flattening: values and equations so far."""
 
-    def __init__(self, rewritten: Callable[[Any], Any], inline_checkpoints: bool):
-        self.rewritten, self.inline_checkpoints = rewritten, inline_checkpoints
+    def __init__(self, rewrite: Rewrite, inline_checkpoints: bool):
+        self.rewrite, self.inline_checkpoints = rewrite, inline_checkpoints
         self.avals: list[Any] = []
         self.constants: dict[int, Any] = {}
         self.equations: list[Equation] = []
-        self.has_rewritten = False
+        self.keeps_other = False
 
     def new(self, aval: Any) -> int:
         self.avals.append(aval)
@@ -154,18 +173,25 @@ class _Flattener:
                 self.inline_checkpoints and eqn.primitive is _compat.remat_p
             ):
                 results = self._inline_call(eqn.params["jaxpr"], inputs, stack)
-            elif (replacement := self.rewritten(eqn)) is not None:
-                self.has_rewritten, first = True, len(self.equations)
-                results = self._inline_call(replacement, inputs, stack)
-                self.equations[first:] = [
-                    dataclasses.replace(e, eqn=_compat.placed_like(e.eqn, eqn), name_stack=stack)
-                    for e in self.equations[first:]
-                ]
+            elif (replacement := self.rewrite(eqn)) is not None:
+                results = self._inline_replacement(replacement, eqn, inputs, stack)
             else:
                 results = [self.new(var.aval) for var in eqn.outvars]
                 self.equations.append(Equation(eqn, inputs, tuple(results), stack))
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(var) for var in jaxpr.jaxpr.outvars]
+
+    def _inline_replacement(self, replacement: Replacement, eqn, inputs, stack) -> list[Any]:
+        """List what stands for an equation, which is itself not replaced again."""
+        self.keeps_other |= replacement.changes_what_is_kept
+        inside = _Flattener(unchanged, self.inline_checkpoints)
+        inside.avals, inside.constants = self.avals, self.constants
+        results = inside._inline_call(replacement.jaxpr, inputs, stack)
+        self.equations += [
+            dataclasses.replace(e, eqn=_compat.placed_like(e.eqn, eqn), name_stack=stack)
+            for e in inside.equations
+        ]
+        return results
 
     def _inline_call(self, inner, inputs, stack) -> list[Any]:
         constvars, consts, invars = _compat.jaxpr_inputs(inner)

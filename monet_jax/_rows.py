@@ -10,18 +10,20 @@ from . import _compat
 from ._budget import format_bytes
 from ._origins import Origins
 from ._plan import StageRow, ValueRow
+from .operators import form_name
 
 
 def value_rows(
     origins: Origins, graph: Graph, decisions: planners.plan.Plan | None
 ) -> tuple[ValueRow, ...]:
-    """A row for each value of the forward pass, largest first."""
+    """A row for each value of the forward pass, codes that are saved included, largest first."""
     decided = _decisions(graph, decisions)
     rows = []
     for s, stage in enumerate(graph.stages):
-        for i in (i for op in stage.forward for i in op.outputs):
+        for op, i in ((x, i) for x in stage.forward for i in x.outputs):
             value = graph.values[i]
-            if value.name not in origins.values:
+            decision = decided[s](value.name)
+            if value.name not in origins.values or (op.optional and decision != "saved"):
                 continue
             number = origins.values[value.name]
             equation, aval = origins.writer[number], origins.program.avals[number]
@@ -29,8 +31,8 @@ def value_rows(
                 ValueRow(
                     value.name,
                     origins.program.nbytes(number) * value.copies,
-                    decided[s](value.name),
-                    "exact",
+                    decision,
+                    form_name(equation, number),
                     tuple(aval.shape),
                     str(aval.dtype),
                     equation.primitive,

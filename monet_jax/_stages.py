@@ -8,7 +8,7 @@ import jax
 
 from . import _compat
 from ._cut import cut
-from ._fusion import Kind, is_random, kind_of
+from ._fusion import STOPS, Kind, is_random, kind_of
 from ._program import Equation, Program
 
 
@@ -64,12 +64,12 @@ def active_values(program: Program, derivative: Differentiation) -> frozenset[in
     """Values that the derivative's inputs influence and that influence its outputs."""
     influenced = set(derivative.inputs)
     for equation in program.equations:
-        if equation.primitive != "stop_gradient" and influenced.intersection(equation.reads):
+        if equation.primitive not in STOPS and influenced.intersection(equation.reads):
             influenced.update(i for i in equation.outputs if _compat.is_float(program.avals[i]))
     wanted = [program.outputs[i] for i in derivative.outputs]
     wanted = {i for i in wanted if isinstance(i, int) and i in influenced}
     for equation in reversed(program.equations):
-        if equation.primitive != "stop_gradient" and wanted.intersection(equation.outputs):
+        if equation.primitive not in STOPS and wanted.intersection(equation.outputs):
             wanted.update(influenced.intersection(equation.reads))
     return frozenset(wanted)
 

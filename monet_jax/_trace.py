@@ -8,10 +8,8 @@ from typing import Any
 import jax
 
 from . import _compat
-from ._backend import Backend
 from ._gradient import derivative_of
-from ._pooling import rewritten
-from ._program import Program, flatten, unchanged
+from ._program import Program, Rewrite, flatten
 from ._signature import Call, abstract_leaf, is_traced
 from ._stages import Differentiation
 
@@ -38,10 +36,10 @@ class Traced:
     rebuild: Callable[[Sequence[Any]], Any]
 
 
-def trace(fun: Callable[..., Any], call: Call, backend: Backend) -> Traced:
+def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite) -> Traced:
     """Trace a function on the abstract values of a call's leaves; nothing is computed.
 
-    What `backend` would compile badly is rewritten.
+    Equations are replaced as `rewrite` says.
     """
     shape: dict[str, Any] = {}
 
@@ -56,8 +54,7 @@ def trace(fun: Callable[..., Any], call: Call, backend: Backend) -> Traced:
         return [x for a, x in zip(arrays, outputs, strict=True) if a]
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
-    replace = rewritten if backend.expands_pooling else unchanged
-    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals), rewritten=replace)
+    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals), rewrite=rewrite)
 
     def rebuild(outputs: Sequence[Any]) -> Any:
         remaining = iter(outputs)

@@ -207,7 +207,7 @@ class Trials:
     @functools.cached_property
     def _all_saved_bytes(self) -> int:
         """Compiled temporaries where nothing is recomputed."""
-        if self.traced.program.is_rewritten:  # then that is not the unplanned program
+        if self.origins.program.keeps_other:  # then that is not the unplanned program
             return self._measured(planners.save_all(self._analyzed[0])).temp_bytes
         return self.unplanned.temp_bytes
 

@@ -60,20 +60,37 @@ class Candidates:
         """
         self._graph, self._deadline = graph, deadline
         self._walker = Walker(graph)
+        self._free = _read_by_others(graph)
         self._options = self._solve(max_options)
         self.singles = [self._single(s) for s in range(len(graph.stages))]
 
     def priced(self, price: float) -> list[Candidate]:
         """For each stage its candidate of least seconds plus `price` per retained byte."""
+        return self._priced(self.singles, price)
+
+    def _priced(self, singles: list[list[Candidate]], price: float) -> list[Candidate]:
         return [
-            min(some, key=lambda x: x.seconds + price * self._retained_bytes(x))
-            for some in self.singles
+            min(some, key=lambda x: x.seconds + price * self._retained_bytes(x)) for some in singles
         ]
 
     def prices(self, count: int) -> list[float]:
         """Prices, in seconds per byte, spread over those at which stages change their minds."""
         slopes = self._slopes
         return np.quantile(slopes, np.linspace(0, 1, count + 2)[1:-1]).tolist() if slopes else []
+
+    @ft.cached_property
+    def _spaces(self) -> list[list[list[Candidate]]]:
+        """What each stage may do by itself: all of it, and what needs no codes."""
+        plain = [[x for x in some if self._needs_no_codes(x)] for some in self.singles]
+        is_new = all(plain) and any(
+            len(a) < len(b) for a, b in zip(plain, self.singles, strict=True)
+        )
+        return [self.singles, plain] if is_new else [self.singles]
+
+    def _needs_no_codes(self, x: Candidate) -> bool:
+        """Whether all backward ops of a single stage run in their first way."""
+        saved = {self._graph.index[name] for name in x.region.saved}
+        return not any(op.way_by(saved) for op in self._graph.stages[x.region.first].backward)
 
     @ft.cached_property
     def _slopes(self) -> list[float]:
@@ -87,8 +104,10 @@ class Candidates:
 
     def intervals(self, deadline: float) -> list[Candidate]:
         """Candidates over several stages; stops at this reading of `time.monotonic`."""
-        tables = [[min(some, key=self._thrift) for some in self.singles]]
-        tables += [self.priced(price) for price in self.prices(_PRICES)]
+        tables = []
+        for singles in self._spaces:
+            tables.append([min(some, key=self._thrift) for some in singles])
+            tables += [self._priced(singles, price) for price in self.prices(_PRICES)]
         over = (
             dict.fromkeys(self._over([table[first : last + 1] for table in tables]))
             for first, last in self._spans()
@@ -125,7 +144,7 @@ class Candidates:
             inner = tuple(x.region for x in table)
             first, last = inner[0].first, inner[-1].last
             once = self._once(first, last)
-            saved = [name for region in inner for name in region.saved]
+            saved = it.chain(*(self._inside(region) for region in inner[:-1]), inner[-1].saved)
             yield Region(first, last, saved=_unique((*once, *saved)))
             yield Region(first, last, saved=_unique(once), inner=inner)
             if self._graph.stages[last].may_be_alone:
@@ -148,18 +167,45 @@ class Candidates:
         ]
         least, most = np.quantile(slopes, _RANGE).tolist()
         for price in np.geomspace(least, most, _WHOLE_PRICES).tolist():
-            saved = [self._saved(x) for x in self.priced(price)]
             passed = [i for i, nbytes, seconds in self._passed if seconds > price * nbytes]
-            for first, last in spans:
-                inside = (i for i in passed if first <= self._graph.forward_writer[i][0] < last)
-                names = it.chain(*saved[first : last + 1], self._names(inside))
-                yield Region(first, last, saved=_unique((*self._once(first, last), *names)))
+            for singles in self._spaces:
+                saved = [self._saved(x) for x in self._priced(singles, price)]
+                for first, last in spans:
+                    inside = (i for i in passed if first <= self._graph.forward_writer[i][0] < last)
+                    names = it.chain(*saved[first : last + 1], self._names(inside))
+                    yield Region(first, last, saved=_unique((*self._once(first, last), *names)))
 
     def _saved(self, x: Candidate) -> tuple[str, ...]:
-        """Names of what a stage saves in a larger region, if it is left alone by itself."""
+        """Names of what a stage saves in a larger region, also if it is left alone by itself."""
         if not x.region.alone:
-            return x.region.saved
+            return self._inside(x.region)
         return self._names(i for i in sorted(x.retained) if self._graph.values[i].savable)
+
+    def _inside(self, region: Region) -> tuple[str, ...]:
+        """Names of what a stage by itself would save, in a larger region.
+
+        What the stage hands on is in memory then only if it is saved, so that codes are cheaper.
+        """
+        stage, index = self._graph.stages[region.first], self._graph.index
+        saved = {index[name] for name in region.saved}
+        ops = [op for op in (*stage.forward, *stage.backward) if not op.optional]
+        handed_on = saved & self._graph.shared
+        handed_on = handed_on.difference(*(op.inputs for op in ops))
+        if not handed_on:
+            return region.saved
+        optional = {i for op in stage.forward if op.optional for i in op.outputs}
+        found = saved - handed_on
+        for op in stage.backward:
+            if op.way_by(saved) != op.way_by(found):
+                found |= next(
+                    (
+                        codes
+                        for way in op.variants
+                        if (codes := {*way.inputs} - {*op.inputs}) <= optional
+                    ),
+                    set(),
+                )
+        return self._names(sorted(found))
 
     @ft.cached_property
     def _passed(self) -> list[tuple[int, int, float]]:
@@ -185,6 +231,7 @@ class Candidates:
         """What stage `s` may do by itself, without what is never better than something else."""
         alone = Region(s, s, alone=True)
         regions = [Region(s, s, saved=self._names(saved)) for saved in self._options[s]]
+        regions += [Region(s, s, saved=self._inside(region)) for region in regions]
         regions = [*regions, bare(self._graph, s)]
         if self._graph.stages[s].may_be_alone:
             is_free = not self._graph.stages[s].alone_bytes
@@ -199,13 +246,14 @@ class Candidates:
     def _solve(self, max_options: int) -> list[list[_Option]]:
         """For each stage its options; isomorphic stages share a solve."""
         stages = [self._walker.interval(s, s) for s in range(len(self._graph.stages))]
-        free = _read_by_others(self._graph)
-        keys = [(x.shape, tuple(i in free for i in x.values[0])) for x in stages]
+        keys = [(x.shape, tuple(i in self._free for i in x.values[0])) for x in stages]
         count = max(min(max_options, _MOST_SOLVES // max(len(set(keys)), 1)), 3)
         solved: dict[Hashable, list[_Option]] = {}
         for s, (stage, key) in enumerate(zip(stages, keys, strict=True)):
             if key not in solved:
-                some = options(self._graph, s, free=free, count=count, deadline=self._deadline)
+                some = options(
+                    self._graph, s, free=self._free, count=count, deadline=self._deadline
+                )
                 some = some or priced_options(self._graph, s, count=_PRICED)
                 number = {i: k for k, i in enumerate(stage.values[0])}
                 solved[key] = [tuple(number[i] for i in o) for o in some]
@@ -228,7 +276,7 @@ class Candidates:
         return region.alone, self._retained_bytes(candidate), candidate.seconds
 
     def _retained_bytes(self, candidate: Candidate) -> int:
-        waiting = candidate.retained - candidate.lodged
+        waiting = candidate.retained - candidate.lodged - self._free
         return candidate.alone_bytes + sum(self._graph.values[i].waiting_bytes for i in waiting)
 
 

@@ -144,6 +144,7 @@ class _Rows:
     def __init__(self, graph: Graph, candidates: Sequence[Candidate]):
         self._graph, self._candidates = graph, candidates
         self._n, self._last = len(candidates), len(graph.stages) - 1
+        self._forward_ops = graph.ops[: graph.forward_count]
         self._last_forward_read = _last_forward_reads(graph)
         self._shared = graph.shared
         self.covering: list[list[int]] = [[] for _ in graph.stages]
@@ -192,7 +193,7 @@ class _Rows:
         row = {self._n + t: 1.0}
         for c in self.covering[t]:
             own = self._idle_bytes(c, time) + self._candidates[c].alone_bytes
-            row[c] = own / self.scale
+            row[c] = (own + self._encoding_bytes(c, time)) / self.scale
         for i in self._kept:
             if self._last_forward_read[i] < time:
                 _add(row, self._kept_at(i, self._last + 1), self._bytes([i]) / self.scale)
@@ -209,6 +210,14 @@ class _Rows:
             self._idle[c] = [end for end, _ in ends], list(sums)
         ends, sums = self._idle[c]
         return sums[bisect.bisect_left(ends, time)]
+
+    def _encoding_bytes(self, c: int, time: int) -> int:
+        """What candidate `c` holds at forward op `time` for that op alone, if it is optional."""
+        op, retained = self._forward_ops[time], self._candidates[c].retained
+        if not op.optional or retained.isdisjoint(op.outputs):
+            return 0
+        read = (i for i in op.inputs if self._last_forward_read[i] < time and i not in retained)
+        return sum(self._graph.values[i].nbytes for i in read) + op.workspace_bytes
 
     def _backward(self, t: int, m: int) -> _Terms:
         """What is in memory at moment `m` of the backward of stage `t`."""
@@ -303,9 +312,14 @@ def _ties(candidates: Sequence[Candidate], rows: _Rows) -> np.ndarray:
 
 
 def _last_forward_reads(graph: Graph) -> dict[int, int]:
-    """Forward value -> the last forward op of the step that reads or writes it."""
-    ops = [op for stage in graph.stages for op in stage.forward]
-    return {i: time for time, op in enumerate(ops) for i in op.inputs + op.outputs}
+    """Forward value -> the last forward op of the step that reads or writes it.
+
+    Optional ops do not count. What they write, if they run, does nothing but wait.
+    """
+    ops = graph.ops[: graph.forward_count]
+    found = {i: time - 1 for time, op in enumerate(ops) if op.optional for i in op.outputs}
+    must = ((time, op) for time, op in enumerate(ops) if not op.optional)
+    return found | {i: time for time, op in must for i in op.inputs + op.outputs}
 
 
 def _forward_peaks(graph: Graph, last: dict[int, int]) -> list[list[tuple[int, int]]]:
@@ -317,17 +331,19 @@ def _forward_peaks(graph: Graph, last: dict[int, int]) -> list[list[tuple[int, i
     ops = [(s, op) for s, stage in enumerate(graph.stages) for op in stage.forward]
     change = [0] * (len(ops) + 1)
     for time, (_, op) in enumerate(ops):
-        for i in op.outputs:
+        for i in () if op.optional else op.outputs:
             change[time] += graph.values[i].nbytes
             change[last[i] + 1] -= graph.values[i].nbytes
-    live = np.cumsum(change[:-1]) + np.array([op.workspace_bytes for _, op in ops], np.int64)
+    workspace = [0 if op.optional else op.workspace_bytes for _, op in ops]
+    live = np.cumsum(change[:-1]) + np.array(workspace, np.int64)
     found: list[list[tuple[int, int]]] = [[] for _ in graph.stages]
     highest = -1
     for time in range(len(ops) - 1, -1, -1):
         s = ops[time][0]
         if not found[s]:
             highest = -1
-        if live[time] > highest:
-            highest = int(live[time])
-            found[s].append((time, highest))
+        # What an optional op holds for itself is not among them.
+        if live[time] > highest or ops[time][1].optional:
+            found[s].append((time, int(live[time])))
+        highest = max(highest, int(live[time]))
     return found

@@ -16,11 +16,11 @@ side: bytes are never underestimated.
 
 import bisect
 import dataclasses
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from .graph import Graph
+from .graph import Graph, Op
 from .plan import Region
 from .schedule import Run, backward_runs
 
@@ -49,7 +49,7 @@ class Candidate:
 
     Attributes:
         region: the region.
-        seconds, flops: of recomputation.
+        seconds, flops: of recomputation, of optional ops, and of ways that take longer.
         retained: its own values that the first forward leaves for its backward.
         reads: value of an earlier region that its backward reads -> the stage that does last.
         moments: for each of its stages, first to last, the moments that may set the peak.
@@ -219,10 +219,11 @@ class Walker:
         stage, number = graph.stages[s], dict[int, int]()
         ops = stage.forward + stage.backward
         costs = tuple(
-            (len(x.inputs), len(x.outputs), x.seconds, x.flops, x.workspace_bytes, x.recomputable)
-            for x in ops
+            (len(op.outputs), op.recomputable, op.optional)
+            + tuple((len(x.inputs), x.seconds, x.flops, x.workspace_bytes) for x in op.ways)
+            for op in ops
         )
-        touched = (i for op in ops for i in op.inputs + op.outputs)
+        touched = (i for op in ops for i in _touched(op))
         pattern = tuple(number.setdefault(i, len(number)) for i in touched)
         linked = tuple(k for i, k in number.items() if len(self._touching[i]) > 1)
         # Gradients differ in nothing here: their bytes are added to each stage, not to its shape.
@@ -242,11 +243,19 @@ class Walker:
         return self._shapes.setdefault(key, len(self._shapes))
 
 
+def _touched(op: Op) -> Iterator[int]:
+    """The values that an op reads, in any of its ways, and writes; some of them twice."""
+    yield from op.inputs
+    for way in op.variants:
+        yield from way.inputs
+    yield from op.outputs
+
+
 def _touching(graph: Graph) -> dict[int, list[int]]:
     """Value -> the stages whose ops touch it, ascending."""
     found: dict[int, list[int]] = {}
     for s, stage in enumerate(graph.stages):
-        for i in {i for op in stage.forward + stage.backward for i in op.inputs + op.outputs}:
+        for i in {i for op in stage.forward + stage.backward for i in _touched(op)}:
             found.setdefault(i, []).append(s)
     return found
 
@@ -257,7 +266,9 @@ def _walked(graph: Graph, region: Region, gradients: Sequence["_Gradients"]) -> 
     live = _Lives(graph, region, runs)
     lodged = graph.lodged(region.first, live.retained)
     live = _Lives(graph, region, runs, lodged) if lodged else live
-    again = [run.of(graph) for run in runs if run.phase == "forward"]
+    more = [run.of(graph) for run in runs if run.phase == "forward"]
+    more += _saving(graph, region)
+    slower = [(run.of(graph), run.in_first_way().of(graph)) for run in runs if run.way]
     stage, nbytes = _in_backward(graph, runs, gradients)
     nbytes = nbytes + live.nbytes()
     nbytes += np.cumsum(_alone_bytes(graph, region))[stage - region.first]
@@ -268,13 +279,22 @@ def _walked(graph: Graph, region: Region, gradients: Sequence["_Gradients"]) -> 
         moments.append(_peaks(at, nbytes[at], ends))
     return Candidate(
         region=region,
-        seconds=sum(op.seconds for op in again),
-        flops=sum(op.flops for op in again),
+        seconds=sum(op.seconds for op in more) + sum(a.seconds - b.seconds for a, b in slower),
+        flops=sum(op.flops for op in more) + sum(a.flops - b.flops for a, b in slower),
         retained=frozenset(live.retained),
         lodged=lodged,
         reads={i: int(stage[k]) for i, k in live.last_read.items()},
         moments=tuple(moments),
     )
+
+
+def _saving(graph: Graph, region: Region) -> Iterator[Op]:
+    """The optional ops that the first forward runs for a region."""
+    for i in {graph.index[name] for name in region.saved}:
+        s, o = graph.forward_writer[i]
+        op = graph.stages[s].forward[o]
+        if op.optional:
+            yield op
 
 
 def _alone_bytes(graph: Graph, region: Region) -> list[int]:

@@ -13,7 +13,7 @@ import bisect
 import dataclasses
 import functools as ft
 import itertools as it
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class Op:
             Negative where an output is written over an input that nothing reads later.
         recomputable: False for an op that must run exactly once (an effect, an impure generator).
         variants: further ways to run it. A planner that knows of none uses the op's own figures.
+            Those of a backward op read less of what its own figures read, and *codes* instead:
+            values by which it knows enough (a packed mask, or what it can be computed from).
         optional: True for an op that need not run at all (it packs a mask that only one variant of
             a backward op reads, say).
     """
@@ -94,6 +96,30 @@ class Op:
             Variant(self.inputs, self.seconds, self.flops, self.workspace_bytes),
             *self.variants,
         )
+
+    def in_way(self, way: int) -> "Op":
+        """The op with the figures of one of its ways for its own."""
+        if not way:
+            return self
+        x = self.variants[way - 1]
+        return dataclasses.replace(
+            self,
+            inputs=x.inputs,
+            seconds=x.seconds,
+            flops=x.flops,
+            workspace_bytes=x.workspace_bytes,
+        )
+
+    def way_by(self, saved: Container[int]) -> int:
+        """The way in which a backward op runs by what a plan saves: the last that it allows.
+
+        A way is open if it reads codes, and all of them are saved.
+        """
+        for way in range(len(self.variants), 0, -1):
+            codes = [i for i in self.variants[way - 1].inputs if i not in self.inputs]
+            if codes and all(i in saved for i in codes):
+                return way
+        return 0
 
     @property
     def may_read(self) -> frozenset[int]:

@@ -22,7 +22,7 @@ import numpy as np
 from .errors import InvalidPlan
 from .graph import Graph
 from .plan import Plan, Region
-from .schedule import Run, runs
+from .schedule import Run, first_forward, runs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _names_by_size(graph: Graph, values: Iterable[int]) -> tuple[str, ...]:
 
 def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance]) -> np.ndarray:
     change = [0] * (len(schedule) + 1)
-    end = graph.forward_count  # the first forward comes first
+    end = first_forward(schedule)
     for instance in instances:
         value = graph.values[instance.value]
         nbytes = value.waiting_bytes if instance.waits(end) else value.nbytes
@@ -115,7 +115,7 @@ def _lodge(
     graph: Graph, regions: Sequence[Region], schedule: Sequence[Run], instances: list[_Instance]
 ) -> None:
     """Finds until when each instance takes memory of its own."""
-    end = graph.forward_count
+    end = first_forward(schedule)
     forward_read = {i: k for k in range(end) for i in schedule[k].of(graph).inputs}
     for instance in instances:
         instance.gone = instance.last_read

@@ -1,6 +1,8 @@
 """What regions mean: the exact list of op runs that they stand for.
 
-First every forward op runs once, in order. Then the regions' backwards run, last region first:
+First every forward op runs once, in order, but of the optional ones only those that write what a
+region saves. Then the regions' backwards run, last region first, each op in the way that is open to
+it by what its region and those round it save (`Op.way_by`):
 
 - *alone*: the backward ops of its stages, last stage first.
 - *checkpointed leaf*: the same, but what a backward op reads of the region's own forward, and
@@ -30,17 +32,24 @@ class Run:
         phase: which of the two lists.
         depth: how many regions it runs inside of: 0 in the first forward; 1 in the backward of
             a region, recomputation included; 2 in the backward of a region inside that; and on.
+        way: in which of its ways.
     """
 
     stage: int
     op: int
     phase: Literal["forward", "backward"]
     depth: int = 0
+    way: int = 0
 
     def of(self, graph: Graph) -> Op:
-        """The op that runs."""
+        """The op that runs, with the figures of its way."""
         stage = graph.stages[self.stage]
-        return (stage.forward if self.phase == "forward" else stage.backward)[self.op]
+        op = (stage.forward if self.phase == "forward" else stage.backward)[self.op]
+        return op.in_way(self.way)
+
+    def in_first_way(self) -> "Run":
+        """The run in the op's own way."""
+        return dataclasses.replace(self, way=0)
 
 
 def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
@@ -53,14 +62,21 @@ def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
     Raises:
         InvalidPlan: an op that must run once would be recomputed.
     """
+    saved = {graph.index[name] for region in regions for name in region.saved}
     found = [
         Run(s, o, "forward")
         for s, stage in enumerate(graph.stages)
-        for o in range(len(stage.forward))
+        for o, op in enumerate(stage.forward)
+        if not op.optional or not saved.isdisjoint(op.outputs)
     ]
     for region in reversed(regions):
         found += backward_runs(graph, region)
     return tuple(found)
+
+
+def first_forward(schedule: Sequence[Run]) -> int:
+    """How many of the runs are of the first forward: those before the first backward."""
+    return sum(run.depth == 0 for run in schedule)
 
 
 def backward_runs(
@@ -73,17 +89,21 @@ def backward_runs(
     if region.inner:
         return _nested_runs(graph, region, depth, saved)
     held = {graph.index[name] for name in (*region.saved, *saved)}
-    stages = range(region.last, region.first - 1, -1)
+    codes = frozenset(held)
+    later = [
+        Run(s, o, "backward", depth, op.way_by(codes))
+        for s in range(region.last, region.first - 1, -1)
+        for o, op in enumerate(graph.stages[s].backward)
+    ]
+    if region.alone:
+        return later
     found = []
-    if len(stages) > 1 and not region.alone and not graph.recomputes_late:
+    if region.last > region.first and not graph.recomputes_late:
         # Nothing holds the recomputation of one stage back until another's backward has run.
-        wanted = (i for s in stages for op in graph.stages[s].backward for i in op.inputs)
+        wanted = (i for run in later for i in run.of(graph).inputs)
         found += _reruns(graph, region, wanted, held, depth)
-    for s in stages:
-        for o, op in enumerate(graph.stages[s].backward):
-            if not region.alone:
-                found += _reruns(graph, region, op.inputs, held, depth)
-            found.append(Run(s, o, "backward", depth))
+    for run in later:
+        found += [*_reruns(graph, region, run.of(graph).inputs, held, depth), run]
     return found
 
 

@@ -7,9 +7,11 @@ again: what the backward reads is saved or recomputed, and what a recomputed op 
 |---|---|
 | `v` | a value that the stage's forward writes and that its backward may need |
 | `o` | a forward op of the stage that may run again |
-| `u` | a value of an earlier stage that only recomputation reads |
+| `u` | a value of an earlier stage that not every answer needs |
+| `w` | a way of a backward op, but its first |
 
-Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `hold[u]`, `lodge[v]`.
+Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `hold[u]`, `take[w]`,
+`lodge[v]`. A backward op that takes none of its ways runs in the first.
 A saved value that is lodged waits in the memory of a result and takes none (`Graph.lodged`); by
 Hall's theorem that can be done if of each size no more values are as large than results are. Bytes
 and seconds enter the model divided by the stage's totals, so that coefficients are of order one.
@@ -19,9 +21,11 @@ smaller transient peak need not be the one that is found.
 """
 
 import dataclasses
+import functools
 import itertools as it
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -39,7 +43,7 @@ _NEGLIGIBLE = 1e-3
 _ENUMERATED = 4
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Needs:
     """The part of a stage that saving and recomputation are about.
 
@@ -47,31 +51,45 @@ class Needs:
         values: `v`, ascending; indices of the graph.
         ops: `o`, ascending; positions in the stage's forward.
         outside: `u`, ascending; indices of the graph.
-        read: the values that the backward reads itself.
+        backward: the ops of the stage's backward.
     """
 
     values: tuple[int, ...]
     ops: tuple[int, ...]
     outside: tuple[int, ...]
-    read: frozenset[int]
+    backward: tuple[Op, ...]
+
+    @functools.cached_property
+    def choices(self) -> tuple[Op, ...]:
+        """The backward ops that have several ways."""
+        return tuple(op for op in self.backward if op.variants)
+
+    def read(self, saved: Container[int]) -> set[int]:
+        """Of the values those that the backward itself reads, if some are saved."""
+        ways = (op.ways[op.way_by(saved)] for op in self.backward)
+        return {i for way in ways for i in way.inputs}.intersection(self.values)
 
 
 def needs(graph: Graph, s: int) -> Needs:
     """Everything that the backward of stage `s` may need of its forward."""
-    forward = graph.stages[s].forward
+    forward, backward = graph.stages[s].forward, graph.stages[s].backward
     writer = {i: o for o, op in enumerate(forward) for i in op.outputs}
-    direct = {i for op in graph.stages[s].backward for i in op.inputs}
-    read = frozenset(direct & set(writer))
-    values, outside, pending = set(read), set(), list(read)
+    always = {i for op in backward for i in op.always_reads}
+    direct = {i for op in backward for i in op.may_read}
+    values = direct & set(writer)
+    outside = {i for i in direct - always - set(writer) if i in graph.forward_writer}
+    pending = list(values)
     while pending:
         op = forward[writer[pending.pop()]]
-        inputs = set(op.inputs) if op.recomputable else set()
-        outside |= inputs - set(writer) - direct
+        inputs = set(op.inputs) if op.recomputable and not op.optional else set()
+        outside |= inputs - set(writer) - always
         new = (inputs & set(writer)) - values
         values |= new
         pending += new
-    ops = {writer[i] for i in values if forward[writer[i]].recomputable}
-    return Needs(tuple(sorted(values)), tuple(sorted(ops)), tuple(sorted(outside)), read)
+    # What is optional is of use only where it is saved, so that it does not run again.
+    again = {writer[i] for i in values}
+    ops = {o for o in again if forward[o].recomputable and not forward[o].optional}
+    return Needs(tuple(sorted(values)), tuple(sorted(ops)), tuple(sorted(outside)), backward)
 
 
 def options(
@@ -127,7 +145,7 @@ def priced_options(graph: Graph, s: int, *, count: int) -> list[tuple[int, ...]]
     found = []
     for share in np.linspace(1.0, 0.0, count):
         some = once.union(savable[: int((sums <= share * sums[-1:].sum()).sum())])
-        found.append(tuple(sorted(_used(stage.read, writer, some))))
+        found.append(tuple(sorted(_used(stage.read(some), writer, some))))
     return list(dict.fromkeys(found))
 
 
@@ -175,7 +193,7 @@ class _Program:
         forward = graph.stages[s].forward
         self._stage, self._forward = stage, forward
         n_save, n_rerun, n_hold = len(stage.values), len(stage.ops), len(stage.outside)
-        n_lodge = n_save
+        n_take, n_lodge = sum(len(op.variants) for op in stage.choices), n_save
         nbytes = [0 if i in free else graph.values[i].nbytes for i in stage.values]
         sizes = np.array([graph.values[i].nbytes for i in stage.values])
         fixed = sizes < _NEGLIGIBLE * sizes.sum()
@@ -183,17 +201,17 @@ class _Program:
         held = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
         counted = np.where(fixed, 0, nbytes)
         self.total_bytes = int(counted.sum()) + sum(held)
-        self._nbytes = np.array([*counted, *[0] * n_rerun, *held, *-counted], np.int64)
-        self._x = x = cp.Variable(n_save + n_rerun + n_hold + n_lodge, boolean=True)
+        zeros = [0] * n_rerun, [0] * n_take
+        self._nbytes = np.array([*counted, *zeros[0], *held, *zeros[1], *-counted], np.int64)
+        self._x = x = cp.Variable(n_save + n_rerun + n_hold + n_take + n_lodge, boolean=True)
         self._limit = cp.Parameter()
 
         is_own = np.array([i not in graph.shared for i in stage.values])
         may_lodge = is_own & ~fixed
-        lower = np.concatenate([fixed & savable, np.zeros(n_rerun + n_hold + n_lodge)])
-        upper = np.concatenate([savable, np.ones(n_rerun + n_hold), may_lodge])
-        n_after = n_hold + n_lodge
-        seconds = _in_columns(_shares(forward[o].seconds for o in stage.ops), n_save, n_after)
-        flops = _in_columns(_shares(forward[o].flops for o in stage.ops), n_save, n_after)
+        optional = np.isin(stage.values, [i for op in forward if op.optional for i in op.outputs])
+        lower = np.concatenate([fixed & savable & ~optional, np.zeros(x.size - n_save)])
+        upper = np.concatenate([savable, np.ones(n_rerun + n_hold + n_take), may_lodge])
+        seconds, flops = _costs(forward, stage, n_after=n_lodge)
         large, places = _lodging(result_bytes, sizes)
         time_and_flops = (seconds + _FLOPS_WEIGHT * flops) @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
@@ -229,28 +247,62 @@ class _Program:
         ops = np.array(self._stage.ops, dtype=int)[
             x[len(self._stage.values) :][: len(self._stage.ops)]
         ]
-        used = self._stage.read.union(*(self._forward[o].inputs for o in ops))
-        saved = np.array(self._stage.values)[x[: len(self._stage.values)]]
-        return _Answer(tuple(i for i in saved.tolist() if i in used), int(self._nbytes[x].sum()))
+        saved = np.array(self._stage.values)[x[: len(self._stage.values)]].tolist()
+        used = self._stage.read(saved).union(*(self._forward[o].inputs for o in ops))
+        return _Answer(tuple(i for i in saved if i in used), int(self._nbytes[x].sum()))
+
+
+def _costs(forward: Sequence[Op], stage: Needs, n_after: int) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds and FLOPs of each column, over those of all that may run again."""
+    writer = {i: op for op in forward for i in op.outputs}
+
+    def column(cost: Callable[[Any], float]) -> np.ndarray:
+        save = [cost(writer[i]) if writer[i].optional else 0.0 for i in stage.values]
+        rerun = [cost(forward[o]) for o in stage.ops]
+        take = [cost(way) - cost(op) for op in stage.choices for way in op.variants]
+        columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * n_after
+        return np.concatenate(columns) / (sum(rerun) + sum(save) or 1.0)
+
+    return column(lambda x: x.seconds), column(lambda x: x.flops)
 
 
 def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, np.ndarray]]:
-    """Rows `matrix @ x >= right`, one family each: reads, inputs of reruns, outside inputs."""
+    """Rows `matrix @ x >= right`, one family each: reads of the backward, in whatever way; codes of
+    the ways that are taken; ways that are open are taken; one way for each op; inputs of reruns;
+    outside inputs of reruns.
+    """
     save = {i: k for k, i in enumerate(stage.values)}
     rerun = {o: len(save) + k for k, o in enumerate(stage.ops)}
     hold = {u: len(save) + len(rerun) + k for k, u in enumerate(stage.outside)}
     writer = {i: rerun[o] for o in stage.ops for i in forward[o].outputs}
+    columns = it.count(len(save) + len(rerun) + len(hold))
+    ways = [(op, [(next(columns), way) for way in op.variants]) for op in stage.backward]
 
     def available(i: int) -> dict[int, float]:
+        if i in hold:
+            return {hold[i]: 1.0}
         return {save[i]: 1.0} | ({writer[i]: 1.0} if i in writer else {})
 
     inputs = [(rerun[o], i) for o in stage.ops for i in forward[o].inputs]
+    reads, codes, opened = dict[Any, tuple[dict[int, float], float]](), [], []
+    for op, takes in ways:
+        for i in (i for i in op.inputs if i in save or i in hold):
+            spared = {column: 1.0 for column, way in takes if i not in way.inputs}
+            reads[i, tuple(spared)] = available(i) | spared, 1.0
+        for i in {i for _, way in takes for i in way.inputs}.difference(op.inputs):
+            using = {column: -1.0 for column, way in takes if i in way.inputs}
+            is_saved = {save[i]: 1.0} if i in save else {}
+            codes.append((is_saved | using, 0.0))
+            opened.append(({column: -x for column, x in (is_saved | using).items()}, 0.0))
     families = [
-        [(available(i), 1.0) for i in sorted(stage.read)],
+        list(reads.values()),
+        codes,
+        opened,
+        [({column: -1.0 for column, _ in takes}, -1.0) for _, takes in ways if takes],
         [(available(i) | {column: -1.0}, 0.0) for column, i in inputs if i in save],
         [({hold[u]: 1.0, column: -1.0}, 0.0) for column, u in inputs if u in hold],
     ]
-    width = len(save) + len(rerun) + len(hold) + len(save)
+    width = next(columns) + len(save)
     return [
         (matrix([row for row, _ in family], width), np.array([right for _, right in family]))
         for family in families
@@ -262,13 +314,3 @@ def _lodging(result_bytes: Sequence[int], sizes: np.ndarray) -> tuple[np.ndarray
     """For each size which values are as large, and how many of the results that may lodge them."""
     results, least = np.array(result_bytes), np.unique(sizes)[:, None]
     return (sizes >= least).astype(float), (results >= least).sum(axis=1)
-
-
-def _shares(amounts: Iterable[float]) -> np.ndarray:
-    """Each amount over their sum."""
-    array = np.array([float(x) for x in amounts])
-    return array / (array.sum() or 1.0)
-
-
-def _in_columns(rerun: np.ndarray, n_save: int, n_hold: int) -> np.ndarray:
-    return np.concatenate([np.zeros(n_save), rerun, np.zeros(n_hold)])

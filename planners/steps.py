@@ -196,7 +196,10 @@ def steps_of(graph: Graph, plan: Plan | Sequence[Region]) -> tuple[Step, ...]:
     """
     regions = plan.regions if isinstance(plan, Plan) else tuple(plan)
     number = graph.op_numbers
-    return with_frees(graph, (number[run.phase, run.stage, run.op] for run in runs(graph, regions)))
+    executed = runs(graph, regions)
+    return with_frees(
+        graph, (Execute(number[run.phase, run.stage, run.op], run.way) for run in executed)
+    )
 
 
 def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from programs import Case
 
-from monet_jax import _compat, _costs, _cut, _gradient, _pooling, _program, _stages, _transform
+from monet_jax import _compat, _costs, _cut, _gradient, _program, _stages, _transform, operators
 from monet_jax._analyze import Origins, analyze
 from monet_jax._backend import Backend
 from planners.errors import InvalidPlan
@@ -51,6 +51,10 @@ class Flat:
         )
 
 
+#: Every exact operator, on a backend that wants all of them.
+EXACT = operators.rewriter(operators.selected("exact"), operators.Context(Backend()))
+
+
 def flat(case: Case) -> Flat:
     """The case with its pytrees flattened."""
     leaves, tree = jax.tree.flatten(case.args)
@@ -59,7 +63,7 @@ def flat(case: Case) -> Flat:
         return jax.tree.leaves(case.function(*jax.tree.unflatten(tree, leaves)))
 
     places = tuple(n for n, leaf in enumerate(leaves) if is_float(leaf))
-    program = _program.flatten(jax.make_jaxpr(function)(*leaves), rewritten=_pooling.rewritten)
+    program = _program.flatten(jax.make_jaxpr(function)(*leaves), rewrite=EXACT)
     return Flat(function, tuple(leaves), places, program)
 
 

@@ -199,6 +199,47 @@ def without_extras(graph: Graph) -> Graph:
     return dataclasses.replace(graph, stages=tuple(stages))
 
 
+def with_codes(graph: Graph, seed: int) -> Graph:
+    """The graph with codes that backward ops may read instead of what the forward writes.
+
+    Some are values of the forward as they are, some are written by optional ops; they stand for one
+    or for two of the values that an op reads, and an op may read two of them.
+    """
+    rng = np.random.default_rng(seed)
+    values = list(graph.values)
+
+    def coded(stage: Stage) -> Stage:
+        own = [i for op in stage.forward for i in op.outputs]
+        forward, backward = list(stage.forward), []
+        for op in stage.backward:
+            spares = []
+            read = [i for i in op.inputs if i in graph.forward_writer]
+            for _ in range(rng.integers(0, 3) if read and own else 0):
+                spared = set(rng.permutation(read)[: rng.integers(1, 3)].tolist())
+                code = int(rng.choice(own))
+                if code in op.inputs or rng.random() < 0.7:
+                    code = len(values)
+                    values.append(Value(f"code{code}", int(rng.integers(1, 4)), True))
+                    source = int(rng.choice(own))
+                    place = next(n for n, x in enumerate(forward) if source in x.outputs)
+                    new = Op(f"encode{code}", (source,), (code,), 0.25, optional=True)
+                    forward.insert(place + 1, new)
+                spares.append((spared, code))
+            ways = []
+            for some in it.product((False, True), repeat=len(spares)):
+                chosen = list(it.compress(spares, some))
+                inputs = {*op.inputs}.difference(*(spared for spared, _ in chosen))
+                inputs |= {code for _, code in chosen}
+                seconds = op.seconds + 0.125 * len(chosen)
+                ways += [Variant(tuple(sorted(inputs)), seconds, op.flops, op.workspace_bytes)]
+            ways = ways[1:]
+            backward.append(dataclasses.replace(op, variants=tuple(ways)))
+        return dataclasses.replace(stage, forward=tuple(forward), backward=tuple(backward))
+
+    stages = tuple(map(coded, graph.stages))
+    return dataclasses.replace(graph, values=tuple(values), stages=stages)
+
+
 def with_variants(graph: Graph, seed: int) -> Graph:
     """The graph with further ways to run some ops, and with masks that a backward op may read."""
     rng = np.random.default_rng(seed)

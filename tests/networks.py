@@ -11,6 +11,7 @@ import pytest
 import planners
 from monet_jax import Plan, _api, _trace
 from monet_jax._analyze import analyze
+from monet_jax._backend import backend_of
 from monet_jax._trials import roofline_of
 
 WIDTH, BATCH, DEPTH = 32, 1024, 4
@@ -65,7 +66,9 @@ def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
     """The plan of a function of the graph, which recomputes all it can; nothing is compiled."""
     time.sleep(0.01)  # other threads may come in
     roofline = roofline_of(target)
-    graph, _ = analyze(traced.program, traced.derivative, roofline, settings.backend, settings.pins)
+    graph, _ = analyze(
+        traced.program, traced.derivative, roofline, backend_of(target.name), settings.pins
+    )
     return Plan(
         decisions=decide(graph),
         fingerprint=_trace.fingerprint(traced.program, traced.derivative),

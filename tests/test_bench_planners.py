@@ -313,6 +313,16 @@ def test_only_monets_infeasible_cells_may_be_refuted():
     assert claim(check_claims([plan]), "2. Checkmate: published inf").holds is False
 
 
+def test_bounds_of_a_space_that_a_plan_refutes_are_not_compared():
+    refuting = cell(instance="a_inplace_normal", published_bound=50.1)
+    loose = cell(instance="a_inplace_normal", budget=9.0, bound=47.0)
+    title = "5. bounds"
+    assert claim(check_claims([cell(), loose]), title).holds is False
+    found = claim(check_claims([cell(), loose, refuting]), title)
+    assert found.holds and found.figure.startswith("1 of 1 clean cells")
+    assert "of another space by a plan of ours: a_inplace_normal" in found.figure
+
+
 def test_without_a_row_nothing_is_claimed():
     assert {c.holds for c in check_claims([])} == {None}
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from monet_jax import _compat, _pooling, _program
+from monet_jax import _compat, _program, operators
+from monet_jax._backend import Backend
 
 #: Window, strides, padding, window dilation.
 WINDOWS = [
@@ -29,7 +30,8 @@ def _pool(combine, window, strides, padding, spread=(1, 1)):
 
 def _rewritten(function, *args):
     """The function as the planner sees it, and its flat program."""
-    program = _program.flatten(jax.make_jaxpr(function)(*args), rewritten=_pooling.rewritten)
+    rewrite = operators.rewriter(operators.selected(["pool"]), operators.Context(Backend()))
+    program = _program.flatten(jax.make_jaxpr(function)(*args), rewrite=rewrite)
 
     def run(*inputs):
         env = dict(zip(program.inputs, inputs, strict=True))

@@ -15,6 +15,7 @@ from .._signature import make_options, take_apart
 from .._targets import Target
 from .._trace import Traced
 from .._trials import roofline_of, step_to_compile
+from ..operators import Context, rewriter, selected
 
 #: What each baseline policy may save, by the zoo's names.
 POLICIES = {
@@ -48,7 +49,8 @@ def baselines(model: str, scale: Any) -> Iterator[tuple[str, Callable[[], Callab
 def trace_loss(loss: Callable[..., Any], args: tuple[Any, ...], target: Target) -> Traced:
     """A loss, traced as `plan` traces it: differentiated by its first argument."""
     call = take_apart(make_options(loss, 0, (), ()), args, {})
-    return _trace.trace(loss, call, backend_of(target.name))
+    rewrite = rewriter(selected("exact"), Context(backend_of(target.name)))
+    return _trace.trace(loss, call, rewrite)
 
 
 def work_of_step(traced: Traced, function: FlatFunction, target: Target) -> StepCosts:

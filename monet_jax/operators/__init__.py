@@ -1,1 +1,114 @@
-"""Operators: other ways to run the backward of an equation, from residuals of fewer bytes."""
+"""Residual operators: what a backward pass may run from, other than what JAX keeps.
+
+An operator replaces an equation by others with the same value, whose derivative reads something
+that takes fewer bytes or is there anyway. Where a plan makes no use of it, the program is the one
+that JAX would have made. Operators are of three classes (`Kind`):
+
+    bitwise      gradients are those of JAX, bit for bit
+    reordered    equal up to the order of summation, or a stated number of units in the last place
+    lossy        unbiased, or biased with a stated bound; never used unless asked for
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .._backend import Backend
+from .._program import Replacement
+from . import masks, pooling
+from ._tap import Derived as Derived
+from ._tap import Stored as Stored
+from ._tap import form_name as form_name
+from ._tap import forms_of as forms_of
+from ._tap import is_tap as is_tap
+from ._tap import run_tap as run_tap
+from .codecs import Codec as Codec
+from .codecs import Kind as Kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a function is planned for, as far as operators are concerned.
+
+    Attributes:
+        backend: the compiler.
+        is_sharded: whether arguments are spread over several devices. Then nothing should be kept
+            in another shape than its own, since the compiler might gather it first.
+    """
+
+    backend: Backend
+    is_sharded: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """A residual operator.
+
+    Attributes:
+        name: for people, and to choose it by.
+        kind: how gradients differ from those of JAX.
+        rewrite: `(equation, context)` -> what replaces the equation, or None.
+    """
+
+    name: str
+    kind: Kind
+    rewrite: Callable[[Any, Context], Replacement | None]
+
+
+#: The operators that there are, by name.
+_REGISTRY: dict[str, Operator] = {}
+
+#: Selections by one word.
+SELECTIONS = ("exact", "none")
+
+
+def register(operator: Operator) -> Operator:
+    """Make an operator known by its name; later ones are asked first.
+
+    Raises:
+        ValueError: there is one of that name.
+    """
+    if operator.name in _REGISTRY:
+        raise ValueError(f"There is an operator `{operator.name}` already. Choose another name.")
+    _REGISTRY[operator.name] = operator
+    return operator
+
+
+def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
+    """The operators that a selection means.
+
+    Arguments:
+        selection: "exact", "none", or names of operators.
+
+    Raises:
+        ValueError, TypeError: it means nothing.
+    """
+    if selection == "none":
+        return ()
+    if selection == "exact":
+        return tuple(x for x in _REGISTRY.values() if x.kind in (Kind.BITWISE, Kind.REORDERED))
+    if isinstance(selection, str):
+        raise ValueError(
+            f"`operators` must be one of {SELECTIONS} or a list of names; got {selection!r}."
+        )
+    names = tuple(selection)
+    if unknown := [name for name in names if name not in _REGISTRY]:
+        raise ValueError(f"There are no operators {unknown}; there are {sorted(_REGISTRY)}.")
+    return tuple(_REGISTRY[name] for name in names)
+
+
+def rewriter(operators: Sequence[Operator], context: Context) -> Callable[[Any], Any]:
+    """A function of an equation: what replaces it by the last operator that applies, or None."""
+
+    def rewritten(eqn: Any) -> Replacement | None:
+        for operator in reversed(operators):
+            found = operator.rewrite(eqn, context)
+            if found is not None:
+                return found
+        return None
+
+    return rewritten
+
+
+register(Operator("mask", Kind.BITWISE, masks.rewrite))
+register(Operator("pool", Kind.REORDERED, pooling.rewrite))

@@ -10,20 +10,26 @@ equals as they do in XLA, and where windows overlap, gradients are summed in ano
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from . import _compat
+from .. import _compat
+from .._program import Replacement
+
+if TYPE_CHECKING:
+    from . import Context
 
 #: Elements of a window, at most: each is an operand of the program that replaces the pooling.
 MAX_WINDOW = 64
 
 
-def rewritten(eqn: Any) -> Any:
-    """The closed jaxpr that replaces an equation; None for all that is no max or min pooling."""
+def rewrite(eqn: Any, context: "Context") -> Replacement | None:
+    """What replaces an equation; None for all that is no max or min pooling."""
+    if not context.backend.expands_pooling:
+        return None
     better = {"reduce_window_max": jnp.maximum, "reduce_window_min": jnp.minimum}
     combine = better.get(_compat.primitive_name(eqn))
     if combine is None:
@@ -34,8 +40,9 @@ def rewritten(eqn: Any) -> Any:
     if not jnp.issubdtype(aval.dtype, jnp.floating) or is_placed or not 1 < size <= MAX_WINDOW:
         return None
     worst = -math.inf if combine is jnp.maximum else math.inf
-    return jax.make_jaxpr(lambda x: _pooled(_windows(x, worst, eqn.params), combine))(
-        jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    pooled = jax.make_jaxpr(lambda x: _pooled(_windows(x, worst, eqn.params), combine))
+    return Replacement(
+        pooled(jax.ShapeDtypeStruct(aval.shape, aval.dtype)), changes_what_is_kept=True
     )
 
 

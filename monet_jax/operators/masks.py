@@ -1,0 +1,196 @@
+"""Which derivatives read nothing of the forward pass but booleans?
+
+Those of `relu`, `clip`, `where`, dropout: JAX keeps the booleans, a byte each, or what they are
+computed from. Here they are taps, which can be kept as one bit an element, or be computed again
+from the result where that is kept anyway (after Gist, Jain et al., ISCA 2018, section 4: Binarize;
+and MONeT, Shah et al., ICLR 2021, section 3.3: output-activated ReLU). The derivative is the one
+that JAX has, equation by equation, so that gradients are the same bit for bit.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import _compat
+from .._fusion import Kind, kind_of
+from .._places import filled
+from .._program import Equation, Program, Replacement, flatten, run, values_of
+from ._tap import Derived, Form, Stored, tap
+from .codecs import Mask
+
+if TYPE_CHECKING:
+    from . import Context
+
+#: Primitives whose derivative may read booleans only.
+_PRIMITIVES = ("max", "min", "clamp", "select_n", "custom_jvp_call")
+#: Elements below which nothing is gained.
+_LEAST = 64
+
+
+def rewrite(eqn: Any, context: "Context") -> Replacement | None:
+    """What replaces an equation; None where its derivative reads other things than booleans."""
+    if _compat.primitive_name(eqn) not in _PRIMITIVES or len(eqn.outvars) != 1:
+        return None
+    result = eqn.outvars[0].aval
+    if not _compat.is_float(result) or math.prod(result.shape) < _LEAST or eqn.effects:
+        return None
+    if kind_of(Equation(eqn, (), (), None)) is not Kind.FUSED:
+        return None
+    if any(axis is not None for axis in result.sharding.spec):
+        return None
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+    varying = [n for n, v in enumerate(eqn.invars) if not isinstance(v, _compat.Literal)]
+    floats = [n for n in varying if _compat.is_float(avals[n])]
+    bounds = [n for n in floats if avals[n].shape != result.shape]
+    if not floats or (bounds and eqn.primitive.name == "clamp"):  # JAX has no rule for these
+        return None
+    derivative = _Derivative.of(eqn, avals, floats)
+    if derivative is None:
+        return None
+    forms: list[Form] = []
+    if not context.is_sharded:
+        forms.append(Stored(Mask()))
+    if by_result := _from_result(eqn):
+        forms.append(Derived(by_result))
+    if not forms:
+        return None
+    return Replacement(jax.make_jaxpr(functools.partial(_operator, eqn, derivative, forms))(*avals))
+
+
+def _operator(eqn: Any, derivative: "_Derivative", forms: Sequence[Form], *inputs):
+    """The equation with a derivative that reads taps."""
+    result = _bound(eqn, inputs)
+    read = [tap(x, result, forms=forms) for x in derivative.residuals_of(inputs)]
+
+    @jax.custom_jvp
+    def joined(result, residuals, *inputs):
+        return result
+
+    @joined.defjvp
+    def rule(primals, tangents):
+        result, residuals, *_ = primals
+        return result, derivative.pushed(residuals, tangents[2:])
+
+    return joined(result, read, *inputs)
+
+
+def _bound(eqn: Any, inputs: Sequence[Any]) -> Any:
+    return _compat.bind(eqn, list(inputs), _compat.current_name_stack())[0]
+
+
+class _Derivative:
+    """The derivative of an equation, as far as it reads booleans only.
+
+    Attributes:
+        program: `(*inputs, *tangents of floats) -> tangent`.
+        floats: the places of the inputs that have tangents.
+        residuals: the booleans among its values that depend on inputs.
+        early: what computes them; of the rest, `late` is what the tangent needs.
+    """
+
+    def __init__(self, program: Program, floats: Sequence[int], residuals: Iterable[int]):
+        self.program, self.floats = program, floats
+        self.residuals = sorted(residuals)
+        self.late = _needed(program, program.outputs, stop=self.residuals)
+        self.early = _needed(program, self.residuals, stop=())
+
+    @staticmethod
+    def of(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> "_Derivative | None":
+        """Of an equation; None where it reads anything that is no boolean."""
+        program = flatten(_pushed(eqn, avals, floats))
+        tangents = _dependents(program, program.inputs[len(avals) :])
+        primal = _dependents(program, program.inputs[: len(avals)])
+        writer = {i: e for e in program.equations for i in e.outputs}
+        pending = [
+            i for e in program.equations if tangents.intersection(e.outputs) for i in e.reads
+        ]
+        found: set[int] = set()
+        while pending:
+            i = pending.pop()
+            if i in tangents or i not in primal or i in found:
+                continue
+            if program.avals[i].dtype == jnp.bool:
+                found.add(i)
+            elif i in writer and kind_of(writer[i]) in (Kind.FUSED, Kind.VIEW):
+                pending += writer[i].reads
+            else:
+                return None
+        return _Derivative(program, floats, found) if found else None
+
+    def residuals_of(self, inputs: Sequence[Any]) -> list[Any]:
+        """The booleans for these inputs."""
+        env = dict(zip(self.program.inputs, inputs, strict=False)) | dict(self.program.constants)
+        run(self.early, env, {})
+        return values_of(env, self.residuals)
+
+    def pushed(self, residuals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        """The tangent of the result, from the tangents of all inputs."""
+        pushed = self.program.inputs[len(tangents) :]
+        env = dict(zip(pushed, (tangents[n] for n in self.floats), strict=True))
+        env |= dict(zip(self.residuals, residuals, strict=True)) | dict(self.program.constants)
+        run(self.late, env, {})
+        return values_of(env, self.program.outputs)[0]
+
+
+def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
+    """The jaxpr of `(inputs, tangents of the floats) -> tangent` of an equation."""
+
+    def push(inputs, tangents):
+        def function(chosen):
+            return _bound(eqn, filled(inputs, floats, chosen))
+
+        return jax.jvp(function, ([inputs[n] for n in floats],), (tangents,))[1]
+
+    return jax.make_jaxpr(push)(list(avals), [avals[n] for n in floats])
+
+
+def _dependents(program: Program, sources: Iterable[int]) -> set[int]:
+    """The values that some inputs reach."""
+    found = set(sources)
+    for e in program.equations:
+        if found.intersection(e.reads):
+            found.update(e.outputs)
+    return found
+
+
+def _needed(program: Program, wanted: Iterable[Any], stop: Iterable[int]) -> tuple[Equation, ...]:
+    """The equations that compute some values, if others are known."""
+    needed, known = {i for i in wanted if isinstance(i, int)}, set(stop)
+    found = []
+    for e in reversed(program.equations):
+        if (needed - known).intersection(e.outputs):
+            needed.update(e.reads)
+            found.append(e)
+    return tuple(reversed(found))
+
+
+def _from_result(eqn: Any) -> Callable[[jax.Array], jax.Array] | None:
+    """The boolean of a derivative by the result of the equation, where that is known to do."""
+    if _compat.primitive_name(eqn) != "custom_jvp_call":
+        return None
+    body = flatten(eqn.params["call_jaxpr"])
+    limits = [(e.primitive, *map(_literal, e.inputs)) for e in body.equations]
+    match limits:
+        case [("max", None, 0.0)]:
+            return _is_positive
+        case [("max", None, 0.0), ("min", None, 6.0)]:
+            return _is_inside_six
+    return None
+
+
+def _literal(atom: Any) -> float | None:
+    return None if isinstance(atom, int) else float(atom.val)
+
+
+def _is_positive(relu: jax.Array) -> jax.Array:
+    """Where the operand of a `relu` was positive: where its result is."""
+    return relu > 0
+
+
+def _is_inside_six(relu6: jax.Array) -> jax.Array:
+    """Where the operand of a `relu6` was between its bounds: where its result is."""
+    return (relu6 > 0) & (relu6 < 6)

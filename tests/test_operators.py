@@ -1,0 +1,181 @@
+"""Are gradients through exact operators those of JAX, bit for bit, and are codes as small as said?
+
+Every case runs under a plan that saves every code there is and nothing else by name, so that the
+backward pass decodes all of them.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emission import ROOFLINE, Case, emitted, flat
+
+from monet_jax._analyze import analyze
+from monet_jax._backend import Backend
+from monet_jax.operators import masks
+from planners import Graph, Region
+from planners.stages import bare
+
+
+def saving_codes(graph: Graph) -> list[Region]:
+    """Regions that save the codes, and what must not run again."""
+    regions = []
+    for s, stage in enumerate(graph.stages):
+        values = [graph.values[i].name for op in stage.forward if op.optional for i in op.outputs]
+        region = bare(graph, s)
+        regions.append(region if region.alone else Region(s, s, (*region.saved, *values)))
+    return regions
+
+
+def saving_results(graph: Graph) -> list[Region]:
+    """Regions that save all that is no code, so that masks are computed from results."""
+    regions = []
+    for s, stage in enumerate(graph.stages):
+        ops = [op for op in stage.forward if not op.optional]
+        values = [graph.values[i] for op in ops for i in op.outputs]
+        regions.append(Region(s, s, tuple(v.name for v in values if v.savable)))
+    return regions
+
+
+def planned(function, *args, regions=saving_codes):
+    """The function of these arguments under such a plan, and its graph."""
+    made = flat(Case(function, args))
+    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
+    found = emitted(made, graph, origins, regions(graph))
+
+    def run(*args):
+        (result,) = found.function(*args)
+        return result
+
+    return run, found
+
+
+#: Numbers at which derivatives jump, or are none.
+AWKWARD = [0.0, -0.0, 1.0, -1.0, 6.0, 3.0, np.nan, np.inf, -np.inf, 1e-40, -1e-40, 1e30, 5.9999]
+
+
+def awkward(shape, dtype, seed=0):
+    """An array of awkward and ordinary numbers."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=shape) * 3
+    at = rng.random(shape) < 0.4
+    x[at] = rng.choice(AWKWARD, size=int(at.sum()))
+    return jnp.asarray(x, dtype)
+
+
+FUNCTIONS = {
+    "relu": jax.nn.relu,
+    "relu6": jax.nn.relu6,
+    "leaky_relu": jax.nn.leaky_relu,
+    "maximum": lambda x: jnp.maximum(x, 0),
+    "minimum": lambda x: jnp.minimum(x, x[::-1]),
+    "clip": lambda x: jnp.clip(x, -1, 6),
+    "clamp": lambda x: jax.lax.clamp(jnp.asarray(-1, x.dtype), x, jnp.asarray(1, x.dtype)),
+    "where": lambda x: jnp.where(x > 1, x * 2, -x),
+    "hard_tanh": jax.nn.hard_tanh,
+}
+
+
+def layered(function):
+    """What `function` reads and returns is in memory: the barriers stand for products.
+
+    There is no product that a compiler may contract with a sum, here so and there not.
+    """
+    fixed = jax.lax.optimization_barrier
+
+    def loss(x, w):
+        for _ in range(2):
+            x = fixed(function(fixed(x + w)))
+        return x
+
+    return loss
+
+
+def pulled(function, x, w, ct):
+    """Value and gradient."""
+    value, pull = jax.vjp(function, x, w)
+    return value, *pull(ct)
+
+
+def same(ours, plain):
+    """Equal bit for bit but for the sign and payload of what is no number."""
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(np.signbit(a[a == a]), np.signbit(b[b == b]))
+
+
+def arguments(shape, dtype):
+    return awkward(shape, dtype), awkward(shape, dtype, 1), jnp.trunc(awkward(shape, dtype, 2))
+
+
+@pytest.mark.parametrize("regions", [saving_codes, saving_results])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_are_those_of_jax_bit_for_bit(name, dtype, regions):
+    function = layered(FUNCTIONS[name])
+    x, w, ct = arguments((7, 37), dtype)
+    ours, _ = planned(function, x, w, regions=regions)
+    want = jax.jit(functools.partial(pulled, function))(x, w, ct)
+    same(jax.jit(functools.partial(pulled, ours))(x, w, ct), want)
+
+
+TRANSFORMED = {
+    "vmap": jax.vmap,
+    "scan": lambda f: lambda x, w: jax.lax.scan(lambda c, v: (f(c, v), None), x[0], w)[0],
+    "checkpoint": jax.checkpoint,
+}
+
+
+@pytest.mark.parametrize("where", ["inside", "around"])
+@pytest.mark.parametrize("outer", TRANSFORMED)
+@pytest.mark.parametrize("name", ["relu", "where"])
+def test_gradients_are_those_of_jax_under_other_transformations(name, outer, where):
+    function, transformed = layered(FUNCTIONS[name]), TRANSFORMED[outer]
+    x, w, ct = arguments((3, 9, 37), jnp.float32)
+    ct = ct[0] if outer == "scan" else ct
+    plain = transformed(function)
+    if where == "around":
+        ours, _ = planned(plain, x, w)
+    else:
+        one = (x, w) if outer == "checkpoint" else (x[0], w[0])
+        ours = transformed(planned(function, *one)[0])
+    want = jax.jit(functools.partial(pulled, plain))(x, w, ct)
+    same(jax.jit(functools.partial(pulled, ours))(x, w, ct), want)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_mask_is_a_bit_an_element(name):
+    x, w = awkward((8, 64), jnp.float32), awkward((64, 64), jnp.float32)
+    _, found = planned(lambda x, w: FUNCTIONS[name](x @ w) @ w, x, w)
+    saved = [found.graph.index[name] for region in found.regions for name in region.saved]
+    assert {found.graph.values[i].nbytes for i in saved} == {8 * 64 // 8}
+
+
+def test_a_mask_that_spares_nothing_is_no_choice():
+    x = awkward((8, 64), jnp.float32)
+    _, found = planned(lambda x: jax.nn.relu(jnp.exp(jnp.sort(x))), x)
+    ops = [op for stage in found.graph.stages for op in (*stage.forward, *stage.backward)]
+    assert not any(op.optional for op in ops)
+
+
+def test_a_mask_is_no_result_that_is_not_in_memory():
+    """What a pooling reads is computed inside it: there is nothing that could be saved."""
+
+    def pooled(x, w):
+        h = jax.nn.relu(x @ w)
+        return jax.lax.reduce_window(h, -np.inf, jax.lax.max, (1, 2), (1, 2), "VALID") @ w[:32]
+
+    x, w = awkward((8, 64), jnp.float32), awkward((64, 64), jnp.float32)
+    _, found = planned(pooled, x, w)
+    ops = [op for stage in found.graph.stages for op in stage.backward]
+    ways = [(op, way) for op in ops for way in op.variants]
+    assert ways and all(set(way.inputs) - set(op.inputs) for op, way in ways)
+
+
+def test_a_wrong_mask_is_noticed(monkeypatch):
+    monkeypatch.setattr(masks, "_is_positive", lambda result: result >= 0)
+    with pytest.raises(AssertionError):
+        test_gradients_are_those_of_jax_bit_for_bit("relu", jnp.float32, saving_results)
