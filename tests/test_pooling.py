@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from monet_jax import _compat, _program, operators
+from monet_jax import _compat, _naming, _program, operators
 from monet_jax._backend import Backend
 
 #: Window, strides, padding, window dilation.
@@ -35,7 +35,7 @@ def _rewritten(function, *args):
 
     def run(*inputs):
         env = dict(zip(program.inputs, inputs, strict=True))
-        _program.run(program.equations, env, {})
+        _naming.run_named(program.equations, env, {}, set())
         (output,) = program.outputs
         return env[output]
 

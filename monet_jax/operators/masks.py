@@ -2,8 +2,8 @@
 
 Those of `relu`, `clip`, `where`, dropout: JAX keeps the booleans, a byte each, or what they are
 computed from. Here they are taps, which can be kept as one bit an element, or be computed again
-from the result where that is kept anyway (after Gist, Jain et al., ISCA 2018, section 4: Binarize;
-and MONeT, Shah et al., ICLR 2021, section 3.3: output-activated ReLU). The derivative is the one
+from the result where that is kept anyway (after Binarize of Gist, Jain et al., ISCA 2018, and the
+operators that MONeT published, Shah et al., ICLR 2021). The derivative is the one
 that JAX has, equation by equation, so that gradients are the same bit for bit.
 """
 

@@ -3,8 +3,9 @@
 JAX keeps the operand of `reduce_window_max` for the gradient, which XLA:CPU and XLA:GPU expand over
 integer coordinates of every element: three to five times the operand's bytes at the worst moment.
 Written with the place of each window's maximum as a value of its own, the gradient reads one byte
-for each window, and a plan can keep just that. The values are the same, ties go to the first of the
-equals as they do in XLA, and where windows overlap, gradients are summed in another order.
+for each window, and a plan can keep just that, or half of it as a code (as in the operators that
+MONeT published: Shah et al., ICLR 2021). The values are the same, ties go to the first of the equals as they do in
+XLA, and where windows overlap, gradients are summed in another order.
 """
 
 import itertools
@@ -18,6 +19,8 @@ from jax import lax
 
 from .. import _compat
 from .._program import Replacement
+from ._tap import Stored, tap
+from .codecs import Codec, Integers
 
 if TYPE_CHECKING:
     from . import Context
@@ -40,7 +43,9 @@ def rewrite(eqn: Any, context: "Context") -> Replacement | None:
     if not jnp.issubdtype(aval.dtype, jnp.floating) or is_placed or not 1 < size <= MAX_WINDOW:
         return None
     worst = -math.inf if combine is jnp.maximum else math.inf
-    pooled = jax.make_jaxpr(lambda x: _pooled(_windows(x, worst, eqn.params), combine))
+    # Places in a window of up to 15 elements, and none, are 4 bits each.
+    code = None if context.is_sharded or size > 15 else Integers(0, size)
+    pooled = jax.make_jaxpr(lambda x: _pooled(_windows(x, worst, eqn.params), combine, code))
     return Replacement(
         pooled(jax.ShapeDtypeStruct(aval.shape, aval.dtype)), changes_what_is_kept=True
     )
@@ -64,7 +69,9 @@ def _windows(x: jax.Array, worst: float, params: dict[str, Any]) -> list[jax.Arr
 
 
 def _pooled(
-    elements: Sequence[jax.Array], combine: Callable[[jax.Array, jax.Array], jax.Array]
+    elements: Sequence[jax.Array],
+    combine: Callable[[jax.Array, jax.Array], jax.Array],
+    code: Codec | None,
 ) -> jax.Array:
     """The best of each window's elements; its gradient goes to the first that equals the best.
 
@@ -79,5 +86,7 @@ def _pooled(
         place = jnp.where(x == best, jnp.uint8(n), place)
     # XLA would find the places again for the gradient, from all that was pooled.
     place = lax.optimization_barrier(place)
+    if code is not None:
+        place = tap(place, forms=[Stored(code)])
     nothing = jnp.full_like(best, math.nan)
     return lax.select_n(place.astype(jnp.int32), *elements, nothing)
