@@ -1,0 +1,92 @@
+"""What do residual operators bring at the same budget?
+
+    python docs/measurements/operators.py gpu:h100 vgg16 resnet50    # adds to operators-h100.json
+
+For each model of the zoo, at the bench's scale, and each share of plain's temporaries, a plan with
+exact operators and one without. FLOPs and roofline seconds are those of the planned program, by one
+counter, over plain's; bytes are as compiled.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from keeping import keep
+
+import monet_jax
+from monet_jax import zoo
+from monet_jax._backend import backend_of
+from monet_jax._origins import origins_of
+from monet_jax._signature import make_options, take_apart
+from monet_jax._targets import Target, compiler_version, resolve_target
+from monet_jax._trace import trace
+from monet_jax._transform import transform
+from monet_jax.bench._programs import Costs, costs_of, trace_loss, work_of_step
+from monet_jax.operators import Context, rewriter, selected
+
+HERE = Path(__file__).parent
+SHARES = 0.5, 0.35, 0.25
+
+
+def row(problem: Any, plain: Costs, target: Target, share: float, operators: str) -> dict[str, Any]:
+    """One plan."""
+    fixed = plain.bytes.total_bytes - plain.bytes.temp_bytes
+    found: dict[str, Any] = {"share": share, "operators": operators}
+    started = time.perf_counter()
+    try:
+        plan = monet_jax.plan(
+            problem.loss,
+            *problem.args,
+            budget=int(fixed + share * plain.bytes.temp_bytes),
+            target=target.name,
+            operators=operators,
+            cache=False,
+        )
+    except monet_jax.InfeasibleBudget as error:
+        least = (error.minimum_budget - fixed) / plain.bytes.temp_bytes
+        return found | {"infeasible_below": round(least, 4)}
+    work = plain.work
+    if plan.decisions is not None:
+        call = take_apart(make_options(problem.loss, 0, (), ()), problem.args, {})
+        context = Context(backend_of(target.name))
+        traced = trace(problem.loss, call, rewriter(selected(operators), context))
+        origins = origins_of(traced.program, traced.derivative)
+        work = work_of_step(traced, transform(origins, plan.decisions), target)
+    return found | {
+        "temps": round(((plan.compiled_bytes or 0) - fixed) / plain.bytes.temp_bytes, 4),
+        "predicted": round((plan.predicted_bytes - fixed) / plain.bytes.temp_bytes, 4),
+        "flops": round(work.flops / plain.work.flops, 4),
+        "roofline": round(work.seconds / plain.work.seconds, 4),
+        "codes": sum(value.operator != "exact" for value in plan.values),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def measure(name: str, models: list[str]) -> None:
+    """Plans every cell of some models, and keeps them beside those of others."""
+    target = resolve_target(name)
+    path = HERE / f"operators-{name.split(':')[-1]}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
+    for model in models:
+        problem = zoo.build(model, scale="bench")
+        plain = costs_of(trace_loss(problem.loss, problem.args, target), target)
+        rows = [x for x in rows if x["model"] != model]
+        for share in SHARES:
+            for operators in ("none", "exact"):
+                new = {"model": model} | row(problem, plain, target, share, operators)
+                print(new, file=sys.stderr, flush=True)
+                rows.append(new)
+        keep(path, f"operators.py {name} {' '.join(models)}", rows, **versions)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("models", nargs="+")
+    asked = parser.parse_args()
+    measure(asked.target, asked.models)
