@@ -25,7 +25,7 @@ from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
 from ._origins import origins_of
 from ._pins import Pins, make_pins
-from ._plan import Plan, PlanMismatch
+from ._plan import FORMAT, Plan, PlanMismatch
 from ._settle import InfeasibleBudget, Settling
 from ._signature import Call, Options, make_options, take_apart
 from ._targets import (
@@ -441,7 +441,7 @@ def _dependencies(
     from . import __version__
 
     return (
-        __version__,
+        (__version__, FORMAT),
         jax.__version__,
         compiler_version(target),
         os.environ.get("XLA_FLAGS", ""),

@@ -7,12 +7,13 @@ loop, and so is the gradient of what it takes in slices.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax.numpy as jnp
 
 from planners.graph import Op, Value
 
+from . import _compat
 from ._backend import Backend
 from ._joint import Joint, LocalOp
 from ._loops import Loop
@@ -34,6 +35,7 @@ class Builder:
         self.values: list[Value] = []
         self.origins: dict[str, int] = {}
         self.output_bytes: dict[str, int] = {}
+        self.sources: dict[str, str] = {}  # name of a value that has no origin -> the user's line
         self.index: dict[int, int] = {}  # program value -> graph value
         self.locals: list[dict[int, int]] = []  # per stage: joint value -> graph value
         self.gradients: dict[int, int] = {}  # program value -> graph value of its cotangent so far
@@ -56,7 +58,9 @@ class Builder:
             if i in self.index
         }
         primal = _renumbered(joint.primal, template, stage)
-        ops = [self._add(op, joint, local, primal) for op in joint.ops if op.forward]
+        first = [op for op in joint.ops if op.forward]
+        ops = [self._add(op, joint, local, primal) for op in first]
+        self._note_lines(first, ops, _moved_lines(template, stage))
         for i, j in zip(stage.outputs, joint.outputs, strict=True):
             if j in local:
                 self.index[i] = local[j]
@@ -65,7 +69,7 @@ class Builder:
         self.forwards.append(before + ops)
         self.locals.append(local)
 
-    def backward(self, stage: Stage, joint: Joint, before: list[Op]) -> None:
+    def backward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
         """Add a stage's backward ops, and add its gradients to those of later stages."""
         self.repeats = stage.repeats
         local = self.locals.pop()
@@ -73,7 +77,9 @@ class Builder:
             if i in self.gradients:
                 local[j] = self.gradients[i]
         free = self._finished(stage, joint)
-        ops = [self._add(op, joint, local, {}, free) for op in joint.ops if not op.forward]
+        later = [op for op in joint.ops if not op.forward]
+        ops = [self._add(op, joint, local, {}, free) for op in later]
+        self._note_lines(later, ops, _moved_lines(template, stage))
         ops += [Op("effect", (i,), (), 0.0) for i in self.effects.pop(len(self.locals), ())]
         self.backwards.append(before + ops + self._accumulate(stage, joint, local))
 
@@ -186,6 +192,13 @@ class Builder:
             may_rerun,
         )
 
+    def _note_lines(self, local: Sequence[LocalOp], ops: Sequence[Op], moved: Mapping[str, str]):
+        """Keep from which lines come the values that have no name in the program."""
+        for one, op in zip(local, ops, strict=True):
+            source = moved.get(one.source, one.source)
+            names = (self.values[i].name for i in op.outputs)
+            self.sources.update((name, source) for name in names if name not in self.origins)
+
     def results_of(self, ops: Iterable[Op]) -> tuple[int, ...]:
         """Sizes of the step's results that ops write."""
         names = (self.values[i].name for op in ops for i in op.outputs)
@@ -235,6 +248,14 @@ class Builder:
             self.output_bytes[name] = nbytes
         self.values.append(Value(name, 0 if returned else nbytes, savable, self.repeats))
         return len(self.values) - 1
+
+
+def _moved_lines(template: Stage, stage: Stage) -> dict[str, str]:
+    """Lines of a template's equations -> those of an isomorphic stage, where they differ."""
+    if template is stage:
+        return {}
+    pairs = zip(template.equations, stage.equations, strict=True)
+    return {_compat.source_of(a.eqn): _compat.source_of(b.eqn) for a, b in pairs}
 
 
 def _renumbered(primal: dict[int, int], template: Stage, stage: Stage) -> dict[int, int]:

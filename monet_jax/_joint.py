@@ -47,6 +47,7 @@ class LocalOp:
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
+        source: `file:line` of the user's code that it comes from; "" where that is not known.
     """
 
     primitive: str
@@ -62,6 +63,7 @@ class LocalOp:
     copied: int | None = None
     workspace_bytes: int = 0
     reused_bytes: int = 0
+    source: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +238,7 @@ class _Reader:
             self._narrowed(equation),
             copied_operand(equation) if scratch else None,
             workspace_bytes(equation) if scratch else 0,
+            source=_compat.source_of(equation.eqn),
         )
 
     def _narrowed(self, equation: Equation) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 from ._loops import Loop, lay_out
 from ._program import Equation, Program
@@ -20,6 +21,8 @@ class Origins:
         output_bytes: name of a graph value that the step returns -> its bytes, where temporaries
             may lie in its memory. In the graph such values are free: they are no temporaries.
         loops: the planned loops.
+        sources: name of a graph value that is not in `values` -> `file:line` of the user's code
+            that it belongs to, "" where that is not known.
     """
 
     program: Program
@@ -27,6 +30,7 @@ class Origins:
     values: dict[str, int]
     output_bytes: dict[str, int]
     loops: tuple[Loop, ...] = ()
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def writer(self) -> dict[int, Equation]:
