@@ -330,7 +330,8 @@ class _Fixed:
         """
         del call
         if _trace.fingerprint(traced.program, traced.derivative) != self.plan.fingerprint:
-            what = _trace.difference(traced.program, self.plan.equations, self.plan.inputs)
+            then = self.plan.inputs, self.plan.equations
+            what = _trace.difference(_trace.summary(traced.program), then)
             raise PlanMismatch(f"The plan was made for another function: {what}. Plan again.")
         with self._lock:
             if not self._trusted:

@@ -11,6 +11,7 @@ from typing import Any
 
 import planners.plan
 
+from ._extras import needing_extra
 from ._timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change.
@@ -97,7 +98,7 @@ class Plan:
         fixed_bytes: of arguments and results, which no plan can change.
         before: what is in memory over the step, by the model, where nothing is recomputed; None
             where the function runs as it is.
-        after: the same as planned. Both are None in plans that monet_jax 0.1 stored.
+        after: the same as planned. Both are None in plans stored in format 1.
     """
 
     decisions: planners.plan.Plan | None
@@ -185,6 +186,20 @@ class Plan:
         from .report.html import page  # jinja2 is imported only where a page is wanted
 
         write_whole(Path(path), page(self))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws memory over the step, stacked by what it is for; needs the extra `plot`.
+
+        Arguments:
+            axes: matplotlib's; None makes new ones.
+
+        Returns:
+            The matplotlib `Axes`.
+
+        Raises:
+            ValueError: the plan was stored in format 1, without its timeline.
+        """
+        return needing_extra("monet_jax.report.plots", "plot").plot_plan(self, axes)
 
     def _repr_html_(self) -> str:
         from .report.html import snippet

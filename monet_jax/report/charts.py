@@ -26,11 +26,22 @@ TITLES = {
     "gradient": "gradients",
     "workspace": "workspace",
 }
+#: Their colours on a light and on a dark ground: Okabe and Ito's, which people with any kind of
+#: colour blindness can tell apart (a test simulates it).
+COLOURS = {
+    "argument": ("#c9cfd6", "#4d5763"),
+    "saved": ("#0072b2", "#1a7abb"),
+    "compressed": ("#009e73", "#009e73"),
+    "passing": ("#56b4e9", "#56b4e9"),
+    "recomputed": ("#e69f00", "#e69f00"),
+    "gradient": ("#cc79a7", "#cc79a7"),
+    "workspace": ("#f0e442", "#f0e442"),
+}
 #: Units of shapes from the bottom of a chart to its top.
 HEIGHT = 1000
 #: Room above the highest bytes.
 _HEADROOM = 1.10
-#: Lines and tick marks, at most, between the bottom and the top.
+#: Tick marks of an axis, about.
 _TICKS = 6
 #: Shares of a chart that a label takes upwards, and each letter of it across.
 _LABEL_HEIGHT, _LETTER = 0.075, 0.012
@@ -56,11 +67,8 @@ class Scale:
         return nbytes / self.top_bytes
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Heights of round numbers of bytes, each with its label; steps are powers of two."""
-        step = 2 ** math.ceil(math.log2(max(1.0, self.top_bytes / _TICKS)))
-        unit = min(int(math.log2(self.top_bytes) // 10), len(_UNITS) - 1)
-        sizes = range(0, int(self.top_bytes) + 1, step)
-        return [(self.height(x), f"{x / 1024**unit:g} {_UNITS[unit]}" if x else "0") for x in sizes]
+        """Heights of round numbers of bytes, each with its label."""
+        return [(self.height(x), label) for x, label in byte_ticks(0, self.top_bytes)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +103,14 @@ class Chart:
     outlines: tuple[str, ...]
     phases: tuple[tuple[float, float, str], ...]
     peak: tuple[float, float, int]
+
+
+def byte_ticks(low: float, high: float) -> list[tuple[int, str]]:
+    """Round numbers of bytes from `low` to `high`, each with its label; steps are powers of two."""
+    step = 2 ** math.ceil(math.log2(max(1.0, (high - low) / _TICKS)))
+    unit = min(int(math.log2(max(1.0, high)) // 10), len(_UNITS) - 1)
+    sizes = range(math.ceil(low / step) * step, int(high) + 1, step)
+    return [(x, f"{x / 1024**unit:g} {_UNITS[unit]}" if x else "0") for x in sizes]
 
 
 def scale_of(timelines: Sequence[Timeline], fixed_bytes: int, lines: Sequence[int]) -> Scale:

@@ -15,7 +15,7 @@ import jinja2
 from .._budget import format_bytes
 from .._plan import Plan, ValueRow
 from .._timeline import Band, Timeline
-from .charts import FIXED, HEIGHT, LAYERS, TITLES, Chart, Scale, chart_of, scale_of
+from .charts import COLOURS, FIXED, HEIGHT, LAYERS, TITLES, Chart, Scale, chart_of, scale_of
 from .text import (
     SMALL,
     merge_rows,
@@ -105,6 +105,7 @@ def _render(template: str, plan: Plan, timelines: Sequence[_Named], **more: Any)
             scale=scale,
             panels=panels,
             titles=TITLES,
+            colours=COLOURS,
             height=HEIGHT,
             **more,
         )

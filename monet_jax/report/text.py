@@ -48,7 +48,7 @@ def report(plan: Plan) -> str:
     """The plan as text: verdict, values by bytes, totals, stages."""
     parts = [verdict(plan), *use_of_budget(plan)]
     if plan.values:
-        parts += ["", _values_table(plan.values), *_totals(plan.values)]
+        parts += ["", values_table(plan.values), *totals(plan.values)]
     if plan.decisions is not None and plan.stages:
         parts += ["", _stages_table(plan.stages)]
     return "\n".join(parts)
@@ -174,7 +174,8 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _values_table(values: Sequence[ValueRow]) -> str:
+def values_table(values: Sequence[ValueRow]) -> str:
+    """Values by bytes, equal ones merged."""
     columns = "Decision Operator Count Each Bytes Shape Dtype Primitive Module Source".split()
     table = plain_table(*columns, right=("Count", "Each", "Bytes"))
     rows = merge_rows(values)
@@ -222,7 +223,7 @@ def shorten_source(source: str) -> str:
     return inside if installed else source.removeprefix(here)
 
 
-def _totals(values: Sequence[ValueRow]) -> list[str]:
+def totals(values: Sequence[ValueRow]) -> list[str]:
     """A line for each decision."""
     totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     for row in values:
