@@ -75,7 +75,7 @@ def analyze(
         builder.origins,
         builder.output_bytes,
         layout.loops,
-        builder.sources,
+        builder.lines,
     )
 
 

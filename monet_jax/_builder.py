@@ -7,17 +7,16 @@ loop, and so is the gradient of what it takes in slices.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 
 from planners.graph import Op, Value
 
-from . import _compat
 from ._backend import Backend
 from ._joint import Joint, LocalOp
 from ._loops import Loop
-from ._origins import value_name
+from ._origins import Line, value_name
 from ._program import Program
 from ._stages import Stage
 
@@ -35,7 +34,7 @@ class Builder:
         self.values: list[Value] = []
         self.origins: dict[str, int] = {}
         self.output_bytes: dict[str, int] = {}
-        self.sources: dict[str, str] = {}  # name of a value that has no origin -> the user's line
+        self.lines: dict[str, Line] = {}  # name of a value that has no origin -> where it is from
         self.index: dict[int, int] = {}  # program value -> graph value
         self.locals: list[dict[int, int]] = []  # per stage: joint value -> graph value
         self.gradients: dict[int, int] = {}  # program value -> graph value of its cotangent so far
@@ -60,7 +59,7 @@ class Builder:
         primal = _renumbered(joint.primal, template, stage)
         first = [op for op in joint.ops if op.forward]
         ops = [self._add(op, joint, local, primal) for op in first]
-        self._note_lines(first, ops, _moved_lines(template, stage))
+        self._note_lines(first, ops, template, stage)
         for i, j in zip(stage.outputs, joint.outputs, strict=True):
             if j in local:
                 self.index[i] = local[j]
@@ -79,7 +78,7 @@ class Builder:
         free = self._finished(stage, joint)
         later = [op for op in joint.ops if not op.forward]
         ops = [self._add(op, joint, local, {}, free) for op in later]
-        self._note_lines(later, ops, _moved_lines(template, stage))
+        self._note_lines(later, ops, template, stage)
         ops += [Op("effect", (i,), (), 0.0) for i in self.effects.pop(len(self.locals), ())]
         self.backwards.append(before + ops + self._accumulate(stage, joint, local))
 
@@ -163,6 +162,9 @@ class Builder:
             return gradient
         final = i in self.arguments and self.pending[i] == 0
         total = self._new(self.program.nbytes(i), returned=final)
+        like = self.values[gradient].name
+        if like in self.lines:
+            self.lines[self.values[total].name] = self.lines[like]
         ops.append(Op("add_any", (gradient, self.gradients[i]), (total,), 0.0))
         return total
 
@@ -192,12 +194,14 @@ class Builder:
             may_rerun,
         )
 
-    def _note_lines(self, local: Sequence[LocalOp], ops: Sequence[Op], moved: Mapping[str, str]):
+    def _note_lines(
+        self, local: Sequence[LocalOp], ops: Sequence[Op], template: Stage, stage: Stage
+    ) -> None:
         """Keep from which lines come the values that have no name in the program."""
         for one, op in zip(local, ops, strict=True):
-            source = moved.get(one.source, one.source)
+            line = Line(template, stage, one.source)
             names = (self.values[i].name for i in op.outputs)
-            self.sources.update((name, source) for name in names if name not in self.origins)
+            self.lines.update((name, line) for name in names if name not in self.origins)
 
     def results_of(self, ops: Iterable[Op]) -> tuple[int, ...]:
         """Sizes of the step's results that ops write."""
@@ -248,14 +252,6 @@ class Builder:
             self.output_bytes[name] = nbytes
         self.values.append(Value(name, 0 if returned else nbytes, savable, self.repeats))
         return len(self.values) - 1
-
-
-def _moved_lines(template: Stage, stage: Stage) -> dict[str, str]:
-    """Lines of a template's equations -> those of an isomorphic stage, where they differ."""
-    if template is stage:
-        return {}
-    pairs = zip(template.equations, stage.equations, strict=True)
-    return {_compat.source_of(a.eqn): _compat.source_of(b.eqn) for a, b in pairs}
 
 
 def _renumbered(primal: dict[int, int], template: Stage, stage: Stage) -> dict[int, int]:

@@ -199,7 +199,7 @@ class _Probes:
         return self._settling(size).trials.unplanned_in_full.total_bytes
 
     def planned(self, size: int) -> int:
-        """Compiled bytes of a plan that fits; if none was found, the least that one takes."""
+        """Compiled bytes of the smallest plan known, which is only searched for where none fits."""
         if size not in self._planned:
             self._planned[size] = self._least(size)
         return self._planned[size]
@@ -226,9 +226,10 @@ class _Probes:
         if taken <= self.room:  # then the search for the fastest plan is left for later
             return taken
         try:
-            return self.plan(size).compiled_bytes or taken
+            self.plan(size)
         except InfeasibleBudget as error:
             return error.minimum_budget - self.reserved
+        return trials.fixed_bytes + trials.temp_bytes(trials.smallest())
 
 
 def _largest(

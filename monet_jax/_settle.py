@@ -317,7 +317,7 @@ class Settling:
             after=self._timeline(decisions),
         )
 
-    def _timeline(self, decisions: planners.Plan | None) -> Timeline:
+    def _timeline(self, decisions: planners.Plan | None) -> Timeline | None:
         """What is in memory over the step as decided, or where nothing is recomputed."""
         regions = (decisions or planners.save_all(self._graph)).regions
         return timeline_of(self._graph, self.trials.origins, regions)

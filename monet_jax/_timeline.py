@@ -85,13 +85,13 @@ class Timeline:
         runs: how many op runs the step has.
         moments: some of them, in order.
         bands: large values, in order of `start`.
-        rest: kind -> bytes of all other values at each moment.
+        rest: kinds, each with the bytes of all other values at each moment.
     """
 
     runs: int
     moments: tuple[Moment, ...]
     bands: tuple[Band, ...]
-    rest: Mapping[str, tuple[int, ...]]
+    rest: tuple[tuple[str, tuple[int, ...]], ...]
 
     def bytes_of(self, kind: str) -> np.ndarray:
         """Bytes of one kind at each moment: int64, shape [moments]."""
@@ -100,7 +100,7 @@ class Timeline:
             if band.kind == kind:
                 change[band.start] += band.nbytes
                 change[band.stop + 1] -= band.nbytes
-        return np.cumsum(change)[:-1] + np.array(self.rest.get(kind, 0), np.int64)
+        return np.cumsum(change)[:-1] + np.array(dict(self.rest).get(kind, 0), np.int64)
 
     @property
     def live_bytes(self) -> np.ndarray:
@@ -118,7 +118,7 @@ class Timeline:
             "runs": self.runs,
             "moments": [list(vars(m).values()) for m in self.moments],
             "bands": [list(vars(b).values()) for b in self.bands],
-            "rest": {kind: list(nbytes) for kind, nbytes in self.rest.items()},
+            "rest": {kind: list(nbytes) for kind, nbytes in self.rest},
         }
 
 
@@ -135,7 +135,8 @@ def timeline_from_json(data: Any) -> Timeline:
     bands = tuple(_row(Band, row) for row in data["bands"])
     if not isinstance(data["rest"], Mapping):
         raise ValueError("`rest` of a Timeline must be an object")
-    made = Timeline(data["runs"], moments, bands, {k: tuple(v) for k, v in data["rest"].items()})
+    rest = tuple((kind, tuple(nbytes)) for kind, nbytes in data["rest"].items())
+    made = Timeline(data["runs"], moments, bands, rest)
     _check(made)
     return made
 
@@ -151,11 +152,11 @@ def _check(made: Timeline) -> None:
     """That a timeline read from a file is one."""
     end = len(made.moments)
     rest_fits = all(
-        len(x) == end and all(type(n) is int and n >= 0 for n in x) for x in made.rest.values()
+        len(x) == end and all(type(n) is int and n >= 0 for n in x) for _, x in made.rest
     )
     if not (type(made.runs) is int and 0 < end <= made.runs and rest_fits):
         raise ValueError("a Timeline has one number for each kind and moment, and a moment or more")
-    if not set(made.rest) | {band.kind for band in made.bands} <= set(KINDS):
+    if not {kind for kind, _ in made.rest} | {band.kind for band in made.bands} <= set(KINDS):
         raise ValueError(f"the kinds of a Timeline are {', '.join(KINDS)}")
     if not {moment.phase for moment in made.moments} <= set(PHASES):
         raise ValueError(f"the phases of a Timeline are {', '.join(PHASES)}")
@@ -163,33 +164,38 @@ def _check(made: Timeline) -> None:
         raise ValueError(f"a band of a Timeline lies in its {end} moments and has bytes")
 
 
-def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Timeline:
-    """The timeline of a plan's regions, which `planners.replay` accepts."""
+def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Timeline | None:
+    """The timeline of a plan's regions, which `planners.replay` accepts; None of an empty step."""
     replay = planners.replay(graph, regions)
+    if not replay.schedule:
+        return None
     occupants = planners.occupants(graph, regions)
-    chosen = _moments(replay.live_bytes)
-    least = SMALL * replay.peak_bytes
-    found, rest = [], collections.defaultdict(lambda: np.zeros(len(chosen) + 1, np.int64))
-    large = sorted((x.nbytes for x in occupants), reverse=True)[:BANDS][-1:]
-    least = max(least, *large) if large else least
+    chosen, least = _moments(replay.live_bytes), _least(occupants, replay.peak_bytes)
+    bands, rest = [], collections.defaultdict(lambda: np.zeros(len(chosen) + 1, np.int64))
     for x in occupants:
         start = bisect.bisect_left(chosen, x.start)
         stop = bisect.bisect_right(chosen, x.stop) - 1
-        if start > stop:
+        if start > stop:  # between two moments
             continue
-        if x.nbytes < least or len(found) == BANDS:
+        if x.nbytes >= least:
+            name = "" if x.value is None else graph.values[x.value].name
+            source = "" if name in origins.values else origins.source_of(name)
+            bands.append(Band(x.kind, name, x.stage, x.op, source, start, stop, x.nbytes))
+        else:
             rest[x.kind][start] += x.nbytes
             rest[x.kind][stop + 1] -= x.nbytes
-            continue
-        name = "" if x.value is None else graph.values[x.value].name
-        source = origins.sources.get(name, "")
-        found.append(Band(x.kind, name, x.stage, x.op, source, start, stop, x.nbytes))
     return Timeline(
         len(replay.schedule),
         tuple(_moment(graph, k, replay.schedule[k]) for k in chosen),
-        tuple(found),
-        {kind: tuple(np.cumsum(change)[:-1].tolist()) for kind, change in sorted(rest.items())},
+        tuple(bands),
+        tuple((kind, tuple(np.cumsum(x)[:-1].tolist())) for kind, x in sorted(rest.items())),
     )
+
+
+def _least(occupants: Sequence[planners.Occupant], peak_bytes: int) -> float:
+    """Bytes from which on values have bands."""
+    sizes = sorted((x.nbytes for x in occupants), reverse=True)
+    return max(SMALL * peak_bytes, *(size + 1 for size in sizes[BANDS : BANDS + 1]), 1)
 
 
 def _moments(live_bytes: Sequence[int]) -> list[int]:

@@ -113,8 +113,8 @@ def test_what_cannot_be_is_refused(change, message):
 NEEDS = {
     "a line": lambda n, a, b: a + b * n,
     "a square": lambda n, a, b: a + b * n * n,
-    "a root": lambda n, a, b: a * int(n**0.5) + n // 50,
-    "stairs": lambda n, a, b: 100 * (n // (a + b)),
+    "a root": lambda n, a, b: b + a * int(n**0.5) + n // 50,
+    "stairs": lambda n, a, b: b + 100 * (n // (a + b)),
 }
 
 

@@ -108,7 +108,7 @@ def test_numbers_that_are_wrong_are_noticed(change):
     if change == "a band less":
         plan = dataclasses.replace(plan, after=dataclasses.replace(after, bands=after.bands[1:]))
     elif change == "a larger rest":
-        rest = {**after.rest, "workspace": (1,) * len(after.moments)}
+        rest = (*after.rest, ("compressed", (1,) * len(after.moments)))
         plan = dataclasses.replace(plan, after=dataclasses.replace(after, rest=rest))
     else:
         plan = dataclasses.replace(plan, fixed_bytes=plan.fixed_bytes + 4096)

@@ -287,7 +287,7 @@ def _data(
         "fixed": fixed,
         "moments": [[m.run, m.phase, m.stage, m.op] for m in timeline.moments],
         "bands": [[b.kind, b.start, b.stop, b.nbytes, *_named(b, rows)] for b in timeline.bands],
-        "rest": {kind: list(nbytes) for kind, nbytes in timeline.rest.items()},
+        "rest": {kind: list(nbytes) for kind, nbytes in timeline.rest},
     }
 
 

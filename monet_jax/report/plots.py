@@ -46,10 +46,10 @@ def plot_plan(plan: Plan, axes: Axes | None = None) -> Axes:
     shown = [plan.after, *filter(None, [plan.before])]
     edges, layers = _stack(plan.after, fixed)
     colours = [COLOURS[kind][0] for kind, _ in layers]
-    axes.stackplot(edges, [x for _, x in layers], colors=colours, step="post", lw=0)
-    for kind, nbytes in layers:
-        if nbytes.any():
-            axes.fill_between([], [], color=COLOURS[kind][0], label=TITLES[kind], lw=0)
+    # matplotlib leaves labels that begin with an underscore out of legends.
+    labels = [TITLES[kind] if x.any() else f"_{kind}" for kind, x in layers]
+    heights = [x for _, x in layers]
+    axes.stackplot(edges, heights, colors=colours, labels=labels, step="post", lw=0)
     if plan.before:
         edges, layers = _stack(plan.before, fixed)
         live = np.sum([x for _, x in layers], axis=0)
@@ -70,7 +70,7 @@ def plot_plan(plan: Plan, axes: Axes | None = None) -> Axes:
 
 
 def _title(plan: Plan) -> str:
-    title = f"{plan.overhead:.2%} more seconds than as written, on {plan.target}"
+    title = f"{plan.overhead:.2%} more modelled seconds than as written, on {plan.target}"
     return title if plan.decisions else f"As it is, on {plan.target}"
 
 
