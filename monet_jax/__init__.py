@@ -12,13 +12,26 @@ from ._api import PlanningWarning as PlanningWarning
 from ._api import apply as apply
 from ._api import plan as plan
 from ._api import remat as remat
+from ._check import Check as Check
+from ._check import check as check
 from ._compile import CompiledBytes as CompiledBytes
 from ._compile import CompilerDied as CompilerDied
 from ._compile import compiled_bytes as compiled_bytes
+from ._diff import Change as Change
+from ._diff import PlanDiff as PlanDiff
+from ._diff import ValueChange as ValueChange
+from ._diff import diff as diff
+from ._fit import Fit as Fit
+from ._fit import FitSize as FitSize
+from ._fit import fit as fit
 from ._plan import Plan as Plan
 from ._plan import PlanMismatch as PlanMismatch
 from ._plan import load_plan as load_plan
 from ._settle import InfeasibleBudget as InfeasibleBudget
+from ._sweep import Sweep as Sweep
+from ._sweep import SweepPoint as SweepPoint
+from ._sweep import load_sweep as load_sweep
+from ._sweep import sweep as sweep
 from ._targets import TargetUnavailable as TargetUnavailable
 
 __version__ = "0.1.0"

@@ -69,7 +69,14 @@ def analyze(
         backend.recomputes_late,
         tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
     )
-    return graph, Origins(program, stages, builder.origins, builder.output_bytes, layout.loops)
+    return graph, Origins(
+        program,
+        stages,
+        builder.origins,
+        builder.output_bytes,
+        layout.loops,
+        builder.lines,
+    )
 
 
 def _build(builder: Builder, layout: Layout, joints: Sequence[tuple[Stage, Joint]]) -> None:
@@ -85,7 +92,7 @@ def _build(builder: Builder, layout: Layout, joints: Sequence[tuple[Stage, Joint
             builder.close_loop(ends[s])
     for s, stage in reversed([*enumerate(layout.stages)]):
         opened = builder.open_loop_backward(ends[s]) if s in ends else []
-        builder.backward(stage, joints[s][1], opened)
+        builder.backward(stage, *joints[s], opened)
         if s in starts:
             builder.close_loop_backward(starts[s])
 

@@ -22,13 +22,13 @@ import planners
 from . import _cache, _compat, _multihost, _pins, _trace
 from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
-from ._compile import compile_bytes, mesh_of
+from ._compile import compile_bytes
 from ._origins import origins_of
 from ._pins import Pins, make_pins
-from ._plan import Plan, PlanMismatch
+from ._plan import FORMAT, Plan, PlanMismatch
 from ._program import Rewrite
 from ._settle import InfeasibleBudget, Settling
-from ._signature import Call, Options, abstract_leaf, make_options, take_apart
+from ._signature import Call, Options, make_options, take_apart
 from ._targets import (
     Target,
     TargetUnavailable,
@@ -68,9 +68,7 @@ class Settings:
 
     def rewrite(self, call: Call) -> Rewrite:
         """By what the equations of a function are replaced, called like that."""
-        backend = backend_of(resolve_target(self.target).name)
-        is_sharded = mesh_of([abstract_leaf(leaf) for leaf in call.leaves]) is not None
-        return rewriter(self.operators, Context(backend, is_sharded))
+        return _trace.rewrite_for(self.operators, resolve_target(self.target).name, call)
 
 
 def remat(
@@ -333,7 +331,8 @@ class _Fixed:
         """
         del call
         if _trace.fingerprint(traced.program, traced.derivative) != self.plan.fingerprint:
-            what = _trace.difference(traced.program, self.plan.equations, self.plan.inputs)
+            then = self.plan.inputs, self.plan.equations
+            what = _trace.difference(_trace.summary(traced.program), then)
             raise PlanMismatch(f"The plan was made for another function: {what}. Plan again.")
         with self._lock:
             if not self._trusted:
@@ -445,7 +444,7 @@ def _dependencies(
     from . import __version__
 
     return (
-        __version__,
+        (__version__, FORMAT),
         jax.__version__,
         compiler_version(target),
         os.environ.get("XLA_FLAGS", ""),

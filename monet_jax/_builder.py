@@ -7,7 +7,7 @@ loop, and so is the gradient of what it takes in slices.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 
@@ -16,7 +16,7 @@ from planners.graph import Op, Value, Variant
 from ._backend import Backend
 from ._joint import Joint, LocalOp
 from ._loops import Loop
-from ._origins import value_name
+from ._origins import Line, value_name
 from ._program import Program
 from ._stages import Stage
 
@@ -34,6 +34,7 @@ class Builder:
         self.values: list[Value] = []
         self.origins: dict[str, int] = {}
         self.output_bytes: dict[str, int] = {}
+        self.lines: dict[str, Line] = {}  # name of a value that has no origin -> where it is from
         self.index: dict[int, int] = {}  # program value -> graph value
         self.locals: list[dict[int, int]] = []  # per stage: joint value -> graph value
         self.gradients: dict[int, int] = {}  # program value -> graph value of its cotangent so far
@@ -56,7 +57,9 @@ class Builder:
             if i in self.index
         }
         primal = _renumbered(joint.primal, template, stage)
-        ops = [self._add(op, joint, local, primal) for op in joint.ops if op.forward]
+        first = [op for op in joint.ops if op.forward]
+        ops = [self._add(op, joint, local, primal) for op in first]
+        self._note_lines(first, ops, template, stage)
         for i, j in zip(stage.outputs, joint.outputs, strict=True):
             if j in local:
                 self.index[i] = local[j]
@@ -65,7 +68,7 @@ class Builder:
         self.forwards.append(before + ops)
         self.locals.append(local)
 
-    def backward(self, stage: Stage, joint: Joint, before: list[Op]) -> None:
+    def backward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
         """Add a stage's backward ops, and add its gradients to those of later stages."""
         self.repeats = stage.repeats
         local = self.locals.pop()
@@ -73,7 +76,9 @@ class Builder:
             if i in self.gradients:
                 local[j] = self.gradients[i]
         free = self._finished(stage, joint)
-        ops = [self._add(op, joint, local, {}, free) for op in joint.ops if not op.forward]
+        later = [op for op in joint.ops if not op.forward]
+        ops = [self._add(op, joint, local, {}, free) for op in later]
+        self._note_lines(later, ops, template, stage)
         ops += [Op("effect", (i,), (), 0.0) for i in self.effects.pop(len(self.locals), ())]
         self.backwards.append(before + ops + self._accumulate(stage, joint, local))
 
@@ -157,6 +162,9 @@ class Builder:
             return gradient
         final = i in self.arguments and self.pending[i] == 0
         total = self._new(self.program.nbytes(i), returned=final)
+        like = self.values[gradient].name
+        if like in self.lines:
+            self.lines[self.values[total].name] = self.lines[like]
         ops.append(Op("add_any", (gradient, self.gradients[i]), (total,), 0.0))
         return total
 
@@ -196,6 +204,15 @@ class Builder:
             ),
             op.optional,
         )
+
+    def _note_lines(
+        self, local: Sequence[LocalOp], ops: Sequence[Op], template: Stage, stage: Stage
+    ) -> None:
+        """Keep from which lines come the values that have no name in the program."""
+        for one, op in zip(local, ops, strict=True):
+            line = Line(template, stage, one.source)
+            names = (self.values[i].name for i in op.outputs)
+            self.lines.update((name, line) for name in names if name not in self.origins)
 
     def results_of(self, ops: Iterable[Op]) -> tuple[int, ...]:
         """Sizes of the step's results that ops write."""

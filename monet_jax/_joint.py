@@ -57,6 +57,7 @@ class LocalOp:
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
         ways: further ways to run it, by what a plan saves.
         optional: whether it runs only where its outputs are saved.
+        source: `file:line` of the user's code that it comes from; "" where that is not known.
     """
 
     primitive: str
@@ -74,6 +75,7 @@ class LocalOp:
     reused_bytes: int = 0
     ways: tuple["LocalWay", ...] = ()
     optional: bool = False
+    source: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -341,6 +343,7 @@ class _Reader:
             self._narrowed(equation),
             copied_operand(equation) if scratch else None,
             workspace_bytes(equation) if scratch else 0,
+            source=_compat.source_of(equation.eqn),
         )
 
     def _narrowed(self, equation: Equation) -> tuple[int, ...]:

@@ -3,10 +3,35 @@
 import collections
 import dataclasses
 import functools
+from collections.abc import Mapping
 
+from . import _compat
 from ._loops import Loop, lay_out
 from ._program import Equation, Program
 from ._stages import Differentiation, Stage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """Where a value that the program does not name is from; a gradient, say.
+
+    Attributes:
+        template: the stage that was analyzed.
+        stage: the stage that the value belongs to, isomorphic to it.
+        source: `file:line` of the user's code in the template; "" where that is not known.
+    """
+
+    template: Stage
+    stage: Stage
+    source: str
+
+    def source_in_stage(self) -> str:
+        """`file:line` in the stage: that of the equation which has this line in the template."""
+        if self.template is not self.stage:
+            for equation, own in zip(self.template.equations, self.stage.equations, strict=True):
+                if _compat.source_of(equation.eqn) == self.source:
+                    return _compat.source_of(own.eqn)
+        return self.source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +45,7 @@ class Origins:
         output_bytes: name of a graph value that the step returns -> its bytes, where temporaries
             may lie in its memory. In the graph such values are free: they are no temporaries.
         loops: the planned loops.
+        lines: name of a graph value that is not in `values` -> where it is from, if that is known.
     """
 
     program: Program
@@ -27,11 +53,18 @@ class Origins:
     values: dict[str, int]
     output_bytes: dict[str, int]
     loops: tuple[Loop, ...] = ()
+    lines: Mapping[str, Line] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def writer(self) -> dict[int, Equation]:
         """Value of the program -> the equation that writes it."""
         return {i: e for stage in self.stages for e in stage.equations for i in e.outputs}
+
+    def source_of(self, name: str) -> str:
+        """`file:line` of the user's code that a graph value belongs to, "" if it is not known."""
+        if name in self.values:
+            return _compat.source_of(self.writer[self.values[name]].eqn)
+        return self.lines[name].source_in_stage() if name in self.lines else ""
 
     @functools.cached_property
     def shared(self) -> frozenset[int]:

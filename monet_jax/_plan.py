@@ -4,15 +4,21 @@ import dataclasses
 import json
 import math
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import planners.plan
 
-#: Raised when the stored fields change their meaning.
-FORMAT = 1
+from ._extras import needing_extra
+from ._timeline import Timeline, timeline_from_json
+
+#: Raised when the stored fields change.
+FORMAT = 2
+#: What plans of format 1 lack.
+_SINCE_2 = ("fixed_bytes", "before", "after")
+_TIMELINES = ("before", "after")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +96,10 @@ class Plan:
             it broke the budget. None where the plan fills the budget or recomputes nothing.
         devices: how many the arguments are sharded over; bytes are those of one of them.
         operators: names of the residual operators that could be chosen.
+        fixed_bytes: of arguments and results, which no plan can change.
+        before: what is in memory over the step, by the model, where nothing is recomputed; None
+            where the function runs as it is.
+        after: the same as planned. Both are None in plans stored in format 1.
     """
 
     decisions: planners.plan.Plan | None
@@ -113,6 +123,9 @@ class Plan:
     cheaper: tuple[float, int] | None = None
     devices: int = 1
     operators: tuple[str, ...] = ()
+    fixed_bytes: int | None = None
+    before: Timeline | None = None
+    after: Timeline | None = None
 
     @property
     def seconds(self) -> float:
@@ -160,9 +173,40 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text."""
-        data = dataclasses.asdict(self)
-        data["format"] = FORMAT
-        return json.dumps(data, indent=1, sort_keys=True)
+        data: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data["decisions"] = self.decisions and self.decisions.to_json()
+        data |= {name: data[name] and data[name].to_json() for name in _TIMELINES}
+        data |= {name: [vars(row) for row in data[name]] for name in ("values", "stages")}
+        return _to_lines({"format": FORMAT, **data})
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one HTML file, which needs nothing else: no network, no package.
+
+        It shows the verdict, memory before and after, memory over the step (stacked by what it is
+        for; pointing at it names the value and its line), the values and the stages.
+        """
+        from .report.html import page  # jinja2 is imported only where a page is wanted
+
+        write_whole(Path(path), page(self))
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws memory over the step, stacked by what it is for; needs the extra `plot`.
+
+        Arguments:
+            axes: matplotlib's; None makes new ones.
+
+        Returns:
+            The matplotlib `Axes`.
+
+        Raises:
+            ValueError: the plan was stored in format 1, without its timeline.
+        """
+        return needing_extra("monet_jax.report.plots", "plot").plot_plan(self, axes)
+
+    def _repr_html_(self) -> str:
+        from .report.html import snippet
+
+        return snippet(self)
 
     def __str__(self) -> str:
         from .report.text import report  # rich is imported only where a report is wanted
@@ -195,12 +239,17 @@ def plan_from_json(text: str) -> Plan:
         ValueError: the text is not JSON, or a field is missing, unknown or of the wrong type.
     """
     data = json.loads(text)
-    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+    version = data.pop("format", None) if isinstance(data, dict) else None
+    if version not in (1, FORMAT):
         raise ValueError(f'need a JSON object with "format": {FORMAT}; make the plan again')
+    if version == 1:
+        data |= dict.fromkeys(_SINCE_2)
     decisions = data.pop("decisions", None)
-    fields = _checked(data, Plan, skip=("decisions",))
+    timelines = {name: data.pop(name, None) for name in _TIMELINES}
+    fields = _checked(data, Plan, skip=("decisions", *_TIMELINES))
     made = Plan(
         decisions=None if decisions is None else planners.plan.plan_from_json(decisions),
+        **{name: x and timeline_from_json(x) for name, x in timelines.items()},
         **fields
         | {
             "inputs": tuple(fields["inputs"]),
@@ -212,6 +261,18 @@ def plan_from_json(text: str) -> Plan:
     )
     _check_regions(made)
     return made
+
+
+def _to_lines(data: Mapping[str, Any]) -> str:
+    """JSON text of an object, compact but for a line for each field and each row of a table."""
+    parts = []
+    for name, value in data.items():
+        text = json.dumps(value, separators=(",", ":"))
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            rows = (json.dumps(row, separators=(",", ":")) for row in value)
+            text = "[\n  " + ",\n  ".join(rows) + "\n ]"
+        parts.append(f' "{name}": {text}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _check_regions(plan: Plan) -> None:
@@ -268,11 +329,11 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; what stood there is untouched, and nothing is left behind.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with open(temporary, "x", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

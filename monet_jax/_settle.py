@@ -23,6 +23,7 @@ from planners.stages import left_alone, saving_all
 from ._answers import Answers, with_regions
 from ._plan import Plan
 from ._rows import describe_values, stage_rows, value_rows
+from ._timeline import Timeline, timeline_of
 from ._trace import describe_inputs, fingerprint
 from ._trials import Trial, Trials
 
@@ -311,7 +312,15 @@ class Settling:
             stages=stage_rows(self._graph, decisions),
             cheaper=self._cheaper(best),
             devices=trials.devices,
+            fixed_bytes=trials.fixed_bytes,
+            before=self._timeline(None) if decisions else None,
+            after=self._timeline(decisions),
         )
+
+    def _timeline(self, decisions: planners.Plan | None) -> Timeline | None:
+        """What is in memory over the step as decided, or where nothing is recomputed."""
+        regions = (decisions or planners.save_all(self._graph)).regions
+        return timeline_of(self._graph, self.trials.origins, regions)
 
     def _cheaper(self, best: Trial | None) -> tuple[float, int] | None:
         """The next faster plan that was compiled, which broke the budget."""

@@ -2,16 +2,20 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from . import _compat
+from ._backend import backend_of
+from ._compile import mesh_of
 from ._gradient import derivative_of
 from ._program import Program, Rewrite, flatten
-from ._signature import Call, abstract_leaf, is_traced
+from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
 from ._stages import Differentiation
+from ._targets import Target
+from .operators import Context, Operator, rewriter, selected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,41 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite) -> Traced:
     )
 
 
+def trace_for(
+    target: Target,
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+) -> Traced:
+    """Trace a function on its arguments, as `plan` does for a target.
+
+    Raises:
+        TypeError, ValueError: there is no function, or the options do not fit its arguments.
+    """
+    if not callable(fun):
+        raise TypeError(f"Only a function can be planned; got {fun!r}.")
+    options = make_options(fun, argnums, static_argnums, static_argnames)
+    call = take_apart(options, args, kwargs or {})
+    return trace(fun, call, rewrite_for(selected(operators), target.name, call))
+
+
+def rewrite_for(operators: Sequence[Operator], target: str, call: Call) -> Rewrite:
+    """By what the equations of a function are replaced that is called like that.
+
+    Arguments:
+        operators: that may be used.
+        target: the name of what is planned for.
+        call: the arguments; whether they are spread over devices is what counts.
+    """
+    is_sharded = mesh_of([abstract_leaf(leaf) for leaf in call.leaves]) is not None
+    return rewriter(operators, Context(backend_of(target), is_sharded))
+
+
 def fingerprint(program: Program, derivative: Differentiation) -> str:
     """A hash of what a plan depends on: primitives, dataflow, shapes and dtypes.
 
@@ -109,16 +148,25 @@ def _describe_body(jaxpr: Any) -> str:
     return ";".join(parts)
 
 
-def difference(program: Program, equations: int, inputs: Sequence[str]) -> str:
-    """What sets a program apart from the one with these equations and inputs, in words."""
-    now = describe_inputs(program)
-    if list(now) != list(inputs):
-        pairs = [(a, b) for a, b in zip(now, inputs, strict=False) if a != b]
-        if len(now) != len(inputs):
-            return f"it takes {len(now)} arrays, the plan's took {len(inputs)}"
-        return f"it takes `{pairs[0][0]}` where the plan's took `{pairs[0][1]}`"
-    if len(program.equations) != equations:
-        return f"it has {len(program.equations)} equations, the plan's had {equations}"
+#: What is said of a program without its equations: its inputs as text, and how many they are.
+Summary = tuple[tuple[str, ...], int]
+
+
+def summary(program: Program) -> Summary:
+    """The inputs of a program as text, and the number of its equations."""
+    return describe_inputs(program), len(program.equations)
+
+
+def difference(now: Summary, then: Summary, whose: str = "the plan's") -> str:
+    """What sets a program apart from one that was planned, in words."""
+    inputs, planned = now[0], then[0]
+    if len(inputs) != len(planned):
+        return f"it takes {len(inputs)} arrays, {whose} took {len(planned)}"
+    if inputs != planned:
+        pairs = [(a, b) for a, b in zip(inputs, planned, strict=True) if a != b]
+        return f"it takes `{pairs[0][0]}` where {whose} took `{pairs[0][1]}`"
+    if now[1] != then[1]:
+        return f"it has {now[1]} equations, {whose} had {then[1]}"
     return (
         "its equations differ in primitive, shape or order, or its gradient is taken with respect "
         "to other arguments (`argnums`)"

@@ -22,6 +22,8 @@ from .graph import Stage as Stage
 from .graph import Value as Value
 from .graph import Variant as Variant
 from .knapsack import Knapsack as Knapsack
+from .occupancy import Occupant as Occupant
+from .occupancy import occupants as occupants
 from .plan import Plan as Plan
 from .plan import Region as Region
 from .plan import plan_from_json as plan_from_json

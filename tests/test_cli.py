@@ -36,6 +36,16 @@ def args_and_kwargs():
 
 def a_list():
     return list(args())
+
+
+def sized(batch):
+    return args()[0], jax.ShapeDtypeStruct((batch, 64), jnp.float32)
+
+
+def changed(weights, x):
+    for w in weights:
+        x = jnp.sin(x @ w)
+    return jnp.sum(x**2)
 """
 
 
@@ -78,9 +88,55 @@ def test_an_infeasible_budget_exits_with_2_and_names_the_minimum(run):
     assert run(*PLAN, "--budget", minimum).exit_code == 0
 
 
+def test_plans_are_compared_and_checked(run, tmp_path):
+    a, b, page = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "plan.html"
+    assert run(*PLAN, "--budget", "0.9", "--out", a, "--html", page).exit_code == 0
+    assert run(*PLAN, "--budget", "0.95", "--out", b).exit_code == 0
+    assert "train_here.py:" in page.read_text()
+    plan = monet_jax.load_plan(a)
+
+    assert run("diff", a, a).exit_code == 0
+    result = run("diff", a, b, "--json")
+    assert result.exit_code == 1 and json.loads(result.stdout)["changes"]
+    assert run("diff", a, tmp_path / "none.json").exit_code == 2
+
+    given = ("--args", "train_here:args")
+    assert run("check", a, "train_here:loss", *given).exit_code == 0
+    result = run("check", a, "train_here:loss", *given, "--budget", plan.compiled_bytes - 1)
+    assert result.exit_code == 1 and "more than its budget" in result.stdout
+    result = run("check", a, "train_here:changed", *given, "--json")
+    assert result.exit_code == 1 and "`sin`" in json.loads(result.stdout)["problems"][0]
+    assert run("check", page, "train_here:loss", *given).exit_code == 2
+
+
+def test_the_largest_batch_is_found(run, tmp_path):
+    out = tmp_path / "plan.json"
+    words = ("fit", "train_here:loss", "--args", "train_here:sized", "--step", 64, "--out", out)
+    result = run(*words, "--budget", "1MiB", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["planned"]["total_bytes"] <= 1 << 20 < data["planned_next"]["total_bytes"]
+    assert data["planned"]["total_bytes"] == monet_jax.load_plan(out).compiled_bytes
+    assert result.stderr == ""  # no terminal, no progress
+    assert run(*words, "--budget", "1000").exit_code == 2
+
+
+def test_a_sweep_is_kept_as_picture_and_as_json(run, tmp_path):
+    words = ("sweep", *PLAN[1:], "--points", 2, "--baseline", "a=b=train_here:changed")
+    result = run(*words, "--out", tmp_path / "sweep.json", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data == json.loads((tmp_path / "sweep.json").read_text())
+    assert "a=b" in {point["program"] for point in data["points"]}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("sweep", *PLAN[1:], "--out", "sweep.gif"), "must end in one of"),
+        (("sweep", *PLAN[1:], "--baseline", "train_here:loss"), "`name=module:function`"),
+        (("fit", *PLAN[1:], "--budget", "1GiB"), "keyword `batch`"),
+        (("fit", *PLAN[1:], "--budget", "0.5"), "keyword `batch`"),
         ((*PLAN[:5], "gpu:toaster", "--budget", "0.5"), "unknown target 'gpu:toaster'"),
         ((*PLAN, "--budget", "many"), "many"),
         ((*PLAN, "--budget", "7.5"), "int(7.5)"),

@@ -174,6 +174,7 @@ def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path):
     assert {name.split("/")[0] for name in names if name not in info} == {"monet_jax", "planners"}
     sources = {name_of(path) for path in EVERY}
     typed = {"monet_jax/py.typed", "planners/py.typed"}
-    assert sources | typed <= set(names)
+    templates = {name_of(path) for path in (ROOT / "monet_jax/report/templates").iterdir()}
+    assert sources | typed | templates <= set(names)
     assert not [name for name in names if name.endswith(".pyc")]
     assert any(name.endswith("licenses/LICENSE") for name in info)

@@ -129,6 +129,8 @@ DAMAGED = {
     "wrong row": lambda: _damage(lambda d: d["values"].append({"name": "v1"})),
     "wrong element": lambda: _damage(lambda d: d["values"][0].update(shape=["a"])),
     "wrong decision": lambda: _damage(lambda d: d["decisions"].update(regions=[{"first": 0}])),
+    "wrong timeline": lambda: _damage(lambda d: d["after"]["bands"].append(["saved", "v1"])),
+    "half a timeline": lambda: _damage(lambda d: d["before"].pop("moments")),
     "missing stage": lambda: _damage(lambda d: d["decisions"]["regions"].pop()),
     "unknown value": lambda: _damage(lambda d: d["decisions"]["regions"][0].update(saved=["v999"])),
 }
@@ -140,6 +142,16 @@ def test_damaged_files_are_refused(kind, tmp_path):
     path.write_text(DAMAGED[kind]())
     with pytest.raises(ValueError, match=r"plan\.json.*does not hold a stored plan"):
         monet_jax.load_plan(path)
+
+
+def test_plans_of_the_first_format_still_load(tmp_path):
+    data = json.loads(made().to_json())
+    for name in ("fixed_bytes", "before", "after"):
+        del data[name]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**data, "format": 1}, indent=1, sort_keys=True))
+    missing = {"fixed_bytes": None, "before": None, "after": None}
+    assert monet_jax.load_plan(path) == dataclasses.replace(made(), **missing)
 
 
 def test_a_file_that_is_no_text(tmp_path):

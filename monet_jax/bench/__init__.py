@@ -5,7 +5,7 @@ of the plain program's temporaries, and at the smallest budget that works. All p
 the same compiler, the same FLOP counter and the same roofline.
 
     _rows      what is kept of a program
-    _programs  the baselines, and what any program costs
+    _programs  the baselines
     _cells     the programs of one model on one target
     _clock     measured step times
     _claims    what the rows have to show
@@ -17,6 +17,7 @@ Needs the extra `flax`.
 
 from ..report.claims import Claim as Claim
 from ._claims import check_claims as check_claims
+from ._programs import baselines as baselines
 from ._rows import Results as Results
 from ._rows import Row as Row
 from ._rows import to_json as to_json

@@ -12,11 +12,12 @@ from .._compile import CompiledBytes
 from .._measure import StepCosts
 from .._pins import make_pins
 from .._plan import Plan
+from .._rivals import costs_of, work_of_step
 from .._settle import InfeasibleBudget, Settling
 from .._targets import Target
 from .._transform import transform
 from .._trials import Trials
-from ._programs import baselines, costs_of, trace_loss, work_of_step
+from ._programs import baselines, trace_loss
 from ._rows import Row
 
 #: Shares of plain's temporaries that are asked for; of a model with loops, which saves more there.

@@ -46,9 +46,9 @@ class MergedRow:
 
 def report(plan: Plan) -> str:
     """The plan as text: verdict, values by bytes, totals, stages."""
-    parts = [verdict(plan), *_use_of_budget(plan)]
+    parts = [verdict(plan), *use_of_budget(plan)]
     if plan.values:
-        parts += ["", _values_table(plan.values), *_totals(plan.values)]
+        parts += ["", values_table(plan.values), *totals(plan.values)]
     if plan.decisions is not None and plan.stages:
         parts += ["", _stages_table(plan.stages)]
     return "\n".join(parts)
@@ -58,13 +58,40 @@ def verdict(plan: Plan) -> str:
     """The line that says whether the budget is kept, and at what price."""
     return " ".join(
         (
-            f"{_outcome(plan)}: {_compiled(plan)}, {format_bytes(plan.predicted_bytes)} predicted, "
+            f"{outcome(plan)}: {_compiled(plan)}, {format_bytes(plan.predicted_bytes)} predicted, "
             f"{_or_unknown(plan.unplanned_bytes)} unplanned.",
             _overhead(plan),
             f"Planned in {plan.planning_seconds:.1f} s, {_counted(plan.rounds, 'round')}, for "
             f"{_device(plan)} ({plan.compiler}).",
         )
     )
+
+
+def outcome(plan: Plan) -> str:
+    """Whether the budget is kept, in a few words."""
+    budget = format_bytes(plan.budget_bytes)
+    if plan.reserved_bytes:
+        budget += f" (of which {format_bytes(plan.reserved_bytes)} reserved)"
+    if plan.decisions is None:
+        return f"Fits as it is in {budget}, nothing is recomputed"
+    if plan.compiled_bytes is None:
+        return f"Planned for {budget}, not verified"
+    kept = plan.compiled_bytes + plan.reserved_bytes <= plan.budget_bytes
+    return f"{'Keeps' if kept else 'BREAKS'} its budget of {budget}"
+
+
+def use_of_budget(plan: Plan) -> list[str]:
+    """Why memory is left over, where much of it is."""
+    if plan.decisions is None or plan.compiled_bytes is None or _used(plan) >= POOR_USE:
+        return []
+    if plan.cheaper is None:
+        return [f"It uses {_used(plan):.1%} of the budget; no faster plan was compiled."]
+    seconds, nbytes = plan.cheaper
+    overhead = seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
+    return [
+        f"It uses {_used(plan):.1%} of the budget: the next faster plan (overhead {overhead:.2%}) "
+        f"takes {format_bytes(nbytes)} as compiled, too much."
+    ]
 
 
 def _device(plan: Plan) -> str:
@@ -83,6 +110,24 @@ def merge_rows(values: Iterable[ValueRow]) -> tuple[MergedRow, ...]:
         for rows in groups.values()
     ]
     return tuple(sorted(merged, key=lambda row: -row.nbytes))
+
+
+def merge_stages(stages: Sequence[StageRow]) -> list[tuple[str, StageRow, str]]:
+    """The stages in order; neighbours that are equal and are treated alike share a row.
+
+    Returns:
+        Which stages they are, the first of them, and " each" where they are several.
+    """
+    found, start = [], 0
+    while start < len(stages):
+        end = start + 1
+        while end < len(stages) and _alike(stages[start], stages[end]):
+            end += 1
+        several = end > start + 1
+        span = f"{start}-{end - 1}" if several else f"{start}"
+        found.append((span, stages[start], " each" if several else ""))
+        start = end
+    return found
 
 
 def render(table: Table) -> str:
@@ -104,18 +149,6 @@ def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = No
         justify = "right" if column in right else "left"
         table.add_column(column, justify=justify, no_wrap=True, overflow="ignore")
     return table
-
-
-def _outcome(plan: Plan) -> str:
-    budget = format_bytes(plan.budget_bytes)
-    if plan.reserved_bytes:
-        budget += f" (of which {format_bytes(plan.reserved_bytes)} reserved)"
-    if plan.decisions is None:
-        return f"Fits as it is in {budget}, nothing is recomputed"
-    if plan.compiled_bytes is None:
-        return f"Planned for {budget}, not verified"
-    kept = plan.compiled_bytes + plan.reserved_bytes <= plan.budget_bytes
-    return f"{'Keeps' if kept else 'BREAKS'} its budget of {budget}"
 
 
 def _compiled(plan: Plan) -> str:
@@ -141,21 +174,8 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _use_of_budget(plan: Plan) -> list[str]:
-    """Why memory is left over, where much of it is."""
-    if plan.decisions is None or plan.compiled_bytes is None or _used(plan) >= POOR_USE:
-        return []
-    if plan.cheaper is None:
-        return [f"It uses {_used(plan):.1%} of the budget; no faster plan was compiled."]
-    seconds, nbytes = plan.cheaper
-    overhead = seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
-    return [
-        f"It uses {_used(plan):.1%} of the budget: the next faster plan (overhead {overhead:.2%}) "
-        f"takes {format_bytes(nbytes)} as compiled, too much."
-    ]
-
-
-def _values_table(values: Sequence[ValueRow]) -> str:
+def values_table(values: Sequence[ValueRow]) -> str:
+    """Values by bytes, equal ones merged."""
     columns = "Decision Operator Count Each Bytes Shape Dtype Primitive Module Source".split()
     table = plain_table(*columns, right=("Count", "Each", "Bytes"))
     rows = merge_rows(values)
@@ -203,7 +223,7 @@ def shorten_source(source: str) -> str:
     return inside if installed else source.removeprefix(here)
 
 
-def _totals(values: Sequence[ValueRow]) -> list[str]:
+def totals(values: Sequence[ValueRow]) -> list[str]:
     """A line for each decision."""
     totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     for row in values:
@@ -216,17 +236,9 @@ def _totals(values: Sequence[ValueRow]) -> list[str]:
 
 
 def _stages_table(stages: Sequence[StageRow]) -> str:
-    """The stages in order; neighbours that are equal and are treated alike share a row."""
     table = plain_table("Stages", "Decision", "Saved", "First module", right=("Saved",))
-    start = 0
-    while start < len(stages):
-        end = start + 1
-        while end < len(stages) and _alike(stages[start], stages[end]):
-            end += 1
-        row, span = stages[start], f"{start}" if end == start + 1 else f"{start}-{end - 1}"
-        each = " each" if end > start + 1 else ""
+    for span, row, each in merge_stages(stages):
         table.add_row(span, row.decision, format_bytes(row.saved_bytes) + each, row.title)
-        start = end
     return render(table)
 
 

@@ -1,0 +1,20 @@
+"""Which extra brings a package that is not installed?"""
+
+import importlib
+from typing import Any
+
+
+def needing_extra(module: str, extra: str) -> Any:
+    """A module of this package that needs packages which are not always installed.
+
+    Raises:
+        ModuleNotFoundError: one of them is not; the message says how to get it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("monet_jax"):
+            raise
+        raise ModuleNotFoundError(
+            f'`{error.name}` is not installed; run: pip install "monet-jax[{extra}]"'
+        ) from error

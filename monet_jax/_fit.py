@@ -1,0 +1,318 @@
+"""What is the largest batch, or the longest sequence, that fits a budget: planned, and as written?
+
+Compiled bytes are all but linear in such a size, so that two programs say where to look; what was
+found is then shown by its own compiled bytes, and by those of the next size up.
+"""
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import planners
+
+from ._arguments import arguments_of
+from ._budget import parse_budget
+from ._pins import make_pins
+from ._plan import Plan
+from ._progress import progress
+from ._settle import InfeasibleBudget, Settling
+from ._targets import Target, resolve_target, usable_bytes
+from ._trace import trace_for
+from ._trials import Trials
+
+#: The second size is at most so many times the first.
+GROWTH = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSize:
+    """A size of the arguments, and what the step takes with it.
+
+    Attributes:
+        size: of the axis.
+        total_bytes: as compiled; of a planned step that does not fit, the least that was found.
+    """
+
+    size: int
+    total_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """The largest size that fits a budget.
+
+    Attributes:
+        axis: what was varied.
+        planned: the largest size with which the planned step fits.
+        planned_next: the next size, with which no plan was found that fits; None where the limit
+            fits.
+        plain: the largest size with which the step fits as it is written; None where not even the
+            smallest does.
+        plain_next: the next size, with which it does not; None where the limit fits.
+        plan: for `planned`.
+        budget_bytes: what the step may take, `reserved_bytes` included.
+        reserved_bytes: the part of that which is kept for other things.
+        target: what was compiled for.
+        limit: sizes up to this one were considered.
+    """
+
+    axis: str
+    planned: FitSize
+    planned_next: FitSize | None
+    plain: FitSize | None
+    plain_next: FitSize | None
+    plan: Plan
+    budget_bytes: int
+    reserved_bytes: int
+    target: str
+    limit: int
+
+    @property
+    def size(self) -> int:
+        """The largest size with which the planned step fits."""
+        return self.planned.size
+
+    def to_json(self) -> str:
+        """The answer as JSON text, with its plan."""
+        fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data = {
+            name: dataclasses.asdict(value) if isinstance(value, FitSize) else value
+            for name, value in fields.items()
+        }
+        return json.dumps({**data, "plan": json.loads(self.plan.to_json())}, indent=1)
+
+    def __str__(self) -> str:
+        from .report.answers import describe_fit  # rich is imported only where a text is wanted
+
+        return describe_fit(self)
+
+
+def fit(
+    fun: Callable[..., Any],
+    make_args: Callable[..., Any],
+    *,
+    axis: str = "batch",
+    budget: int | str,
+    target: str | None = None,
+    reserved: int = 0,
+    step: int = 1,
+    limit: int = 1 << 20,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    time_limit: float = 10.0,
+) -> Fit:
+    """The largest size of an axis with which a planned step fits a budget.
+
+    Sizes are taken to need more the larger they are: of larger ones only the next is looked at.
+
+    Arguments:
+        fun: the function.
+        make_args: called with the size by keyword, `make_args(batch=8)` for the axis "batch"; it
+            returns a tuple of arguments, or `(args, kwargs)`. `jax.ShapeDtypeStruct`s suffice:
+            nothing is run.
+        axis: the keyword.
+        budget: bytes, an amount such as "12GiB", or "auto"; no share, for the step grows.
+        target: what to compile for, as in `remat`.
+        reserved: bytes of the budget for what lives outside.
+        step: sizes are multiples of it.
+        limit: the largest size to consider.
+        argnums, static_argnums, static_argnames, time_limit: as in `remat`.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it must be.
+        InfeasibleBudget: not even the smallest size fits.
+        TargetUnavailable: the target's compiler is not installed.
+    """
+    resolved = resolve_target(target)
+    _check_sizes(step, limit)
+    _check_axis(make_args, axis)
+    total = _budget_bytes(budget, reserved, resolved)
+    options: dict[str, Any] = {
+        "argnums": argnums,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+    }
+
+    def trials_of(size: int) -> Trials:
+        args, kwargs = arguments_of(make_args(**{axis: size}))
+        traced = trace_for(resolved, fun, args, kwargs, **options)
+        return Trials(traced, resolved, make_pins(None))
+
+    with progress() as say:
+        planner = planners.Stages(time_limit=time_limit)
+        probes = _Probes(trials_of, planner, total - reserved, reserved, say)
+        planned, above = _largest(probes.planned, probes.room, limit // step, step, {})
+        if planned is None:
+            raise _nothing_fits(axis, step, probes, total)
+        known = {n: probes.plain(n) for n in sorted(probes.settlings)[:2]}
+        plain, plain_above = _largest(probes.plain, probes.room, limit // step, step, known)
+        plan = probes.plan(planned)
+    assert plan.compiled_bytes is not None  # these trials verify every plan
+    return Fit(
+        axis,
+        FitSize(planned, plan.compiled_bytes),
+        _size(above, probes.planned),
+        _size(plain, probes.plain),
+        _size(plain_above, probes.plain),
+        plan,
+        total,
+        reserved,
+        resolved.name,
+        limit // step * step,
+    )
+
+
+def _size(size: int | None, need: Callable[[int], int]) -> FitSize | None:
+    return None if size is None else FitSize(size, need(size))
+
+
+class _Probes:
+    """What the step takes at each size that was looked at; every program is compiled once.
+
+    Arguments:
+        trials_of: size -> the trials of the step.
+        planner: as in `Settling`.
+        room: bytes that the step may take.
+        reserved: bytes of the budget beside that.
+        say: is told what is being done.
+    """
+
+    def __init__(
+        self,
+        trials_of: Callable[[int], Trials],
+        planner: Any,
+        room: int,
+        reserved: int,
+        say: Callable[[str], None],
+    ):
+        self.trials_of, self.planner = trials_of, planner
+        self.room, self.reserved, self.say = room, reserved, say
+        self.settlings: dict[int, Settling] = {}
+        self._planned: dict[int, int] = {}
+
+    def plain(self, size: int) -> int:
+        """Compiled bytes of the step as it is written."""
+        self.say(f"compiling at {size}")
+        return self._settling(size).trials.unplanned_in_full.total_bytes
+
+    def planned(self, size: int) -> int:
+        """Compiled bytes of the smallest plan known, which is only searched for where none fits."""
+        if size not in self._planned:
+            self._planned[size] = self._least(size)
+        return self._planned[size]
+
+    def plan(self, size: int) -> Plan:
+        """The plan for a size that fits.
+
+        Raises:
+            InfeasibleBudget: it does not.
+        """
+        self.say(f"planning at {size}")
+        return self._settling(size).plan(lambda _: self.room + self.reserved, self.reserved)
+
+    def _settling(self, size: int) -> Settling:
+        if size not in self.settlings:
+            self.settlings[size] = Settling(self.trials_of(size), self.planner)
+        return self.settlings[size]
+
+    def _least(self, size: int) -> int:
+        self.say(f"compiling at {size}")
+        trials = self._settling(size).trials
+        base = trials.in_full(trials.of(trials.base))
+        taken = trials.fixed_bytes + trials.temp_bytes(base)
+        if taken <= self.room:  # then the search for the fastest plan is left for later
+            return taken
+        try:
+            self.plan(size)
+        except InfeasibleBudget as error:
+            return error.minimum_budget - self.reserved
+        return trials.fixed_bytes + trials.temp_bytes(trials.smallest())
+
+
+def _largest(
+    need: Callable[[int], int], room: int, count: int, step: int, known: dict[int, int]
+) -> tuple[int | None, int | None]:
+    """The largest size that fits, and the next one.
+
+    Arguments:
+        need: size -> bytes.
+        room: bytes that there are.
+        count: how many sizes there are; they are multiples of `step`.
+        step: the smallest size.
+        known: what is needed at some sizes.
+
+    Returns:
+        None for the first where nothing fits, and for the second where everything does.
+    """
+    found = {size // step: nbytes for size, nbytes in known.items()}
+    while True:
+        low = max((n for n, nbytes in found.items() if nbytes <= room), default=0)
+        over = [n for n, nbytes in found.items() if nbytes > room and n > low]
+        high = min(over, default=None)
+        if low == count or (high is not None and high - low == 1):
+            return low * step or None, high and high * step
+        n = _next_size(found, room, low, high or count + 1)
+        found[n] = need(n * step)
+
+
+def _next_size(found: Mapping[int, int], room: int, low: int, high: int) -> int:
+    """A number between `low` and `high`, both left out: where a line says that room ends.
+
+    Every fourth is chosen without the line, so that the search ends soon whatever the bytes.
+    """
+    if len(found) % 4 == 3:
+        guess = (low + high) // 2 if high in found else 2 * low
+    elif len(found) < 2:
+        guess = 1 if not found else min(GROWTH, room * max(found) // found[max(found)])
+    else:
+        near = sorted(found, key=lambda n: abs(found[n] - room))[:2]
+        (a, b), slope = near, found[near[1]] - found[near[0]]
+        guess = a + (room - found[a]) * (b - a) // slope if slope else 2 * low
+    return min(max(guess, low + 1), high - 1)
+
+
+def _check_sizes(step: int, limit: int) -> None:
+    for name, value in (("step", step), ("limit", limit)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a number of 1 or more; got {value!r}.")
+    if limit < step:
+        raise ValueError(f"`limit` is {limit}, less than one `step` of {step}.")
+
+
+def _budget_bytes(budget: int | str, reserved: int, target: Target) -> int:
+    if isinstance(budget, float):
+        raise ValueError(
+            f"The budget {budget!r} is a share of what the step takes, which grows with the size; "
+            'give bytes, an amount such as "12GiB", or "auto".'
+        )
+    total = parse_budget(
+        budget, unplanned_bytes=lambda: 0, target_memory=lambda: usable_bytes(target)
+    )
+    if isinstance(reserved, bool) or not isinstance(reserved, int) or not 0 <= reserved < total:
+        raise ValueError(
+            f"`reserved` must be bytes, 0 or more and less than the budget of {total:,}; got "
+            f"{reserved!r}."
+        )
+    return total
+
+
+def _check_axis(make_args: Callable[..., Any], axis: str) -> None:
+    try:
+        inspect.signature(make_args).bind(**{axis: 1})
+    except TypeError as error:
+        raise TypeError(
+            f"The function that makes the arguments must take the size by the keyword `{axis}` "
+            f"({error}); name another axis, or give it that parameter."
+        ) from error
+
+
+def _nothing_fits(axis: str, step: int, probes: _Probes, total: int) -> InfeasibleBudget:
+    least = probes.planned(step) + probes.reserved
+    return InfeasibleBudget(
+        f"No plan fits in {total:,} bytes with `{axis}={step}`; the smallest one found takes "
+        f"{least:,}, of which {probes.reserved:,} are reserved. Raise `budget` to that.",
+        least,
+    )

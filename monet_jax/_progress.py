@@ -1,0 +1,20 @@
+"""How far is a long operation? It says so on a terminal, and nowhere else."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A function that shows what is being done, in one line of the terminal's error stream.
+
+    The line is gone in the end. Where that stream is no terminal, nothing is ever written.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_jupyter:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(text.replace("[", r"\["))

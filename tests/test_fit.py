@@ -1,0 +1,146 @@
+"""Is the size that fits the largest one, as compiled by somebody else?"""
+
+import dataclasses
+import json
+import random
+
+import jax
+import jax.numpy as jnp
+import pytest
+from networks import net, specs
+
+import monet_jax
+from monet_jax._fit import _largest
+
+BUDGET = 3 << 18
+
+
+def make_args(batch: int, depth: int = 4):
+    return specs(batch=batch, depth=depth)
+
+
+def layer(w, x):
+    return x + jnp.sin(jnp.sin(x @ w) @ w)
+
+
+def by_hand(params, x):
+    """The network with a checkpoint round each layer."""
+    for w in params:
+        x = jax.checkpoint(layer)(w, x)
+    return jnp.mean(x**2)
+
+
+def compiled(fun, batch: int) -> int:
+    """Bytes of a value and gradient, as JAX's own compiler says."""
+    step = jax.jit(jax.value_and_grad(fun))
+    found = step.lower(*make_args(batch)).compile().memory_analysis()
+    return (
+        found.argument_size_in_bytes
+        + found.output_size_in_bytes
+        + found.temp_size_in_bytes
+        - found.alias_size_in_bytes
+    )
+
+
+@pytest.fixture(scope="module")
+def found():
+    return monet_jax.fit(net, make_args, budget=BUDGET)
+
+
+def test_the_planned_step_fits_and_the_next_size_does_not(found):
+    planned = found.plan.apply(net)
+    assert compiled(planned, found.size) == found.planned.total_bytes <= BUDGET
+    assert found.planned_next.size == found.size + 1
+    assert found.planned_next.total_bytes > BUDGET
+    # Neither by hand, nor with this size's plan, whatever its arguments are.
+    assert compiled(by_hand, found.size + 1) > BUDGET
+    with pytest.raises(monet_jax.InfeasibleBudget) as error:
+        monet_jax.plan(net, *make_args(found.size + 1), budget=BUDGET, cache=False)
+    assert error.value.minimum_budget == found.planned_next.total_bytes
+
+
+def test_the_plain_step_fits_and_the_next_size_does_not(found):
+    assert compiled(net, found.plain.size) == found.plain.total_bytes <= BUDGET
+    assert found.plain_next.size == found.plain.size + 1
+    assert compiled(net, found.plain_next.size) == found.plain_next.total_bytes > BUDGET
+    assert found.plain.size < found.size
+
+
+def test_what_is_said_of_it(found):
+    text = str(found)
+    assert f"batch {found.size} planned" in text and f"({found.plain.size})" in text
+    data = json.loads(found.to_json())
+    assert data["planned"] == dataclasses.asdict(found.planned)
+    assert monet_jax._plan.plan_from_json(json.dumps(data["plan"])) == found.plan
+
+
+def test_sizes_are_multiples_of_the_step_and_end_at_the_limit():
+    some = monet_jax.fit(net, make_args, budget="1GiB", step=48, limit=100)
+    assert some.size == some.plain.size == some.limit == 96
+    assert some.planned_next is None and some.plain_next is None
+    assert "Sizes above 96 were not tried." in str(some)
+
+
+def test_where_not_even_one_fits():
+    with pytest.raises(monet_jax.InfeasibleBudget, match="`batch=1`") as error:
+        monet_jax.fit(net, make_args, budget=20_000, reserved=1000)
+    assert error.value.minimum_budget > 20_000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"budget": 0.5}, "is a share of what the step takes"),
+        ({"budget": "many"}, "many"),
+        ({"axis": "width"}, "keyword `width`"),
+        ({"step": 0}, "`step` must be"),
+        ({"limit": True}, "`limit` must be"),
+        ({"step": 9, "limit": 8}, "less than one `step`"),
+        ({"reserved": BUDGET}, "`reserved` must be"),
+        ({"make_args": lambda batch: [batch]}, "must return a tuple"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, message):
+    options = {"make_args": make_args, "budget": BUDGET, **change}
+    with pytest.raises((ValueError, TypeError), match=message):
+        monet_jax.fit(net, options.pop("make_args"), **options)
+
+
+# ----------------------------------------------------------------------------------- search
+
+
+#: Bytes needed at size `n`; none ever falls.
+NEEDS = {
+    "a line": lambda n, a, b: a + b * n,
+    "a square": lambda n, a, b: a + b * n * n,
+    "a root": lambda n, a, b: b + a * int(n**0.5) + n // 50,
+    "stairs": lambda n, a, b: b + 100 * (n // (a + b)),
+}
+
+
+@pytest.mark.parametrize("kind", NEEDS)
+def test_the_search_finds_what_trying_all_finds(kind):
+    for seed in range(200):
+        rng = random.Random(seed)
+        a, b, room = rng.randint(0, 50), rng.randint(1, 9), rng.randint(0, 3000)
+        count, step = rng.randint(1, 400), rng.randint(1, 3)
+        tried: list[int] = []
+
+        def need(size, a=a, b=b, tried=tried):
+            tried.append(size)
+            return NEEDS[kind](size, a, b)
+
+        sizes = range(step, count * step + 1, step)
+        fits = [size for size in sizes if NEEDS[kind](size, a, b) <= room]
+        best, above = _largest(need, room, count, step, {})
+        assert best == max(fits, default=None)
+        over = (best or 0) + step
+        assert above == (over if over <= count * step else None)
+        assert len(tried) == len(set(tried)) <= 30
+        assert above is None or above in tried
+
+
+def test_on_a_line_few_sizes_are_tried():
+    tried: list[int] = []
+    best, above = _largest(lambda n: tried.append(n) or 1000 + 7 * n, 10_000, 1 << 20, 1, {})
+    assert (best, above) == (1285, 1286) and len(tried) <= 6

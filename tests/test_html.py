@@ -1,0 +1,236 @@
+"""Does the page of a plan say what replay says, need nothing else, and hold what it is given?"""
+
+import dataclasses
+import functools as ft
+import html.parser
+import itertools as it
+import json
+import re
+
+import numpy as np
+import pytest
+from networks import net, specs
+
+import monet_jax
+import planners
+from monet_jax import Plan
+from monet_jax._budget import format_bytes
+from monet_jax._pins import make_pins
+from monet_jax._settle import Settling
+from monet_jax._targets import resolve_target
+from monet_jax._trace import trace_for
+from monet_jax._trials import Trials
+from monet_jax.report.charts import COLOURS
+from monet_jax.report.html import page, snippet
+
+
+@ft.cache
+def settled() -> tuple[Plan, planners.Graph]:
+    """A plan of the network that recomputes something, and the graph that it was made for."""
+    target = resolve_target("cpu")
+    trials = Trials(trace_for(target, net, specs()), target, make_pins(None))
+    plan = Settling(trials, planners.Stages()).plan(lambda unplanned: int(0.6 * unplanned()))
+    assert plan.decisions is not None and plan.flops > plan.base_flops
+    return plan, trials.graph
+
+
+class Parser(html.parser.HTMLParser):
+    """The parts of a page that the tests look at."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.data, self.open = "", ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.open = dict(attrs).get("id") or tag
+
+    def handle_data(self, data):
+        if self.open == "mj-data":
+            self.data += data
+        self.texts.append(data.strip())
+
+    def handle_endtag(self, tag):
+        self.open = ""
+
+    @property
+    def charts(self) -> list[dict]:
+        return json.loads(self.data)["charts"]
+
+    def areas(self) -> list[list[tuple[str, str]]]:
+        """For each chart, its areas: kind and path."""
+        found = []
+        for tag, attrs in self.tags:
+            if "data-chart" in attrs:
+                found.append([])
+            if tag == "path" and "data-kind" in attrs:
+                found[-1].append((attrs["data-kind"], attrs["d"]))
+        return found
+
+
+def parsed(plan: Plan) -> Parser:
+    return Parser(page(plan))
+
+
+def bytes_in(chart: dict) -> np.ndarray:
+    """Bytes at each moment, by adding up what the page's script is given."""
+    total = np.full(len(chart["moments"]), chart["fixed"])
+    for _, start, stop, nbytes, *_ in chart["bands"]:
+        total[start : stop + 1] += nbytes
+    return total + sum(np.array(nbytes) for nbytes in chart["rest"].values())
+
+
+def check_numbers(plan: Plan, graph: planners.Graph) -> None:
+    """That both charts show the bytes that replay counts, and the table those of the peaks."""
+    shown = parsed(plan)
+    both = planners.save_all(graph).regions, plan.decisions.regions
+    for chart, areas, regions in zip(shown.charts, shown.areas(), both, strict=True):
+        live = np.array(planners.replay(graph, regions).live_bytes) + plan.fixed_bytes
+        at = [run for run, *_ in chart["moments"]]
+        assert bytes_in(chart).tolist() == live[at].tolist()
+        assert chart["runs"] == len(live) and live[at].max() == live.max()
+        assert f"peak {format_bytes(int(live.max()))}" in shown.texts
+        heights = [float(y) for _, path in areas for y in re.findall(r",([-\d.]+)", path)]
+        assert (1 - min(heights) / 1000) * chart["top"] == pytest.approx(live.max(), rel=2e-4)
+
+
+def test_the_page_shows_what_replay_counts():
+    check_numbers(*settled())
+
+
+@pytest.mark.parametrize("change", ["a band less", "a larger rest", "other arguments"])
+def test_numbers_that_are_wrong_are_noticed(change):
+    plan, graph = settled()
+    after = plan.after
+    if change == "a band less":
+        plan = dataclasses.replace(plan, after=dataclasses.replace(after, bands=after.bands[1:]))
+    elif change == "a larger rest":
+        rest = (*after.rest, ("compressed", (1,) * len(after.moments)))
+        plan = dataclasses.replace(plan, after=dataclasses.replace(after, rest=rest))
+    else:
+        plan = dataclasses.replace(plan, fixed_bytes=plan.fixed_bytes + 4096)
+        graph = settled()[1]
+        shown = parsed(plan)
+        assert bytes_in(shown.charts[0])[0] != bytes_in(parsed(settled()[0]).charts[0])[0]
+        return
+    with pytest.raises(AssertionError):
+        check_numbers(plan, graph)
+
+
+def test_a_plan_that_was_stored_has_the_same_page(tmp_path):
+    plan, _ = settled()
+    plan.save(tmp_path / "plan.json")
+    plan.to_html(tmp_path / "plan.html")
+    loaded = monet_jax.load_plan(tmp_path / "plan.json")
+    assert page(loaded) == (tmp_path / "plan.html").read_text() == page(plan)
+
+
+def test_the_page_needs_nothing_else():
+    text = page(settled()[0])
+    assert not re.findall(r"https?:|//\w|@import|url\(", text.replace('"use strict";\n//', ""))
+    tags = Parser(text).tags
+    assert not [attrs for _, attrs in tags if {"src", "href", "srcset"} & set(attrs)]
+    assert not {tag for tag, _ in tags} & {"link", "iframe", "img", "object"}
+
+
+def test_the_page_names_every_large_value_and_its_line():
+    plan, _ = settled()
+    shown = parsed(plan)
+    rows = {row.name: row for row in plan.values}
+    named = {title.split(":")[0]: source for *_, title, _, source in shown.charts[1]["bands"]}
+    saved = {row.name for row in plan.values if row.decision == "saved"}
+    assert saved & set(named)
+    for name in set(named) & set(rows):
+        assert named[name] and rows[name].source.endswith(named[name].rpartition("/")[2])
+    sizes = [a["data-key"] for t, a in shown.tags if t == "td" and "data-key" in a]
+    assert str(max(row.nbytes for row in plan.values)) in sizes
+
+
+def test_what_is_shown_is_text_and_never_a_program():
+    plan, _ = settled()
+    bad = "</script><script>alert(1)</script><b>"
+    rows = [dataclasses.replace(row, path=bad, source=bad) for row in plan.values]
+    text = page(dataclasses.replace(plan, values=tuple(rows), compiler=bad))
+    assert bad not in text and "alert(1)" in text
+    kinds = [attrs.get("type") for tag, attrs in Parser(text).tags if tag == "script"]
+    assert kinds == ["application/json", None]
+    assert snippet(dataclasses.replace(plan, compiler=bad)).count("<script") == 0
+
+
+def test_what_a_page_says_where_there_is_less_to_say():
+    plan, _ = settled()
+    old = dataclasses.replace(plan, before=None, after=None, fixed_bytes=None)
+    assert "without its timeline" in page(old) and not parsed(old).charts
+    same = dataclasses.replace(plan, decisions=None, before=None, after=plan.before)
+    assert "As it is" in page(same) and len(parsed(same).charts) == 1
+    broken = dataclasses.replace(plan, budget_bytes=plan.compiled_bytes - 1)
+    assert "BREAKS its budget" in page(broken) and "mj-bad" in page(broken)
+    unverified = dataclasses.replace(plan, compiled_bytes=None)
+    assert "not verified" in page(unverified) and "not compiled" in page(unverified)
+    huge = dataclasses.replace(plan, budget_bytes=1 << 50)
+    assert "budget 1024.0 TiB" not in parsed(huge).texts
+    many = dataclasses.replace(plan, devices=8)
+    assert "values of all 8 devices together" in page(many)
+    assert parsed(many).charts[0]["fixed"] == 0
+
+
+def test_a_notebook_gets_a_short_answer():
+    plan, _ = settled()
+    text = plan._repr_html_()
+    assert "Keeps its budget" in text and "<svg" in text and len(text) < len(page(plan)) / 2
+    assert "<html" not in text and "<script" not in text
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path):
+    plan, _ = settled()
+    with pytest.raises(OSError):
+        plan.to_html(tmp_path / "none" / "plan.html")
+    (tmp_path / "plan.html").mkdir()
+    with pytest.raises(OSError):
+        plan.to_html(tmp_path / "plan.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
+
+
+# ---------------------------------------------------------------------------------- colours
+
+#: What reds, greens and blues become for eyes without one kind of cones (Machado et al., 2009,
+#: at full severity), on linear RGB.
+EYES = {
+    "all cones": np.eye(3),
+    "no long ones": np.array(
+        [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]]
+    ),
+    "no middle ones": np.array(
+        [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]]
+    ),
+    "no short ones": np.array(
+        [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]]
+    ),
+}
+
+
+def seen(colour: str, eye: np.ndarray) -> np.ndarray:
+    """A colour as it is seen, in CIELAB, where distances are differences."""
+    parts = np.array([int(colour[n : n + 2], 16) for n in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    x, y, z = np.cbrt(to_xyz @ np.clip(eye @ linear, 0, 1) / [0.9505, 1.0, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def closest(colours, eye: np.ndarray) -> float:
+    """The smallest difference of two of them; 2.3 can just be noticed."""
+    pairs = it.combinations([seen(colour, eye) for colour in colours], 2)
+    return min(float(np.linalg.norm(a - b)) for a, b in pairs)
+
+
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("ground", [0, 1])
+def test_all_eyes_can_tell_the_areas_apart(eye, ground):
+    assert closest([pair[ground] for pair in COLOURS.values()], EYES[eye]) > 12
+    assert closest(["#d62728", "#8c6d31", "#2ca02c"], EYES["no middle ones"]) < 12

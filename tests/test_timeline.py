@@ -1,0 +1,83 @@
+"""Is a timeline what replay says, however many runs and values it leaves out?"""
+
+import json
+
+import numpy as np
+import pytest
+from networks import net, specs
+
+import planners
+from monet_jax import _timeline
+from monet_jax._analyze import analyze
+from monet_jax._backend import backend_of
+from monet_jax._targets import resolve_target
+from monet_jax._timeline import timeline_from_json, timeline_of
+from monet_jax._trace import trace_for
+from monet_jax._trials import roofline_of
+
+
+@pytest.fixture(scope="module")
+def step():
+    """The planning graph of the network on CPU, where its parts come from, and a plan."""
+    target = resolve_target("cpu")
+    traced = trace_for(target, net, specs())
+    graph, origins = analyze(
+        traced.program, traced.derivative, roofline_of(target), backend_of("cpu")
+    )
+    return graph, origins, planners.save_nothing(graph).regions
+
+
+def test_all_of_it_is_what_replay_counts(step):
+    graph, _, regions = step
+    made, found = timeline_of(*step), planners.replay(graph, regions)
+    assert made.live_bytes.tolist() == list(found.live_bytes)
+    assert made.runs == len(made.moments) == len(found.schedule)
+    assert made.moments[made.peak].run == found.peak_run
+    again = [m for m in made.moments if m.phase == "again"]
+    assert len(again) == made.runs - len(graph.ops) > 0
+
+
+def test_less_of_it_keeps_the_peak_and_every_sum(step, monkeypatch):
+    graph, _, regions = step
+    monkeypatch.setattr(_timeline, "MOMENTS", 7)
+    monkeypatch.setattr(_timeline, "BANDS", 5)
+    made, found = timeline_of(*step), planners.replay(graph, regions)
+    assert len(made.moments) == 7 and len(made.bands) <= 5 and made.rest
+    assert made.live_bytes.tolist() == [found.live_bytes[m.run] for m in made.moments]
+    assert made.live_bytes.max() == found.peak_bytes
+
+
+def test_backward_values_know_the_line_that_they_differentiate(step):
+    made = timeline_of(*step)
+    first = net.__code__.co_firstlineno
+    lines = {f"networks.py:{first + n}" for n in range(2, 5)}
+    gradients = [band for band in made.bands if band.kind == "gradient" and band.name]
+    assert gradients
+    assert all(band.source.rpartition("/")[2] in lines for band in gradients)
+
+
+def test_text_and_back(step):
+    made = timeline_of(*step)
+    again = timeline_from_json(json.loads(json.dumps(made.to_json())))
+    assert again == made and np.array_equal(again.live_bytes, made.live_bytes)
+
+
+DAMAGED = {
+    "no object": lambda d: [],
+    "no bands": lambda d: d.pop("bands") and d,
+    "outside": lambda d: d["bands"][0].__setitem__(6, len(d["moments"])) or d,
+    "unknown kind": lambda d: d["bands"][0].__setitem__(0, "borrowed") or d,
+    "unknown phase": lambda d: d["moments"][0].__setitem__(1, "sideways") or d,
+    "short row": lambda d: d["moments"][0].pop() and d,
+    "half a byte": lambda d: d["bands"][0].__setitem__(7, 0.5) or d,
+    "no moment": lambda d: {**d, "moments": [], "bands": [], "rest": {}},
+    "rest too short": lambda d: {**d, "rest": {"saved": [1]}},
+    "rest is a list": lambda d: {**d, "rest": []},
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_data_is_refused(kind, step):
+    data = DAMAGED[kind](timeline_of(*step).to_json())
+    with pytest.raises(ValueError):
+        timeline_from_json(data)
