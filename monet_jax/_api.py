@@ -35,7 +35,7 @@ from ._targets import (
     resolve_target,
     usable_bytes,
 )
-from ._trace import Traced
+from ._trace import Terms, Traced
 from ._transform import transform
 from ._trials import Trials, step_to_compile
 
@@ -43,6 +43,8 @@ log = logging.getLogger("monet_jax")
 
 #: Which residual operators a plan may use; there are only exact ones yet.
 OPERATORS = ("exact", "none")
+#: What may be done with `jax.checkpoint` regions of the user's.
+CHECKPOINTS = ("keep", "plan")
 #: Errors that say what to change; but where the gradient itself fails, or planning for another
 #: reason, the function runs as it is.
 FATAL = (InfeasibleBudget, TargetUnavailable, ValueError, TypeError)
@@ -64,6 +66,7 @@ class Settings:
     time_limit: float
     verify: bool
     cache: bool
+    terms: Terms
 
     @property
     def backend(self) -> Backend:
@@ -80,6 +83,7 @@ def remat(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     operators: str = "exact",
+    checkpoints: str = "keep",
     reserved: int = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
@@ -104,7 +108,13 @@ def remat(
             closes over count as such.
         static_argnums, static_argnames: arguments that are not arrays, as in `jax.jit`. Leaves that
             are bool, str, None or no array at all are static wherever they stand.
-        operators: "exact" or "none": how residuals may be stored.
+        operators: "exact" or "none": how residuals may be stored. With "none" nothing in the plan
+            has a derivative of its own, so that forward mode works everywhere; all iterations of a
+            loop are alike then.
+        checkpoints: "keep" or "plan": whether the `jax.checkpoint` regions in `fun` stay as they
+            are, each run again as a whole, or the plan decides for the values in them as for all
+            others. Then their policies are dropped, and what these name or offload is not saved for
+            it: `pins` can name the same values.
         reserved: bytes of the budget for what lives outside: optimizer state, say.
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
@@ -118,9 +128,8 @@ def remat(
         InfeasibleBudget: when traced: no plan fits the budget.
         TargetUnavailable: when traced: the target's compiler is not installed.
     """
-    settings = _settings(
-        budget, target, operators, reserved, pins, planner, time_limit, verify, cache
-    )
+    terms = _terms(operators, checkpoints)
+    settings = _settings(budget, target, terms, reserved, pins, planner, time_limit, verify, cache)
     if fun is None:
         return functools.partial(_decorate, settings, argnums, static_argnums, static_argnames)
     return _decorate(settings, argnums, static_argnums, static_argnames, fun)
@@ -136,6 +145,7 @@ def plan(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     operators: str = "exact",
+    checkpoints: str = "keep",
     reserved: int = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
@@ -152,12 +162,11 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    settings = _settings(
-        budget, target, operators, reserved, pins, planner, time_limit, verify, cache
-    )
+    terms = _terms(operators, checkpoints)
+    settings = _settings(budget, target, terms, reserved, pins, planner, time_limit, verify, cache)
     options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
     call = take_apart(options, args, kwargs or {})
-    traced = _trace.trace(fun, call, settings.backend)
+    traced = _trace.trace(fun, call, settings.backend, settings.terms)
     return _plan_traced(traced, settings)
 
 
@@ -181,12 +190,18 @@ def apply(
     return _wrap(fun, options, _Fixed(plan))
 
 
-def _settings(
-    budget, target, operators, reserved, pins, planner, time_limit, verify, cache
-) -> Settings:
-    validate_budget(budget)
+def _terms(operators: str, checkpoints: str) -> Terms:
     if operators not in OPERATORS:
         raise ValueError(f"`operators` must be one of {OPERATORS}; got {operators!r}.")
+    if checkpoints not in CHECKPOINTS:
+        raise ValueError(f"`checkpoints` must be one of {CHECKPOINTS}; got {checkpoints!r}.")
+    return Terms(operators, checkpoints)
+
+
+def _settings(
+    budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+) -> Settings:
+    validate_budget(budget)
     if isinstance(reserved, bool) or not isinstance(reserved, int) or reserved < 0:
         raise ValueError(f"`reserved` must be a number of bytes, 0 or more; got {reserved!r}.")
     if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):
@@ -197,7 +212,8 @@ def _settings(
         raise TypeError(f"`planner` must be callable: (Graph, int) -> Plan; got {planner!r}.")
     if target is not None:
         resolve_target(target)
-    return Settings(budget, target, reserved, make_pins(pins), planner, time_limit, verify, cache)
+    pinned = make_pins(pins)
+    return Settings(budget, target, reserved, pinned, planner, time_limit, verify, cache, terms)
 
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
@@ -229,7 +245,7 @@ class Rematerialized:
         if _compat.no_gradient_is_taken():
             return self._fun(*args, **kwargs)
         call = take_apart(self._options, args, kwargs)
-        traced = _trace.trace(self._fun, call, self._source.backend)
+        traced = _trace.trace(self._fun, call, self._source.backend, self._source.terms)
         decided = self._source.plan_for(traced, call)
         if decided is None or decided.decisions is None:
             return self._fun(*args, **kwargs)
@@ -271,6 +287,11 @@ class _Planned:
     def backend(self) -> Backend:
         """The compiler that is planned for."""
         return self.settings.backend
+
+    @property
+    def terms(self) -> Terms:
+        """What functions are planned as."""
+        return self.settings.terms
 
     def plan_for(self, traced: Traced, call: Call) -> Plan | None:
         """The plan; None where the function must run as it is."""
@@ -321,6 +342,11 @@ class _Fixed:
     def backend(self) -> Backend:
         """The compiler that was planned for."""
         return backend_of(self.plan.target)
+
+    @property
+    def terms(self) -> Terms:
+        """What the function was planned as."""
+        return Terms(self.plan.operators, self.plan.checkpoints)
 
     def plan_for(self, traced: Traced, call: Call) -> Plan:
         """The plan, once it is known to be for this function.

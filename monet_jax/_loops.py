@@ -3,7 +3,8 @@
 To the planner a `lax.scan` looks unrolled: each iteration has stages and values of its own, so that
 "the first seven recompute, the others save" is a plan like any other. The stages are those of the
 body, cut once. In a long loop, blocks of iterations have one plan, and one of each stands for all.
-`_scan` rolls up again what has the same plan.
+`_scan` rolls up again what has the same plan. Where forward mode must work, a loop is one block: it
+is a plain `lax.scan` then.
 
 Known limit: of what is carried through the iterations of a loop's first block, one copy is counted.
 
@@ -21,7 +22,8 @@ from . import _compat
 from ._program import Equation, Program, flatten
 from ._stages import Differentiation, Stage, active_values, split
 
-#: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least.
+#: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least, unless
+#: forward mode has to work.
 MAX_BLOCKS, MAX_STAGES = 16, 128
 
 
@@ -104,7 +106,7 @@ def lay_out(program: Program, derivative: Differentiation) -> Layout:
     """The program as consecutive stages, those of every iteration of its loops among them."""
     active = active_values(program, derivative)
     scans = [p for p, e in enumerate(program.equations) if _may_be_planned(e, active)]
-    unroller = _Unroller(program, active)
+    unroller = _Unroller(program, active, derivative.forward_mode)
     own = {id(program.equations[p]) for p in scans}
     for stage in split(program, derivative, alone=scans):
         if len(stage.equations) == 1 and id(stage.equations[0]) in own:
@@ -130,8 +132,8 @@ def _may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
 class _Unroller:
     """The layout of a program as far as it is known."""
 
-    def __init__(self, program: Program, active: frozenset[int]):
-        self.program, self.active = program, active
+    def __init__(self, program: Program, active: frozenset[int], forward_mode: bool):
+        self.program, self.active, self.forward_mode = program, active, forward_mode
         self.avals = list(program.avals)
         self.given = set(program.given)
         self.stages: list[Stage] = []
@@ -160,14 +162,16 @@ class _Unroller:
         """Adds the stages of all blocks of a stage that is a scan."""
         (equation,) = stage.equations
         counts = _compat.scan_counts(equation.eqn)
-        body = flatten(equation.eqn.params["jaxpr"])
+        inlines = self.program.inlines_checkpoints
+        body = flatten(equation.eqn.params["jaxpr"], inline_checkpoints=inlines)
         operands = dict(zip(body.inputs, equation.inputs, strict=True))
         consts, carry = body.inputs[: counts[0]], body.inputs[counts[0] : sum(counts[:2])]
         always = {v for v in body.inputs if v not in carry and self._is_given(operands[v])}
         body = dataclasses.replace(body, given=frozenset(always))
         derivative = self._derivative(equation, body, operands, carry)
         stages = split(body, derivative)
-        trips = _blocks(equation.eqn.params["length"], len(stages))
+        length = equation.eqn.params["length"]
+        trips = (length,) if self.forward_mode else _blocks(length, len(stages))
         offsets, given = [], []
         carried = [operands[v] for v in carry]
         for _ in trips:

@@ -89,6 +89,7 @@ class Plan:
         cheaper: modelled seconds and compiled bytes of the next faster plan that was compiled;
             it broke the budget. None where the plan fills the budget or recomputes nothing.
         devices: how many the arguments are sharded over; bytes are those of one of them.
+        operators, checkpoints: as they were given to `plan`.
     """
 
     decisions: planners.plan.Plan | None
@@ -111,6 +112,8 @@ class Plan:
     stages: tuple[StageRow, ...] = ()
     cheaper: tuple[float, int] | None = None
     devices: int = 1
+    operators: str = "exact"
+    checkpoints: str = "keep"
 
     @property
     def seconds(self) -> float:

@@ -57,6 +57,8 @@ class Program:
         given: values that are in memory throughout: arguments and constants. Of the body of a loop,
             only what is given to the loop itself.
         is_rewritten: whether equations stand in it that were not traced.
+        inlines_checkpoints: whether regions of `jax.checkpoint` are listed as what they hold; so
+            are those in the bodies of its loops, then.
     """
 
     avals: tuple[Any, ...]
@@ -66,6 +68,7 @@ class Program:
     outputs: tuple[Any, ...]
     given: frozenset[int]
     is_rewritten: bool = False
+    inlines_checkpoints: bool = False
 
     def nbytes(self, value: int) -> int:
         """Bytes of one value."""
@@ -86,6 +89,14 @@ def aval_nbytes(aval: Any) -> int:
     return (size * bits + 7) // 8 if bits else size * dtype.itemsize
 
 
+def has_checkpoints(jaxpr: Any) -> bool:
+    """Whether a closed jaxpr, or one inside it, has regions of `jax.checkpoint`."""
+    return any(
+        eqn.primitive is _compat.remat_p or any(map(has_checkpoints, _compat.subjaxprs(eqn)))
+        for eqn in jaxpr.jaxpr.eqns
+    )
+
+
 def unchanged(eqn: Any) -> None:
     """Replaces no equation."""
     del eqn
@@ -103,8 +114,8 @@ def flatten(
         jaxpr: what `jax.make_jaxpr` returns.
         rewritten: a function of an equation: the closed jaxpr to list in its place, or None. It is
             not asked about the bodies of loops, branches and calls with rules of their own.
-        inline_checkpoints: also inline `jax.checkpoint` regions. Only for counting: run again, such
-            a program would recompute nothing.
+        inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
+            recomputes nothing.
     """
     flattener = _Flattener(rewritten, inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
@@ -120,6 +131,7 @@ def flatten(
         tuple(outputs),
         frozenset((*inputs, *flattener.constants)),
         flattener.has_rewritten,
+        inline_checkpoints,
     )
 
 

@@ -11,9 +11,28 @@ from . import _compat
 from ._backend import Backend
 from ._gradient import derivative_of
 from ._pooling import rewritten
-from ._program import Program, flatten, unchanged
+from ._program import Program, flatten, has_checkpoints, unchanged
 from ._signature import Call, abstract_leaf, is_traced
 from ._stages import Differentiation
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What a function is planned as, beside its budget.
+
+    Attributes:
+        operators: which residual operators a plan may use; with "none", nothing in it has a
+            derivative of its own, so that forward mode works.
+        checkpoints: "keep" the user's `jax.checkpoint` regions as they are, or "plan" through them.
+    """
+
+    operators: str = "exact"
+    checkpoints: str = "keep"
+
+    @property
+    def forward_mode(self) -> bool:
+        """Whether tangents must pass a plan forward, `jax.jit` round it or not."""
+        return self.operators == "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +47,7 @@ class Traced:
         avals: `ShapeDtypeStruct`s of the inputs, shardings included.
         constants: values of `program.constants`, in order.
         rebuild: flat outputs -> what the function returns.
+        terms: what it is planned as.
     """
 
     program: Program
@@ -36,9 +56,10 @@ class Traced:
     avals: tuple[Any, ...]
     constants: tuple[Any, ...]
     rebuild: Callable[[Sequence[Any]], Any]
+    terms: Terms = Terms()
 
 
-def trace(fun: Callable[..., Any], call: Call, backend: Backend) -> Traced:
+def trace(fun: Callable[..., Any], call: Call, backend: Backend, terms: Terms = Terms()) -> Traced:
     """Trace a function on the abstract values of a call's leaves; nothing is computed.
 
     What `backend` would compile badly is rewritten.
@@ -57,7 +78,9 @@ def trace(fun: Callable[..., Any], call: Call, backend: Backend) -> Traced:
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
     replace = rewritten if backend.expands_pooling else unchanged
-    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals), rewritten=replace)
+    jaxpr = jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals)
+    inlines = terms.checkpoints == "plan" and has_checkpoints(jaxpr)
+    program = flatten(jaxpr, rewritten=replace, inline_checkpoints=inlines)
 
     def rebuild(outputs: Sequence[Any]) -> Any:
         remaining = iter(outputs)
@@ -66,11 +89,12 @@ def trace(fun: Callable[..., Any], call: Call, backend: Backend) -> Traced:
 
     return Traced(
         program,
-        derivative_of(program, call.differentiated),
+        derivative_of(program, call.differentiated, terms.forward_mode),
         lambda inputs, constants: flat(inputs),
         avals,
         tuple(program.constants.values()),
         rebuild,
+        terms,
     )
 
 
@@ -90,6 +114,8 @@ def fingerprint(program: Program, derivative: Differentiation) -> str:
         digest.update(f"{e.primitive}{operands}{results}{bodies};".encode())
     digest.update(repr([i if isinstance(i, int) else "" for i in program.outputs]).encode())
     digest.update(repr(derivative.outputs).encode())
+    if derivative.forward_mode or program.inlines_checkpoints:
+        digest.update(f"{derivative.forward_mode}{program.inlines_checkpoints}".encode())
     return digest.hexdigest()
 
 

@@ -66,6 +66,12 @@ def plan(
     budget: Budget,
     target: TargetName = None,
     argnums: Annotated[str, typer.Option(help='As in "0" or "0,2".')] = "0",
+    operators: Annotated[
+        str, typer.Option(help='"exact", or "none": forward mode works everywhere.')
+    ] = "exact",
+    checkpoints: Annotated[
+        str, typer.Option(help='"keep" jax.checkpoint regions, or "plan" through them.')
+    ] = "keep",
     reserved: Annotated[str, typer.Option(help="Bytes of the budget for other things.")] = "0",
     out: Annotated[Path | None, typer.Option(help="Save the plan here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
@@ -83,6 +89,8 @@ def plan(
             budget=parse_budget_option(budget),
             target=target,
             argnums=_positions(argnums),
+            operators=operators,
+            checkpoints=checkpoints,
             reserved=_reserved_bytes(reserved),
         )
         if out is not None:
