@@ -7,15 +7,18 @@ are isomorphic; `_builder` puts them together.
 import collections
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from planners.graph import Choice as PlannerChoice
 from planners.graph import Graph, Op, Value
 from planners.graph import Loop as PlannerLoop
 from planners.graph import Stage as PlannerStage
 
 from ._backend import Backend
-from ._builder import Builder
+from ._branches import Choice
+from ._builder import Builder, Place
 from ._costs import Roofline
 from ._joint import Joint, joint_of
 from ._loops import Layout, lay_out
@@ -40,6 +43,7 @@ def analyze(
         ValueError: a pin names nothing in the program.
     """
     layout = lay_out(program, derivative)
+    choices = [*layout.all_choices()]
     program, stages = layout.program, layout.stages
     pinned = find(program, pins)
     cloned = _cloned(stages)
@@ -50,7 +54,7 @@ def analyze(
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
     builder = Builder(program, pinned, cloned, backend)
-    _build(builder, layout, [joints[key] for key in keys])
+    _build(builder, layout, choices, [joints[key] for key in keys])
     made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
     values = builder.stored_values()
     graph = Graph(
@@ -68,33 +72,56 @@ def analyze(
         ),
         backend.recomputes_late,
         tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
+        tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
     )
-    return graph, Origins(
-        program,
-        stages,
-        builder.origins,
-        builder.output_bytes,
-        layout.loops,
-        builder.lines,
-    )
+    tables = builder.origins, builder.output_bytes, layout.loops, layout.choices, builder.lines
+    return graph, Origins(program, stages, *tables)
 
 
-def _build(builder: Builder, layout: Layout, joints: Sequence[tuple[Stage, Joint]]) -> None:
+def _build(
+    builder: Builder,
+    layout: Layout,
+    choices: Sequence[Choice],
+    joints: Sequence[tuple[Stage, Joint]],
+) -> None:
     """Adds all stages, forward and then backward; `joints` are templates with what they do."""
     starts = {loop.first: loop for loop in layout.loops}
     ends = {loop.stop - 1: loop for loop in layout.loops}
+    branches = [(choice, b) for choice in choices for b in range(len(choice.branches))]
+    entries, exits = collections.defaultdict(list), collections.defaultdict(list)
+    for choice, b in branches:
+        entries[choice.branches[b].first].append((choice, b))
+        exits[choice.branches[b].stop - 1].insert(0, (choice, b))  # the inner one ends first
     for loop in layout.loops:
         builder.expect(loop)
+    for choice in choices:
+        builder.expect_choice(choice)
+    places = [_place(choices, s) for s in range(len(layout.stages))]
     for s, stage in enumerate(layout.stages):
         opened = builder.open_loop(starts[s]) if s in starts else []
-        builder.forward(stage, *joints[s], opened)
+        for branch in entries[s]:
+            builder.enter_branch(*branch)
+        builder.forward(stage, *joints[s], places[s], opened)
+        for branch in exits[s]:
+            builder.leave_branch(*branch)
         if s in ends:
             builder.close_loop(ends[s])
     for s, stage in reversed([*enumerate(layout.stages)]):
         opened = builder.open_loop_backward(ends[s]) if s in ends else []
-        builder.backward(stage, *joints[s], opened)
+        for branch in reversed(exits[s]):
+            builder.enter_branch_backward(*branch)
+        builder.backward(stage, *joints[s], places[s], opened)
+        for branch in reversed(entries[s]):
+            builder.leave_branch_backward(*branch)
         if s in starts:
             builder.close_loop_backward(starts[s])
+
+
+def _place(choices: Sequence[Choice], s: int) -> Place:
+    """Where a stage stands in the choices."""
+    around = [choice for choice in choices if choice.first <= s < choice.stop]
+    odds = math.prod(1 / len(choice.branches) for choice in around)
+    return Place(odds, all(choice.branches[-1].first <= s for choice in around))
 
 
 def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:

@@ -36,13 +36,15 @@ from ._targets import (
     resolve_target,
     usable_bytes,
 )
-from ._trace import Traced
+from ._trace import Terms, Traced
 from ._transform import transform
 from ._trials import Trials, step_to_compile
-from .operators import Context, Operator, rewriter, selected
+from .operators import Context, rewriter, selected
 
 log = logging.getLogger("monet_jax")
 
+#: What may be done with `jax.checkpoint` regions of the user's.
+CHECKPOINTS = ("keep", "plan")
 #: Errors that say what to change; but where the gradient itself fails, or planning for another
 #: reason, the function runs as it is.
 FATAL = (InfeasibleBudget, TargetUnavailable, ValueError, TypeError)
@@ -60,15 +62,16 @@ class Settings:
     target: str | None
     reserved: int
     pins: Pins
-    operators: tuple[Operator, ...]
     planner: Any
     time_limit: float
     verify: bool
     cache: bool
+    terms: Terms
 
     def rewrite(self, call: Call) -> Rewrite:
         """By what the equations of a function are replaced, called like that."""
-        return _trace.rewrite_for(self.operators, resolve_target(self.target).name, call)
+        operators = selected(self.terms.operators)
+        return _trace.rewrite_for(operators, resolve_target(self.target).name, call)
 
 
 def remat(
@@ -80,6 +83,7 @@ def remat(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
     reserved: int = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
@@ -105,7 +109,13 @@ def remat(
         static_argnums, static_argnames: arguments that are not arrays, as in `jax.jit`. Leaves that
             are bool, str, None or no array at all are static wherever they stand.
         operators: how residuals may be kept: "exact", in every way that leaves gradients as they
-            are (see `monet_jax.operators`); "none", as JAX keeps them; or names of operators.
+            are (see `monet_jax.operators`); "none", as JAX keeps them; or names of operators. With
+            "none" nothing in the plan has a derivative of its own, so that forward mode works
+            everywhere; all iterations of a loop are alike then.
+        checkpoints: "keep" or "plan": whether the `jax.checkpoint` regions in `fun` stay as they
+            are, each run again as a whole, or the plan decides for the values in them as for all
+            others. Then their policies are dropped, and what these name or offload is not saved for
+            it: `pins` can name the same values.
         reserved: bytes of the budget for what lives outside: optimizer state, say.
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
@@ -119,9 +129,8 @@ def remat(
         InfeasibleBudget: when traced: no plan fits the budget.
         TargetUnavailable: when traced: the target's compiler is not installed.
     """
-    settings = _settings(
-        budget, target, operators, reserved, pins, planner, time_limit, verify, cache
-    )
+    terms = _terms(operators, checkpoints)
+    settings = _settings(budget, target, terms, reserved, pins, planner, time_limit, verify, cache)
     if fun is None:
         return functools.partial(_decorate, settings, argnums, static_argnums, static_argnames)
     return _decorate(settings, argnums, static_argnums, static_argnames, fun)
@@ -137,6 +146,7 @@ def plan(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
     reserved: int = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
@@ -153,12 +163,11 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    settings = _settings(
-        budget, target, operators, reserved, pins, planner, time_limit, verify, cache
-    )
+    terms = _terms(operators, checkpoints)
+    settings = _settings(budget, target, terms, reserved, pins, planner, time_limit, verify, cache)
     options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
     call = take_apart(options, args, kwargs or {})
-    traced = _trace.trace(fun, call, settings.rewrite(call))
+    traced = _trace.trace(fun, call, settings.rewrite(call), settings.terms)
     return _plan_traced(traced, settings)
 
 
@@ -182,11 +191,16 @@ def apply(
     return _wrap(fun, options, _Fixed(plan))
 
 
+def _terms(operators: str | Sequence[str], checkpoints: str) -> Terms:
+    if checkpoints not in CHECKPOINTS:
+        raise ValueError(f"`checkpoints` must be one of {CHECKPOINTS}; got {checkpoints!r}.")
+    return Terms(tuple(x.name for x in selected(operators)), checkpoints)
+
+
 def _settings(
-    budget, target, operators, reserved, pins, planner, time_limit, verify, cache
+    budget, target, terms, reserved, pins, planner, time_limit, verify, cache
 ) -> Settings:
     validate_budget(budget)
-    chosen = selected(operators)
     if isinstance(reserved, bool) or not isinstance(reserved, int) or reserved < 0:
         raise ValueError(f"`reserved` must be a number of bytes, 0 or more; got {reserved!r}.")
     if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):
@@ -197,8 +211,8 @@ def _settings(
         raise TypeError(f"`planner` must be callable: (Graph, int) -> Plan; got {planner!r}.")
     if target is not None:
         resolve_target(target)
-    found = make_pins(pins)
-    return Settings(budget, target, reserved, found, chosen, planner, time_limit, verify, cache)
+    pinned = make_pins(pins)
+    return Settings(budget, target, reserved, pinned, planner, time_limit, verify, cache, terms)
 
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
@@ -230,7 +244,7 @@ class Rematerialized:
         if _compat.no_gradient_is_taken():
             return self._fun(*args, **kwargs)
         call = take_apart(self._options, args, kwargs)
-        traced = _trace.trace(self._fun, call, self._source.rewrite(call))
+        traced = _trace.trace(self._fun, call, self._source.rewrite(call), self._source.terms)
         decided = self._source.plan_for(traced, call)
         if decided is None or decided.decisions is None:
             return self._fun(*args, **kwargs)
@@ -271,6 +285,11 @@ class _Planned:
     def rewrite(self, call: Call) -> Rewrite:
         """By what the equations of a function are replaced, called like that."""
         return self.settings.rewrite(call)
+
+    @property
+    def terms(self) -> Terms:
+        """What functions are planned as."""
+        return self.settings.terms
 
     def plan_for(self, traced: Traced, call: Call) -> Plan | None:
         """The plan; None where the function must run as it is."""
@@ -322,6 +341,11 @@ class _Fixed:
         del call
         context = Context(backend_of(self.plan.target), self.plan.devices > 1)
         return rewriter(selected(self.plan.operators), context)
+
+    @property
+    def terms(self) -> Terms:
+        """What the function was planned as."""
+        return Terms(self.plan.operators, self.plan.checkpoints)
 
     def plan_for(self, traced: Traced, call: Call) -> Plan:
         """The plan, once it is known to be for this function.
@@ -421,7 +445,6 @@ def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
     trials = Trials(traced, target, settings.pins, settings.verify)
     settling = Settling(trials, planner)
     made = settling.plan(budget, settings.reserved)
-    made = dataclasses.replace(made, operators=tuple(x.name for x in settings.operators))
     log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
     if settling.stopped is not None:
         _warn(f"A faster plan may exist: the planner was stopped ({settling.stopped}).")

@@ -3,22 +3,40 @@
 A value that one stage hands to another is one value of the graph, cotangents are added up in
 backward order, and what the program returns takes no memory of its own, since the compiler counts
 it as output. What a loop returns in slices is one value of the graph, in memory throughout the
-loop, and so is the gradient of what it takes in slices.
+loop, and so is the gradient of what it takes in slices. What a choice returns is written behind its
+last branch, whichever has run, and so are the gradients of its operands behind the first one's
+backward.
 """
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
 from planners.graph import Op, Value, Variant
 
 from ._backend import Backend
+from ._branches import Choice
 from ._joint import Joint, LocalOp
 from ._loops import Loop
 from ._origins import Line, value_name
 from ._program import Program
 from ._stages import Stage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stage stands in choices.
+
+    Attributes:
+        odds: of its branches, all of which are taken to be as likely.
+        is_last: whether its branches are the last ones: results of the step, which all branches
+            write, are counted there.
+    """
+
+    odds: float = 1.0
+    is_last: bool = True
 
 
 class Builder:
@@ -45,12 +63,15 @@ class Builder:
         self.forwards: list[list[Op]] = []
         self.backwards: list[list[Op]] = []
         self.repeats = 1  # iterations that what is added stands for
+        self.place = Place()
         self.active: set[int] = set()  # stacked values that receive a cotangent
         self.buffers: dict[int, int] = {}  # stacked value -> graph value of its cotangent
 
-    def forward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
+    def forward(
+        self, stage: Stage, template: Stage, joint: Joint, place: Place, before: list[Op]
+    ) -> None:
         """Add a stage's forward ops, behind some others."""
-        self.repeats = stage.repeats
+        self.repeats, self.place = stage.repeats, place
         local = {
             j: self.index[i]
             for j, i in zip(joint.inputs, stage.inputs, strict=True)
@@ -68,9 +89,11 @@ class Builder:
         self.forwards.append(before + ops)
         self.locals.append(local)
 
-    def backward(self, stage: Stage, template: Stage, joint: Joint, before: list[Op]) -> None:
+    def backward(
+        self, stage: Stage, template: Stage, joint: Joint, place: Place, before: list[Op]
+    ) -> None:
         """Add a stage's backward ops, and add its gradients to those of later stages."""
-        self.repeats = stage.repeats
+        self.repeats, self.place = stage.repeats, place
         local = self.locals.pop()
         for j, i in zip(joint.cotangents, stage.differentiated_outputs, strict=True):
             if i in self.gradients:
@@ -81,6 +104,63 @@ class Builder:
         self._note_lines(later, ops, template, stage)
         ops += [Op("effect", (i,), (), 0.0) for i in self.effects.pop(len(self.locals), ())]
         self.backwards.append(before + ops + self._accumulate(stage, joint, local))
+
+    def expect_choice(self, choice: Choice) -> None:
+        """Note whose gradients a choice will add to."""
+        for i in choice.operands:
+            if isinstance(i, int):
+                self.pending[i] = self.pending.get(i, 0) + 1
+
+    def enter_branch(self, choice: Choice, b: int) -> None:
+        """Before a branch: its inputs are the operands."""
+        pairs = zip(choice.operands, choice.branches[b].inputs, strict=True)
+        self.index |= {v: self.index[i] for i, v in pairs if i in self.index}
+
+    def leave_branch(self, choice: Choice, b: int) -> None:
+        """After a branch; after the last one there are results."""
+        if b + 1 < len(choice.branches):
+            return
+        for i in choice.equation.outputs:
+            self.index[i] = self._new(self.program.nbytes(i), i in self.returned)
+        results = tuple(self.index[i] for i in choice.equation.outputs)
+        self.forwards[-1].append(Op("join", (), results, 0.0))
+
+    def enter_branch_backward(self, choice: Choice, b: int) -> None:
+        """Before a branch's backward: the gradients of its outputs are those of the results."""
+        branch = choice.branches[b]
+        for i, v in zip(choice.equation.outputs, branch.outputs, strict=True):
+            if isinstance(v, int) and i in self.gradients:
+                self.gradients[v] = self.gradients[i]
+        pairs = zip(choice.operands, branch.inputs, strict=True)
+        self.arguments.update(v for i, v in pairs if self._is_final(i))
+
+    def leave_branch_backward(self, choice: Choice, b: int) -> None:
+        """After a branch's backward; after the first branch's those of the operands are known."""
+        ops, inputs = self.backwards[-1], choice.branches[b].inputs
+        written = {self.gradients[v] for v in inputs if v in self.gradients}
+        read = tuple(sorted(written))
+        if b > 0:
+            ops.append(Op("join", read, (), 0.0))
+            return
+        found: dict[int, int] = {}
+        owns = zip(*(branch.inputs for branch in choice.branches), strict=True)
+        for i, own in zip(choice.operands, owns, strict=True):
+            known = [self.gradients[v] for v in own if v in self.gradients]
+            if isinstance(i, int) and known:
+                is_final = self._is_final(i)
+                found[i] = known[-1] if is_final else self._new(self.program.nbytes(i))
+        joined = tuple(g for i, g in found.items() if not self._is_final(i))
+        reused_bytes = min(self._total(read), self._total(joined))
+        ops.append(Op("join", read, joined, 0.0, workspace_bytes=-reused_bytes))
+        for i in choice.operands:
+            if isinstance(i, int):
+                self.pending[i] -= 1
+        for i, gradient in found.items():
+            self.gradients[i] = self._added(i, gradient, ops)
+
+    def _is_final(self, i: Any) -> bool:
+        """Whether a choice alone has a gradient of an argument: then it is the step's result."""
+        return i in self.arguments and self.pending[i] == 1 and i not in self.gradients
 
     def expect(self, loop: Loop) -> None:
         """Note what a loop will return, and whose gradients it will add to."""
@@ -189,8 +269,8 @@ class Builder:
             op.primitive,
             inputs,
             outputs,
-            op.seconds * self.repeats,
-            op.flops * self.repeats,
+            op.seconds * self.repeats * self.place.odds,
+            int(op.flops * self.repeats * self.place.odds),
             op.workspace_bytes - reused_bytes,
             may_rerun,
             tuple(
@@ -259,7 +339,7 @@ class Builder:
         return self._append(f"b{len(self.values)}", nbytes, returned, False)
 
     def _append(self, name: str, nbytes: int, returned: bool, savable: bool) -> int:
-        if returned and self.backend.lends_results:
+        if returned and self.backend.lends_results and self.place.is_last:
             self.output_bytes[name] = nbytes
         self.values.append(Value(name, 0 if returned else nbytes, savable, self.repeats))
         return len(self.values) - 1

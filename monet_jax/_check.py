@@ -102,6 +102,7 @@ def check(
         static_argnums=static_argnums,
         static_argnames=static_argnames,
         operators=plan.operators,
+        checkpoints=plan.checkpoints,
     )
     allowed = plan.budget_bytes
     if budget is not None:

@@ -16,7 +16,7 @@ import jax.core
 import jax.numpy as jnp
 from jax._src.core import trace_ctx
 from jax.extend import core, source_info_util
-from jax.interpreters import ad
+from jax.interpreters import ad, batching, mlir
 
 #: A warning is about the line that called, not about the frames of these files between.
 INTERNAL = (os.path.dirname(__file__), os.path.dirname(jax.__file__), contextlib.__file__)
@@ -135,6 +135,22 @@ def zeros(aval: Any, leading: int = 0) -> Any:
 def key_implementation(aval: Any) -> str:
     """The name of the PRNG implementation of a typed key: "fry", "rbg", ..."""
     return getattr(getattr(aval.dtype, "_impl", None), "tag", "")
+
+
+#: The identity on tangents that will be transposed; to run it forward is a `TypeError`. What JAX
+#: itself puts in the place of a `custom_vjp` there names none of our arguments.
+backward_only_p = core.Primitive("monet_jax_backward_only")
+
+
+def _refuse_to_run(*_: Any, message: str, **__: Any) -> Any:
+    raise TypeError(message)
+
+
+backward_only_p.def_impl(_refuse_to_run)
+backward_only_p.def_abstract_eval(lambda aval, *, message: aval)
+ad.deflinear2(backward_only_p, lambda cotangent, _, *, message: [cotangent])
+batching.primitive_batchers[backward_only_p] = _refuse_to_run
+mlir.register_lowering(backward_only_p, _refuse_to_run)
 
 
 def is_batch_tracer(x: Any) -> bool:

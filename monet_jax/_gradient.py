@@ -21,19 +21,22 @@ from ._stages import Differentiation
 FlatFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
-def derivative_of(program: Program, differentiated: Sequence[bool]) -> Differentiation:
+def derivative_of(
+    program: Program, differentiated: Sequence[bool], forward_mode: bool = False
+) -> Differentiation:
     """Which derivative a budget covers.
 
     Arguments:
         program: the function.
         differentiated: for each input, whether `argnums` covers it. Inputs and constants that
             cannot have a gradient are left out; float tracers among the constants are added.
+        forward_mode: whether plans must be fit for it, too.
     """
     inputs = [i for i, d in zip(program.inputs, differentiated, strict=True) if d]
     tracers = {i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer)}
     inputs += tracers - _closed_over_by_rules(program) if tracers else ()
     wanted = frozenset(i for i in inputs if _compat.is_float(program.avals[i]))
-    return Differentiation(wanted, _outputs_with_cotangents(program))
+    return Differentiation(wanted, _outputs_with_cotangents(program), forward_mode)
 
 
 def _closed_over_by_rules(program: Program) -> set[int]:

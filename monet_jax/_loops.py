@@ -3,7 +3,8 @@
 To the planner a `lax.scan` looks unrolled: each iteration has stages and values of its own, so that
 "the first seven recompute, the others save" is a plan like any other. The stages are those of the
 body, cut once. In a long loop, blocks of iterations have one plan, and one of each stands for all.
-`_scan` rolls up again what has the same plan.
+`_scan` rolls up again what has the same plan. Where forward mode must work, a loop is one block: it
+is a plain `lax.scan` then.
 
 Known limit: of what is carried through the iterations of a loop's first block, one copy is counted.
 
@@ -14,14 +15,17 @@ Known limit: of what is carried through the iterations of a loop's first block, 
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from . import _compat
+from . import _branches, _compat
+from ._branches import Branch, Choice, renamed_equation, renamed_stage, shifted
 from ._program import Equation, Program, flatten
 from ._stages import Differentiation, Stage, active_values, split
 
-#: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least.
+#: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least, unless
+#: forward mode has to work.
 MAX_BLOCKS, MAX_STAGES = 16, 128
 
 
@@ -38,6 +42,7 @@ class Loop:
         trips: how many iterations each block has.
         offsets: for each block what is added to the numbers of the body's own values.
         given: for each block what the body's inputs are: values or literals of the program.
+        choices: the planned choices in the body, by its own stages and values.
     """
 
     equation: Equation
@@ -48,6 +53,7 @@ class Loop:
     trips: tuple[int, ...]
     offsets: tuple[int, ...]
     given: tuple[Mapping[int, Any], ...]
+    choices: tuple[Choice, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -64,6 +70,11 @@ class Loop:
         if not isinstance(v, int):
             return v
         return self.given[k].get(v, self.offsets[k] + v)
+
+    def choices_in(self, k: int) -> list[Choice]:
+        """The planned choices in block `k`, by the program's stages and values."""
+        shift = self.first + k * len(self.stages)
+        return [x.renamed(functools.partial(self.atom, k), shift) for x in self.choices]
 
     @property
     def stacked(self) -> list[tuple[int, int]]:
@@ -90,27 +101,48 @@ class Layout:
     """A program cut into stages.
 
     Attributes:
-        program: the program, every planned loop unrolled.
+        program: the program, every planned loop unrolled and every planned branch listed.
         stages: of it, in order.
         loops: the planned loops, in order.
+        choices: the planned choices that are in no loop and in no branch, in order.
     """
 
     program: Program
     stages: tuple[Stage, ...]
     loops: tuple[Loop, ...]
+    choices: tuple[Choice, ...]
+
+    def all_choices(self) -> Iterator[Choice]:
+        """Every planned choice, those of each block of iterations among them."""
+        yield from _branches.walk(self.choices)
+        for loop in self.loops:
+            for k in range(loop.blocks):
+                yield from _branches.walk(loop.choices_in(k))
 
 
-def lay_out(program: Program, derivative: Differentiation) -> Layout:
-    """The program as consecutive stages, those of every iteration of its loops among them."""
+def lay_out(program: Program, derivative: Differentiation, has_loops: bool = True) -> Layout:
+    """The program as consecutive stages, those of iterations and of branches among them.
+
+    Arguments:
+        program: the program.
+        derivative: what is planned for.
+        has_loops: whether loops have stages of their own; else they are opaque.
+    """
     active = active_values(program, derivative)
-    scans = [p for p, e in enumerate(program.equations) if _may_be_planned(e, active)]
-    unroller = _Unroller(program, active)
-    own = {id(program.equations[p]) for p in scans}
-    for stage in split(program, derivative, alone=scans):
-        if len(stage.equations) == 1 and id(stage.equations[0]) in own:
-            unroller.add_loop(stage)
-        else:
+    unroller = _Unroller(program, active, derivative.forward_mode)
+    add = {}  # position of an equation -> what adds its stages
+    for p, e in enumerate(program.equations):
+        if has_loops and _may_be_planned(e, active):
+            add[p] = unroller.add_loop
+        elif _branches.may_be_planned(e, active):
+            add[p] = unroller.add_choice
+    own = {id(program.equations[p]): adds for p, adds in add.items()}
+    for stage in split(program, derivative, alone=[*add]):
+        adds = own.get(id(stage.equations[0])) if len(stage.equations) == 1 else None
+        if adds is None:
             unroller.stages.append(stage)
+        else:
+            adds(stage.equations[0])
     return unroller.layout()
 
 
@@ -130,25 +162,19 @@ def _may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
 class _Unroller:
     """The layout of a program as far as it is known."""
 
-    def __init__(self, program: Program, active: frozenset[int]):
-        self.program, self.active = program, active
+    def __init__(self, program: Program, active: frozenset[int], forward_mode: bool):
+        self.program, self.active, self.forward_mode = program, active, forward_mode
         self.avals = list(program.avals)
         self.given = set(program.given)
         self.keeps_other = program.keeps_other
         self.stages: list[Stage] = []
         self.loops: list[Loop] = []
+        self.choices: list[Choice] = []
+        self.listed: dict[int, list[Equation]] = {}  # for an equation (its id) those of its stages
 
     def layout(self) -> Layout:
         """The layout; its program lists what the stages run."""
-        unrolled = {id(loop.equation): loop for loop in self.loops}
-        equations: list[Equation] = []
-        for e in self.program.equations:
-            loop = unrolled.get(id(e))
-            if loop is None:
-                equations.append(e)
-                continue
-            for k in range(loop.blocks):
-                equations += [_in_block(loop, k, inner) for inner in loop.body.equations]
+        equations = (e for x in self.program.equations for e in self.listed.get(id(x), [x]))
         program = dataclasses.replace(
             self.program,
             avals=tuple(self.avals),
@@ -156,21 +182,58 @@ class _Unroller:
             given=frozenset(self.given),
             keeps_other=self.keeps_other,
         )
-        return Layout(program, tuple(self.stages), tuple(self.loops))
+        return Layout(program, tuple(self.stages), tuple(self.loops), tuple(self.choices))
 
-    def add_loop(self, stage: Stage) -> None:
-        """Adds the stages of all blocks of a stage that is a scan."""
-        (equation,) = stage.equations
-        counts = _compat.scan_counts(equation.eqn)
-        body = flatten(equation.eqn.params["jaxpr"], rewrite=self.program.rewrite)
+    def _body(self, jaxpr: Any) -> Program:
+        """The flat program of a loop's body or of a branch."""
+        inlines = self.program.inlines_checkpoints
+        body = flatten(jaxpr, rewrite=self.program.rewrite, inline_checkpoints=inlines)
         self.keeps_other |= body.keeps_other
+        return body
+
+    def add_choice(self, equation: Equation) -> None:
+        """Adds the stages of all branches of a `cond`."""
+        operands = equation.inputs[1:]
+        wanted = tuple(
+            n
+            for n, i in enumerate(equation.outputs)
+            if i in self.active and _compat.is_float(self.program.avals[i])
+        )
+        listed = self.listed[id(equation)] = []
+        branches = []
+        for jaxpr in equation.eqn.params["branches"]:
+            body = self._body(jaxpr)
+            pairs = list(zip(body.inputs, operands, strict=True))
+            given = frozenset(v for v, atom in pairs if self._is_given(atom))
+            floats = (v for v, _ in pairs if _compat.is_float(body.avals[v]))
+            known = dict(pairs)
+            active = frozenset(v for v in floats if _is_in(known[v], self.active))
+            derivative = Differentiation(active, wanted, self.forward_mode)
+            inner = lay_out(dataclasses.replace(body, given=given), derivative, has_loops=False)
+            atom, first = shifted(len(self.avals)), len(self.stages)
+            self.avals += inner.program.avals
+            self.given.update(map(atom, inner.program.given))
+            listed += [_under(equation, e, atom) for e in inner.program.equations]
+            for stage in inner.stages:
+                own = [_under(equation, e, atom) for e in stage.equations]
+                self.stages.append(renamed_stage(stage, own, atom))
+            branch = Branch(0, len(inner.stages), body.inputs, body.outputs, inner.choices)
+            branches.append(branch.renamed(atom, first))
+        self.choices.append(Choice(equation, tuple(branches)))
+
+    def add_loop(self, equation: Equation) -> None:
+        """Adds the stages of all blocks of a scan."""
+        counts = _compat.scan_counts(equation.eqn)
+        body = self._body(equation.eqn.params["jaxpr"])
         operands = dict(zip(body.inputs, equation.inputs, strict=True))
         consts, carry = body.inputs[: counts[0]], body.inputs[counts[0] : sum(counts[:2])]
         always = {v for v in body.inputs if v not in carry and self._is_given(operands[v])}
         body = dataclasses.replace(body, given=frozenset(always))
         derivative = self._derivative(equation, body, operands, carry)
-        stages = split(body, derivative)
-        trips = _blocks(equation.eqn.params["length"], len(stages))
+        inner = lay_out(body, derivative, has_loops=False)
+        body, stages = inner.program, inner.stages
+        length = equation.eqn.params["length"]
+        trips = (length,) if self.forward_mode else _blocks(length, len(stages))
         offsets, given = [], []
         carried = [operands[v] for v in carry]
         for _ in trips:
@@ -179,16 +242,30 @@ class _Unroller:
             known = {v: operands[v] for v in consts} | dict(zip(carry, carried, strict=True))
             offsets.append(offset)
             given.append(known)
-            self.given.update(offset + v for v in always if v not in known)
+            self.given.update(offset + v for v in body.given if v not in known)
             carried = [
                 known.get(v, offset + v) if isinstance(v, int) else v
                 for v in body.outputs[: counts[1]]
             ]
         first = len(self.stages)
-        loop = Loop(equation, counts, body, stages, first, trips, tuple(offsets), tuple(given))
+        loop = Loop(
+            equation,
+            counts,
+            body,
+            stages,
+            first,
+            trips,
+            tuple(offsets),
+            tuple(given),
+            inner.choices,
+        )
         self.loops.append(loop)
+        self.listed[id(equation)] = listed = []
         for k in range(loop.blocks):
-            self.stages += [_stage_in_block(loop, k, s) for s in stages]
+            listed += _in_block(loop, k, body.equations)
+            for stage in stages:
+                own, atom = _in_block(loop, k, stage.equations), functools.partial(loop.atom, k)
+                self.stages.append(renamed_stage(stage, own, atom, loop.trips[k]))
 
     def _is_given(self, atom: Any) -> bool:
         return not isinstance(atom, int) or atom in self.program.given
@@ -230,21 +307,10 @@ def _is_in(atom: Any, values: frozenset[int]) -> bool:
     return isinstance(atom, int) and atom in values
 
 
-def _in_block(loop: Loop, k: int, equation: Equation) -> Equation:
-    inputs = tuple(loop.atom(k, v) for v in equation.inputs)
-    outputs = tuple(loop.offsets[k] + v for v in equation.outputs)
-    return Equation(equation.eqn, inputs, outputs, loop.equation.name_stack + equation.name_stack)
+def _in_block(loop: Loop, k: int, equations: Sequence[Equation]) -> list[Equation]:
+    return [_under(loop.equation, e, functools.partial(loop.atom, k)) for e in equations]
 
 
-def _stage_in_block(loop: Loop, k: int, stage: Stage) -> Stage:
-    def named(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(i for v in values if isinstance(i := loop.atom(k, v), int))
-
-    return Stage(
-        tuple(_in_block(loop, k, e) for e in stage.equations),
-        named(stage.inputs),
-        named(stage.outputs),
-        named(stage.differentiated_inputs),
-        named(stage.differentiated_outputs),
-        loop.trips[k],
-    )
+def _under(outer: Equation, equation: Equation, atom: _branches.Atoms) -> Equation:
+    """An equation of a body or branch, by the values of the program that has it."""
+    return renamed_equation(equation, atom, outer.name_stack)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from . import _compat
+from ._branches import Choice, walk
 from ._loops import Loop, lay_out
 from ._program import Equation, Program
 from ._stages import Differentiation, Stage
@@ -39,12 +40,13 @@ class Origins:
     """Where the parts of a planning graph came from.
 
     Attributes:
-        program: the flat program, planned loops unrolled.
+        program: the flat program, planned loops unrolled and planned branches listed.
         stages: its stages, as the graph's.
         values: name of a graph value -> the program's value, for values of the forward pass.
         output_bytes: name of a graph value that the step returns -> its bytes, where temporaries
             may lie in its memory. In the graph such values are free: they are no temporaries.
         loops: the planned loops.
+        choices: the planned choices that are in no loop and in no branch.
         lines: name of a graph value that is not in `values` -> where it is from, if that is known.
     """
 
@@ -53,6 +55,7 @@ class Origins:
     values: dict[str, int]
     output_bytes: dict[str, int]
     loops: tuple[Loop, ...] = ()
+    choices: tuple[Choice, ...] = ()
     lines: Mapping[str, Line] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
@@ -70,7 +73,7 @@ class Origins:
     def shared(self) -> frozenset[int]:
         """Values that several stages read."""
         counts = collections.Counter(i for stage in self.stages for i in stage.inputs)
-        counts.update(i for loop in self.loops for i in loop.equation.reads)
+        counts.update(i for x in (*self.loops, *walk(self.choices)) for i in x.equation.reads)
         return frozenset(i for i, count in counts.items() if count > 1)
 
 
@@ -90,12 +93,15 @@ def origins_of(program: Program, derivative: Differentiation) -> Origins:
     Stages depend on nothing but the program and its derivative, so that no analysis is repeated.
     """
     layout = lay_out(program, derivative)
-    return origins_to_emit(layout.program, layout.stages, layout.loops)
+    return origins_to_emit(layout.program, layout.stages, layout.loops, layout.choices)
 
 
 def origins_to_emit(
-    program: Program, stages: tuple[Stage, ...], loops: tuple[Loop, ...] = ()
+    program: Program,
+    stages: tuple[Stage, ...],
+    loops: tuple[Loop, ...] = (),
+    choices: tuple[Choice, ...] = (),
 ) -> Origins:
     """What emission needs to know of a program in stages: a name for all that they write."""
     written = (i for stage in stages for e in stage.equations for i in e.outputs)
-    return Origins(program, stages, {value_name(i): i for i in written}, {}, loops)
+    return Origins(program, stages, {value_name(i): i for i in written}, {}, loops, choices)

@@ -17,7 +17,13 @@ from ._timeline import Timeline, timeline_from_json
 #: Raised when the stored fields change.
 FORMAT = 2
 #: What plans of format 1 lack.
-_SINCE_2 = ("fixed_bytes", "before", "after")
+_SINCE_2 = {
+    "fixed_bytes": None,
+    "before": None,
+    "after": None,
+    "operators": [],
+    "checkpoints": "keep",
+}
 _TIMELINES = ("before", "after")
 
 
@@ -96,6 +102,7 @@ class Plan:
             it broke the budget. None where the plan fills the budget or recomputes nothing.
         devices: how many the arguments are sharded over; bytes are those of one of them.
         operators: names of the residual operators that could be chosen.
+        checkpoints: as it was given to `plan`.
         fixed_bytes: of arguments and results, which no plan can change.
         before: what is in memory over the step, by the model, where nothing is recomputed; None
             where the function runs as it is.
@@ -123,6 +130,7 @@ class Plan:
     cheaper: tuple[float, int] | None = None
     devices: int = 1
     operators: tuple[str, ...] = ()
+    checkpoints: str = "keep"
     fixed_bytes: int | None = None
     before: Timeline | None = None
     after: Timeline | None = None
@@ -243,7 +251,7 @@ def plan_from_json(text: str) -> Plan:
     if version not in (1, FORMAT):
         raise ValueError(f'need a JSON object with "format": {FORMAT}; make the plan again')
     if version == 1:
-        data |= dict.fromkeys(_SINCE_2)
+        data |= _SINCE_2
     decisions = data.pop("decisions", None)
     timelines = {name: data.pop(name, None) for name in _TIMELINES}
     fields = _checked(data, Plan, skip=("decisions", *_TIMELINES))

@@ -35,6 +35,13 @@ def plan(
     budget: Budget,
     target: TargetName = None,
     argnums: Argnums = "0",
+    operators: Annotated[
+        str,
+        typer.Option(help='"exact"; "none", so that forward mode works everywhere; or some names.'),
+    ] = "exact",
+    checkpoints: Annotated[
+        str, typer.Option(help='"keep" jax.checkpoint regions, or "plan" through them.')
+    ] = "keep",
     reserved: Reserved = "0",
     out: Annotated[Path | None, typer.Option(help="Save the plan here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report here, as a page.")] = None,
@@ -53,6 +60,8 @@ def plan(
             budget=parse_budget_option(budget),
             target=target,
             argnums=positions(argnums),
+            operators=operators if operators in ("exact", "none") else operators.split(","),
+            checkpoints=checkpoints,
             reserved=reserved_bytes(reserved),
         )
         if out is not None:

@@ -7,13 +7,15 @@ a network's activations can lie where its weights' gradients will be.
 """
 
 import bisect
+import collections
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from planners.graph import Graph
+from planners.graph import Choice, Graph
 from planners.plan import Region
+from planners.replay import Changes, in_memory
 from planners.schedule import Run, first_forward, runs
 
 
@@ -22,6 +24,7 @@ class _Buffer:
     """An array of a schedule, live while runs `start` to `stop` execute.
 
     A part of a stack, which the compiler places as a whole, is not put anywhere else by itself.
+    What is of a branch of a choice is there only where that one runs.
     """
 
     nbytes: int
@@ -29,6 +32,7 @@ class _Buffer:
     stop: int
     is_output: bool
     is_stacked: bool = False
+    branch: tuple[Choice, int] | None = None
 
 
 #: Disjoint intervals of runs, both ends included, in order.
@@ -46,7 +50,7 @@ def predicted_temp_bytes(
         output_bytes: name of a value that the step returns -> bytes of that result. The graph
             counts such values as nothing.
     """
-    buffers, end = _buffers(graph, regions, output_bytes)
+    buffers, stages = _buffers(graph, regions, output_bytes)
     homes: list[_Spans] = []  # per result: when its memory is taken
     heap: list[_Buffer] = []
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, not b.is_output)):
@@ -54,7 +58,7 @@ def predicted_temp_bytes(
             homes.append([(buffer.start, buffer.stop)])
         elif buffer.is_stacked or not _finds_home(buffer, homes):
             heap.append(buffer)
-    return _peak_bytes(heap, end)
+    return _peak_bytes(heap, stages)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,12 +114,14 @@ def _finds_home(buffer: _Buffer, homes: Sequence[_Spans]) -> bool:
     return False
 
 
-def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
+def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[int]]:
+    """The buffers, and the stages of the runs."""
     executed = runs(graph, tuple(regions))
     schedule = [run.of(graph) for run in executed]
     open_at: dict[int, tuple[int, int]] = {}  # value -> run that wrote it, last run that read it
     end = first_forward(executed)
     in_loops = {i for i, (s, _) in graph.forward_writer.items() if s in graph.looped}
+    used_in: dict[int, set[int]] = {}  # value -> the stages that wrote or read it
     found: list[_Buffer] = []
 
     def close(i: int) -> None:
@@ -126,23 +132,24 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], int]:
         if value.name in output_bytes:
             found.append(_Buffer(output_bytes[value.name], start, len(schedule), True))
         elif nbytes:
-            found.append(_Buffer(nbytes, start, stop, False, waits and i in in_loops))
+            branch = graph.branch_of_all(used_in[i])
+            found.append(_Buffer(nbytes, start, stop, False, waits and i in in_loops, branch))
 
     for k, op in enumerate(schedule):
         for i in op.inputs:
             open_at[i] = open_at[i][0], k
+            used_in[i].add(executed[k].stage)
         if op.workspace_bytes > 0:
             found.append(_Buffer(op.workspace_bytes, k, k, False))
         for i in op.outputs:
             if i in open_at:
                 close(i)
-            open_at[i] = k, k
+            open_at[i], used_in[i] = (k, k), {executed[k].stage}
     for i in open_at:
         close(i)
     found += _kept_alone(graph, regions, executed)
-    return _written_over(found, {k: -op.workspace_bytes for k, op in enumerate(schedule)}), len(
-        schedule
-    )
+    reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
+    return _written_over(found, reused), [run.stage for run in executed]
 
 
 def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]) -> list[_Buffer]:
@@ -158,7 +165,8 @@ def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]
     found = []
     for s in (s for x in leaves for s in range(x.first, x.last + 1) if s in last):
         start = first.get((s, executed[last[s]].depth - 1), last[s])
-        found.append(_Buffer(graph.stages[s].alone_bytes, start, last[s], False))
+        nbytes, branch = graph.stages[s].alone_bytes, graph.branch_of[s]
+        found.append(_Buffer(nbytes, start, last[s], False, branch=branch))
     return found
 
 
@@ -175,9 +183,10 @@ def _written_over(buffers: list[_Buffer], reused_bytes: Mapping[int, int]) -> li
     return found
 
 
-def _peak_bytes(buffers: Sequence[_Buffer], end: int) -> int:
-    change = np.zeros(end + 2, dtype=np.int64)
+def _peak_bytes(buffers: Sequence[_Buffer], stages: Sequence[int]) -> int:
+    """Most bytes of buffers at once, given the stages of the runs."""
+    changes: Changes = collections.defaultdict(lambda: np.zeros(len(stages) + 2, np.int64))
     for buffer in buffers:
-        change[buffer.start] += buffer.nbytes
-        change[buffer.stop + 1] -= buffer.nbytes
-    return int(np.cumsum(change).max(initial=0))
+        changes[buffer.branch][buffer.start] += buffer.nbytes
+        changes[buffer.branch][buffer.stop + 1] -= buffer.nbytes
+    return int(in_memory(changes, np.array(stages)).max(initial=0))

@@ -82,6 +82,8 @@ class Program:
         rewrite: by which equations were replaced, for the bodies of its loops.
         keeps_other: whether, run as it is, it keeps other things for its gradient than what was
             traced.
+        inlines_checkpoints: whether regions of `jax.checkpoint` are listed as what they hold; so
+            are those in the bodies of its loops, then.
     """
 
     avals: tuple[Any, ...]
@@ -92,6 +94,7 @@ class Program:
     given: frozenset[int]
     rewrite: Rewrite = dataclasses.field(default=unchanged, compare=False)
     keeps_other: bool = False
+    inlines_checkpoints: bool = False
 
     def nbytes(self, value: int) -> int:
         """Bytes of one value."""
@@ -112,6 +115,14 @@ def aval_nbytes(aval: Any) -> int:
     return (size * bits + 7) // 8 if bits else size * dtype.itemsize
 
 
+def has_checkpoints(jaxpr: Any) -> bool:
+    """Whether a closed jaxpr, or one inside it, has regions of `jax.checkpoint`."""
+    return any(
+        eqn.primitive is _compat.remat_p or any(map(has_checkpoints, _compat.subjaxprs(eqn)))
+        for eqn in jaxpr.jaxpr.eqns
+    )
+
+
 def flatten(
     jaxpr: Any, *, rewrite: Rewrite = unchanged, inline_checkpoints: bool = False
 ) -> Program:
@@ -121,8 +132,8 @@ def flatten(
         jaxpr: what `jax.make_jaxpr` returns.
         rewrite: what to list in the place of an equation. It is not asked about the bodies of
             loops, branches and calls with rules of their own.
-        inline_checkpoints: also inline `jax.checkpoint` regions. Only for counting: run again, such
-            a program would recompute nothing.
+        inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
+            recomputes nothing.
     """
     flattener = _Flattener(rewrite, inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
@@ -138,7 +149,8 @@ def flatten(
         tuple(outputs),
         frozenset((*inputs, *flattener.constants)),
         rewrite,
-        flattener.keeps_other,
+        flattener.keeps_other or inline_checkpoints,
+        inline_checkpoints,
     )
 
 

@@ -25,6 +25,13 @@ from jax.custom_derivatives import SymbolicZero
 from . import _compat
 from ._places import filled, float_places
 
+#: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
+NO_FORWARD_MODE = (
+    "jax.jvp cannot push tangents through a planned loop whose iterations have different plans: "
+    'it has a derivative of its own, which only goes backward. Plan with operators="none", which '
+    "has all iterations of a loop alike, or take jax.jvp inside jax.jit."
+)
+
 #: `(constants, carry, slices) -> (carry, slices of results)`.
 Body = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
 
@@ -42,7 +49,8 @@ def run_loop(eqn: Any, operands: Sequence[Any], runs: Sequence[Run]) -> list[Any
     """The results of a `scan`, its iterations run as planned.
 
     Where there are several runs, the loop cannot be differentiated in forward mode. Where that is
-    seen to be done, all iterations run as the first ones.
+    seen to be done, all iterations run as the first ones; where it is seen only later, as in
+    `jax.jvp(jax.jit(planned), ...)`, a `TypeError` says how to plan for it.
 
     Arguments:
         eqn: the scan.
@@ -66,7 +74,25 @@ def run_loop(eqn: Any, operands: Sequence[Any], runs: Sequence[Run]) -> list[Any
             unroll=eqn.params["unroll"],
         )
         return [*carry, *ys]
-    return _Runs(shape, tuple(runs)).differentiable()(*operands)
+    return _Runs(shape, tuple(runs)).differentiable()(*_backward_only(*operands))
+
+
+@jax.custom_jvp
+def _backward_only(*operands):
+    """The operands; their tangents may be transposed, and not be pushed forward."""
+    return operands
+
+
+def _refusing(primals, tangents):
+    def refuse(t):
+        if isinstance(t, SymbolicZero):
+            return t
+        return _compat.backward_only_p.bind(t, message=NO_FORWARD_MODE)
+
+    return primals, tuple(map(refuse, tangents))
+
+
+_backward_only.defjvp(_refusing, symbolic_zeros=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -116,12 +116,26 @@ class Settling:
         known = len(self.trials)
         total = budget(lambda: self.trials.unplanned_in_full.total_bytes)
         room = total - reserved_bytes
-        best = None
-        if self.trials.pins or not self._fits_unplanned(room):
-            best = self._verified(room - self.trials.fixed_bytes, reserved_bytes)
+        best = self._best(room, reserved_bytes)
         seconds = time.perf_counter() - started
         rounds = len(self.trials) - known
         return self._plan(total, reserved_bytes, best, seconds, rounds)
+
+    def _best(self, room: int, reserved_bytes: int) -> Trial | None:
+        """The trial to settle on; None for the function as it is.
+
+        What is planned through the user's checkpoints need not recompute what they do, so it may
+        be the faster even where the function fits as it is.
+        """
+        is_enough = not self.trials.pins and self._fits_unplanned(room)
+        if is_enough and not self.trials.traced.program.inlines_checkpoints:
+            return None
+        try:
+            return self._verified(room - self.trials.fixed_bytes, reserved_bytes)
+        except InfeasibleBudget:
+            if is_enough:
+                return None
+            raise
 
     def _fits_unplanned(self, room: int) -> bool:
         """Whether the function fits as it is; by a full compilation, where it may."""
@@ -315,6 +329,8 @@ class Settling:
             fixed_bytes=trials.fixed_bytes,
             before=self._timeline(None) if decisions else None,
             after=self._timeline(decisions),
+            operators=trials.traced.terms.operators,
+            checkpoints=trials.traced.terms.checkpoints,
         )
 
     def _timeline(self, decisions: planners.Plan | None) -> Timeline | None:

@@ -40,10 +40,12 @@ class Differentiation:
     Attributes:
         inputs: values with respect to which it is differentiated.
         outputs: positions among the program's outputs that receive a cotangent.
+        forward_mode: whether tangents must pass a plan forward as well, `jax.jit` round it or not.
     """
 
     inputs: frozenset[int]
     outputs: tuple[int, ...]
+    forward_mode: bool = False
 
 
 def split(

@@ -11,11 +11,32 @@ from . import _compat
 from ._backend import backend_of
 from ._compile import mesh_of
 from ._gradient import derivative_of
-from ._program import Program, Rewrite, flatten
+from ._program import Program, Rewrite, flatten, has_checkpoints
 from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
 from ._stages import Differentiation
 from ._targets import Target
 from .operators import Context, Operator, rewriter, selected
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What a function is planned as, beside its budget.
+
+    Attributes:
+        operators: names of the residual operators that a plan may use; with none, nothing in it
+            has a derivative of its own, so that forward mode works.
+        checkpoints: "keep" the user's `jax.checkpoint` regions as they are, or "plan" through them.
+    """
+
+    operators: tuple[str, ...] = dataclasses.field(
+        default_factory=lambda: tuple(x.name for x in selected("exact"))
+    )
+    checkpoints: str = "keep"
+
+    @property
+    def forward_mode(self) -> bool:
+        """Whether tangents must pass a plan forward, `jax.jit` round it or not."""
+        return not self.operators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +51,7 @@ class Traced:
         avals: `ShapeDtypeStruct`s of the inputs, shardings included.
         constants: values of `program.constants`, in order.
         rebuild: flat outputs -> what the function returns.
+        terms: what it is planned as.
     """
 
     program: Program
@@ -38,9 +60,10 @@ class Traced:
     avals: tuple[Any, ...]
     constants: tuple[Any, ...]
     rebuild: Callable[[Sequence[Any]], Any]
+    terms: Terms = Terms()
 
 
-def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite) -> Traced:
+def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = Terms()) -> Traced:
     """Trace a function on the abstract values of a call's leaves; nothing is computed.
 
     Equations are replaced as `rewrite` says.
@@ -58,7 +81,9 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite) -> Traced:
         return [x for a, x in zip(arrays, outputs, strict=True) if a]
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
-    program = flatten(jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals), rewrite=rewrite)
+    jaxpr = jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals)
+    inlines = terms.checkpoints == "plan" and has_checkpoints(jaxpr)
+    program = flatten(jaxpr, rewrite=rewrite, inline_checkpoints=inlines)
 
     def rebuild(outputs: Sequence[Any]) -> Any:
         remaining = iter(outputs)
@@ -67,11 +92,12 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite) -> Traced:
 
     return Traced(
         program,
-        derivative_of(program, call.differentiated),
+        derivative_of(program, call.differentiated, terms.forward_mode),
         lambda inputs, constants: flat(inputs),
         avals,
         tuple(program.constants.values()),
         rebuild,
+        terms,
     )
 
 
@@ -85,6 +111,7 @@ def trace_for(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
 ) -> Traced:
     """Trace a function on its arguments, as `plan` does for a target.
 
@@ -95,7 +122,9 @@ def trace_for(
         raise TypeError(f"Only a function can be planned; got {fun!r}.")
     options = make_options(fun, argnums, static_argnums, static_argnames)
     call = take_apart(options, args, kwargs or {})
-    return trace(fun, call, rewrite_for(selected(operators), target.name, call))
+    chosen = selected(operators)
+    terms = Terms(tuple(x.name for x in chosen), checkpoints)
+    return trace(fun, call, rewrite_for(chosen, target.name, call), terms)
 
 
 def rewrite_for(operators: Sequence[Operator], target: str, call: Call) -> Rewrite:
@@ -126,6 +155,8 @@ def fingerprint(program: Program, derivative: Differentiation) -> str:
         digest.update(f"{e.primitive}{operands}{results}{bodies};".encode())
     digest.update(repr([i if isinstance(i, int) else "" for i in program.outputs]).encode())
     digest.update(repr(derivative.outputs).encode())
+    if derivative.forward_mode or program.inlines_checkpoints:
+        digest.update(f"{derivative.forward_mode}{program.inlines_checkpoints}".encode())
     return digest.hexdigest()
 
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from planners.plan import Plan, Region
 
 from . import _compat
+from ._branches import Branch, Choice
 from ._loops import Loop
 from ._naming import active_in, run_named
 from ._origins import Origins, origins_to_emit, value_name, value_number
@@ -46,14 +48,15 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         env = dict(zip(program.inputs, inputs, strict=True))
         env |= dict(zip(program.constants, constants, strict=True))
-        _run_parts(origins, _parts(origins, plan.regions), env, _returned(program), None)
+        parts = _parts(plan.regions, origins.loops, origins.choices)
+        _run_parts(origins, parts, env, _returned(program), None)
         return values_of(env, program.outputs)
 
     return planned
 
 
-def _returned(program: Program) -> set[int]:
-    return {i for i in program.outputs if isinstance(i, int)}
+def _returned(part: Program | Branch) -> set[int]:
+    return {i for i in part.outputs if isinstance(i, int)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,16 +67,40 @@ class _PlannedLoop:
     blocks: tuple[tuple[Region, ...], ...]
 
 
-def _parts(origins: Origins, regions: Sequence[Region]) -> list["Region | _PlannedLoop"]:
-    """The regions of a plan, those of each loop together."""
-    parts: list[Region | _PlannedLoop] = []
-    place = 0
-    for loop in origins.loops:
-        before = [x for x in regions if place <= x.first < loop.first]
-        own = [x for x in regions if loop.first <= x.first < loop.stop]
-        parts += [*before, _planned(loop, own)]
-        place = loop.stop
-    return parts + [x for x in regions if place <= x.first]
+@dataclasses.dataclass(frozen=True)
+class _PlannedChoice:
+    """A choice, and what each of its branches runs."""
+
+    choice: Choice
+    branches: tuple[tuple["_Part", ...], ...]
+
+
+_Part = Region | _PlannedLoop | _PlannedChoice
+
+
+def _parts(
+    regions: Sequence[Region], loops: Sequence[Loop], choices: Sequence[Choice]
+) -> list[_Part]:
+    """The regions of a plan, those of each loop and each choice together."""
+    parts: list[_Part] = []
+    remaining = list(regions)
+    for whole in sorted((*loops, *choices), key=lambda whole: whole.first):
+        parts += [x for x in remaining if x.first < whole.first]
+        own = [x for x in remaining if whole.first <= x.first < whole.stop]
+        is_loop = isinstance(whole, Loop)
+        parts.append(_planned(whole, own) if is_loop else _planned_choice(whole, own))
+        remaining = [x for x in remaining if x.first >= whole.stop]
+    return parts + remaining
+
+
+def _planned_choice(choice: Choice, regions: Sequence[Region]) -> _PlannedChoice:
+    """A choice with the regions of each branch."""
+
+    def parts(branch: Branch) -> tuple[_Part, ...]:
+        own = [x for x in regions if branch.first <= x.first < branch.stop]
+        return tuple(_parts(own, (), branch.choices))
+
+    return _PlannedChoice(choice, tuple(map(parts, choice.branches)))
 
 
 def _planned(loop: Loop, regions: Sequence[Region]) -> _PlannedLoop:
@@ -112,26 +139,48 @@ def _run_loop(part: _PlannedLoop, env: dict[int, Any]) -> None:
 def _body(loop: Loop, regions: Sequence[Region]) -> Body:
     """The body of a loop, run as some regions say."""
     program, carried = loop.body, loop.counts[1]
-    origins = origins_to_emit(program, loop.stages)
+    origins = origins_to_emit(program, loop.stages, choices=loop.choices)
+    parts = _parts(regions, (), loop.choices)
 
     def body(consts, carry, slices):
         env = dict(zip(program.inputs, (*consts, *carry, *slices), strict=True))
         # Where the values themselves pass no barrier, JAX knows which are the loop's own operands.
-        _run_parts(origins, regions, env, _returned(program), {})
+        _run_parts(origins, parts, env, _returned(program), {})
         results = values_of(env, program.outputs)
         return results[:carried], results[carried:]
 
     return body
 
 
+def _run_choice(origins: Origins, part: _PlannedChoice, env: dict[int, Any]) -> None:
+    """Run a choice in `env`, each branch as planned."""
+    equation = part.choice.equation
+
+    def planned(branch: Branch, parts: Sequence[_Part]) -> Callable[..., list[Any]]:
+        def run(*operands):
+            local = dict(zip(branch.inputs, operands, strict=True))
+            # As in a loop: what is a branch's own operand is kept as that.
+            _run_parts(origins, parts, local, _returned(branch), {})
+            results = zip(values_of(local, branch.outputs), equation.eqn.outvars, strict=True)
+            return [
+                x if isinstance(x, jax.Array) else jnp.asarray(x, v.aval.dtype) for x, v in results
+            ]
+
+        return run
+
+    branches = list(map(planned, part.choice.branches, part.branches))
+    index, *operands = values_of(env, equation.inputs)
+    env.update(zip(equation.outputs, jax.lax.switch(index, branches, *operands), strict=True))
+
+
 def _run_parts(
     origins: Origins,
-    parts: Sequence["Region | _PlannedLoop"],
+    parts: Sequence[_Part],
     env: dict[int, Any],
     wanted: set[int],
     outer: Mapping[int, str] | None,
 ) -> None:
-    """Run consecutive regions and loops in `env`.
+    """Run consecutive regions, loops and choices in `env`.
 
     `wanted` are the values read after the last of them, `outer` the names by which the regions
     round them save values; `None` where there are none.
@@ -142,8 +191,10 @@ def _run_parts(
     for part, later in zip(parts, reversed(needed), strict=True):
         if isinstance(part, Region):
             _run_region(origins, part, env, later, outer)
-        else:
+        elif isinstance(part, _PlannedLoop):
             _run_loop(part, env)
+        else:
+            _run_choice(origins, part, env)
 
 
 def _run_region(
@@ -231,9 +282,10 @@ def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:
     return origins.stages[region.first : region.last + 1]
 
 
-def _reads(origins: Origins, part: "Region | _PlannedLoop") -> list[int]:
-    if isinstance(part, _PlannedLoop):
-        return list(part.loop.equation.reads)
+def _reads(origins: Origins, part: _Part) -> list[int]:
+    if not isinstance(part, Region):
+        whole = part.loop if isinstance(part, _PlannedLoop) else part.choice
+        return list(whole.equation.reads)
     written: set[int] = set()
     reads: dict[int, None] = {}
     for stage in _stages(origins, part):

@@ -2,8 +2,8 @@
 
     unplanned   the function as it is; if it fits, nothing is planned
     base        the plan that saves nothing but in the last stage: with the unplanned program (or,
-                where pooling was rewritten, the plan that saves all) it places the model on the
-                compiler's scale
+                where something was rewritten or inlined, the plan that saves all) it places the
+                model on the compiler's scale
 
 On a TPU, programs are compiled up to the generation of code, which takes nine tenths of the time
 and adds a few percent. What it adds is known for the base, and taken to be the same for others

@@ -15,6 +15,7 @@ from .errors import PlanningError as PlanningError
 from .errors import SolverStopped as SolverStopped
 from .extremes import SaveAll as SaveAll
 from .extremes import SaveNothing as SaveNothing
+from .graph import Choice as Choice
 from .graph import Graph as Graph
 from .graph import Loop as Loop
 from .graph import Op as Op

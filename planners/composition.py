@@ -16,6 +16,9 @@ that are not shared and that regions before `t` retained; and for shared values 
 readers `kept[i, t]` (0 to 1): a region that is before `t`, or whose backward ends its reads of `i`
 at or before `t`, needs `i` from the first forward. Bytes are divided by a scale and seconds by the
 step's, so that coefficients are of order one.
+
+Of a choice one branch runs. Each branch begins with what is `earlier` than the choice; behind it
+`waits[c]` comes on top, which is no less than what any branch leaves behind.
 """
 
 import bisect
@@ -31,7 +34,7 @@ import numpy as np
 from ._highs import Outcome, solve
 from ._sparse import matrix
 from .effects import Candidate, Moment
-from .graph import Graph
+from .graph import Choice, Graph
 from .plan import Region
 
 # Ties: of plans equally fast take fewer FLOPs, and then fewer retained bytes.
@@ -164,16 +167,49 @@ class _Rows:
         self._producers = _holders(x.retained & self._shared for x in candidates)
         self._idle: dict[int, tuple[list[int], list[int]]] = {}  # ends, sums of bytes before
         self.kept_rows: list[_Terms] = []
+        self._homes = _homes(graph)
         self._kept = {i: self._keep(i) for i in sorted(self._shared)}
+        outermost = {home[0] for home in graph.branch_of if home is not None}
+        self._choices = sorted(outermost, key=lambda choice: choice.first)
+        self._waits = {choice: self.width + k for k, choice in enumerate(self._choices)}
+        self.width += len(self._choices)
+        for choice in self._choices:
+            for first, stop in choice.branches:
+                self.kept_rows.append(self._waiting(choice, first, stop))
 
     def earlier(self) -> list[_Terms]:
         """`earlier[t] == earlier[t-1] + what candidates that end at t-1 retain`, as `... == 0`."""
         rows: list[_Terms] = [{self._n: 1.0}]
+        before = {first: choice for choice in self._choices for first in choice.firsts[1:]}
+        behind = {choice.stop: choice for choice in self._choices}
         for t in range(1, self._last + 1):
-            ending = [c for c in self.covering[t - 1] if self._candidates[c].region.last == t - 1]
-            own = {c: -self.own_bytes[c] / self.scale for c in ending}
-            rows.append({self._n + t: 1.0, self._n + t - 1: -1.0} | own)
+            if t in before:
+                row = {self._n + before[t].first: -1.0}
+            elif t in behind:
+                row = {self._n + behind[t].first: -1.0, self._waits[behind[t]]: -1.0}
+            else:
+                row = {self._n + t - 1: -1.0} | self._left_at(t - 1, -1.0)
+            rows.append({self._n + t: 1.0} | row)
         return rows
+
+    def _left_at(self, t: int, sign: float) -> _Terms:
+        """Bytes that candidates which end at stage `t` leave behind."""
+        ending = [c for c in self.covering[t] if self._candidates[c].region.last == t]
+        return {c: sign * self.own_bytes[c] / self.scale for c in ending}
+
+    def _waiting(self, choice: Choice, first: int, stop: int) -> _Terms:
+        """`waits[choice] - what a branch of it leaves behind`."""
+        row = {self._waits[choice]: 1.0, self._n + choice.first: 1.0}
+        _add(row, {self._n + stop - 1: 1.0} | self._left_at(stop - 1, 1.0), -1.0)
+        for i, home in self._homes.items():
+            if home == (first, stop) and i in self._kept:
+                _add(row, self._kept_at(i, stop), -self._bytes([i]) / self.scale)
+        return row
+
+    def _is_counted(self, i: int, t: int) -> bool:
+        """Whether a shared value is counted by itself at stage `t`; see `waits` if not."""
+        first, stop = self._homes.get(i, (0, self._last + 1))
+        return first <= t < stop
 
     def memory(self) -> tuple[list[_Terms], list[float]]:
         """Bytes in memory at each moment: terms, and constants."""
@@ -195,7 +231,7 @@ class _Rows:
             own = self._idle_bytes(c, time) + self._candidates[c].alone_bytes
             row[c] = (own + self._encoding_bytes(c, time)) / self.scale
         for i in self._kept:
-            if self._last_forward_read[i] < time:
+            if self._last_forward_read[i] < time and self._is_counted(i, t):
                 _add(row, self._kept_at(i, self._last + 1), self._bytes([i]) / self.scale)
         return row
 
@@ -225,7 +261,8 @@ class _Rows:
         for c in self.covering[t]:
             row[c] = self._moment(c, t, m).nbytes / self.scale
         for i in self._kept:
-            _add(row, self._kept_during(i, t, m), self._bytes([i]) / self.scale)
+            if self._is_counted(i, t):
+                _add(row, self._kept_during(i, t, m), self._bytes([i]) / self.scale)
         return row
 
     def _kept_during(self, i: int, t: int, m: int) -> _Terms:
@@ -284,6 +321,19 @@ class _Rows:
 
     def _bytes(self, values: Iterable[int]) -> int:
         return sum(self._graph.values[i].waiting_bytes for i in values)
+
+
+def _homes(graph: Graph) -> dict[int, tuple[int, int]]:
+    """For shared values of one branch of a choice the stages of that branch."""
+    if not graph.choices:
+        return {}
+    stages: dict[int, set[int]] = {i: {graph.forward_writer[i][0]} for i in graph.shared}
+    for s, stage in enumerate(graph.stages):
+        for op in stage.forward + stage.backward:
+            for i in op.may_read & stages.keys():
+                stages[i].add(s)
+    homes = ((i, graph.branch_of_all(some)) for i, some in stages.items())
+    return {i: home[0].branches[home[1]] for i, home in homes if home is not None}
 
 
 def _holders(sets: Iterable[Iterable[int]]) -> dict[int, list[int]]:

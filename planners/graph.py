@@ -181,6 +181,32 @@ class Loop:
         return self.first + self.length * self.trips
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """Stages that are the branches of a choice, of which one runs, forward and backward.
+
+    They stand one after the other. What waits for the backward takes the memory of the branch for
+    which most waits.
+
+    Attributes:
+        firsts: the first stage of each branch.
+        stop: the first stage behind the last branch.
+    """
+
+    firsts: tuple[int, ...]
+    stop: int
+
+    @property
+    def first(self) -> int:
+        """Its first stage."""
+        return self.firsts[0]
+
+    @property
+    def branches(self) -> tuple[tuple[int, int], ...]:
+        """The first stage of each branch, and the first one behind it."""
+        return tuple(it.pairwise((*self.firsts, self.stop)))
+
+
 @dataclasses.dataclass(frozen=True)
 class Graph:
     """A training step: values, and the stages whose ops produce and read them.
@@ -191,17 +217,20 @@ class Graph:
         recomputes_late: whether a compiler runs an op again just before what reads it, in regions
             of several stages too; else all of a region's recomputation comes first there.
         loops: in order. A region lies in one iteration, or outside of all loops.
+        choices: a region lies in one branch, or outside of all choices. Where choices are in
+            branches, as much waits in all branches of the inner ones together.
 
     Raises:
-        ValueError: an index is out of range, loops overlap, a value is written twice, an op reads a
-            value that no earlier op writes, or a backward op one that a later stage's forward
-            writes, a name occurs twice, or a size or time is negative.
+        ValueError: an index is out of range, loops overlap, a choice is empty, a value is written
+            twice, an op reads a value that no earlier op writes, or a backward op one that a later
+            stage's forward writes, a name occurs twice, or a size or time is negative.
     """
 
     values: tuple[Value, ...]
     stages: tuple[Stage, ...]
     recomputes_late: bool = False
     loops: tuple[Loop, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     def __post_init__(self):
         _check_values(self)
@@ -216,18 +245,36 @@ class Graph:
 
     @ft.cached_property
     def units(self) -> tuple[int, ...]:
-        """For each stage the first one of its iteration, or of its run of stages outside loops."""
-        found, start = [], 0
-        for loop in self.loops:
-            found += [start] * (loop.first - start)
-            found += [s - (s - loop.first) % loop.length for s in range(loop.first, loop.stop)]
-            start = loop.stop
-        return (*found, *[start] * (len(self.stages) - start))
+        """For each stage the first one of those that a region may have beside it.
+
+        They are of one iteration, of one branch, or outside of all loops and choices.
+        """
+        return tuple(first for first, stop in self.spans for _ in range(first, stop))
 
     @ft.cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Where each iteration, and each run of stages outside loops, begins and ends."""
-        return tuple(it.pairwise([*sorted({*self.units}), len(self.stages)]))
+        """Where each iteration, branch, and run of stages outside of both begins and ends."""
+        ends = {0, len(self.stages)}
+        for loop in self.loops:
+            ends.update(range(loop.first, loop.stop + 1, loop.length))
+        for choice in self.choices:
+            ends.update((*choice.firsts, choice.stop))
+        return tuple(it.pairwise(sorted(ends)))
+
+    @ft.cached_property
+    def branch_of(self) -> tuple[tuple[Choice, int] | None, ...]:
+        """For each stage its choice, the outermost one, and which of its branches it is in."""
+        found: list[tuple[Choice, int] | None] = [None] * len(self.stages)
+        for choice in sorted(self.choices, key=lambda x: x.first - x.stop):
+            if found[choice.first] is None:
+                for b, (first, stop) in enumerate(choice.branches):
+                    found[first:stop] = [(choice, b)] * (stop - first)
+        return tuple(found)
+
+    def branch_of_all(self, stages: Iterable[int]) -> tuple[Choice, int] | None:
+        """The branch that some stages are in, all of them; None where there is none."""
+        branches = {self.branch_of[s] for s in stages}
+        return branches.pop() if len(branches) == 1 else None
 
     @ft.cached_property
     def looped(self) -> frozenset[int]:
@@ -364,6 +411,10 @@ def _check_loops(graph: Graph) -> None:
         if not (start <= loop.first and loop.length > 0 and loop.trips > 0):
             raise ValueError(f"{loop} overlaps another loop or is empty.")
         start = loop.stop
+    for choice in graph.choices:
+        ends = 0, *choice.firsts, choice.stop, len(graph.stages)
+        if not choice.firsts or list(ends) != sorted(ends) or choice.stop == choice.first:
+            raise ValueError(f"{choice} is empty, out of order, or ends behind the last stage.")
     if start > len(graph.stages):
         raise ValueError(f"{graph.loops[-1]} ends behind the last of {len(graph.stages)} stages.")
 

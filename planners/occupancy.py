@@ -15,8 +15,8 @@ from .schedule import Run, first_forward, runs
 from .steps import Execute, lifetimes
 
 #: Why bytes are in memory. `passing`: of the forward pass, and gone before the backward starts;
-#: `saved`: waits from the forward for the backward; `compressed`: so does a code; `gradient`: written
-#: in the backward.
+#: `saved`: waits from the forward for the backward; `compressed`: so does a code of something;
+#: `gradient`: written in the backward.
 Kind = Literal["passing", "saved", "compressed", "recomputed", "gradient", "workspace"]
 
 

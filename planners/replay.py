@@ -3,9 +3,12 @@
 Every planner answers to this file, so it shares no arithmetic with any of them. A write starts an
 *instance* of a value, which lives until its last read before the value is written again; one that
 is never read lives while it is written. What waits from the first forward for the backward takes
-the memory of all its copies. While an op runs, the live instances, its outputs and its
-workspace are in memory. What waits for a region's backward may lie in the memory of results that
-are not written yet (`Graph.lodged`): it takes nothing after the forward has read it.
+the memory of all its copies. While an op runs, the live instances, its outputs and its workspace
+are in memory. What waits for a region's backward may lie in the memory of results that are not
+written yet (`Graph.lodged`): it takes nothing after the forward has read it.
+
+Of a choice, what only one branch writes and reads is in memory where that one runs; outside of the
+choice, that of the branch which has most.
 
 | index | means |
 |---|---|
@@ -14,15 +17,19 @@ are not written yet (`Graph.lodged`): it takes nothing after the forward has rea
 | `s` | a stage of the graph |
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from .errors import InvalidPlan
-from .graph import Graph
+from .graph import Choice, Graph
 from .plan import Plan, Region
 from .schedule import Run, first_forward, runs
+
+#: By choice and branch, or None: for each run, and once more, the bytes that it adds or takes away.
+Changes = dict[tuple[Choice, int] | None, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class _Instance:
     written: int
     last_read: int
     gone: int = -1  # the last run during which it takes memory of its own
+    readers: set[int] = dataclasses.field(default_factory=set)  # the stages of its reads
 
     def waits(self, end: int) -> bool:
         """Whether a run from `end` on reads what one before it wrote."""
@@ -79,7 +87,7 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
     schedule = runs(graph, regions)
     instances = _instances(graph, regions, schedule)
     _lodge(graph, regions, schedule, instances)
-    live = _live_bytes(graph, schedule, instances) + _alone_bytes(graph, regions, schedule)
+    live = _live_bytes(graph, regions, schedule, instances)
     peak = int(live.argmax()) if len(live) else 0
     at_peak = {x.value for x in instances if x.written <= peak <= x.last_read}
     ops = [run.of(graph) for run in schedule]
@@ -99,16 +107,45 @@ def _names_by_size(graph: Graph, values: Iterable[int]) -> tuple[str, ...]:
     return tuple(name for _, name in ordered)
 
 
-def _live_bytes(graph: Graph, schedule: Sequence[Run], instances: list[_Instance]) -> np.ndarray:
-    change = [0] * (len(schedule) + 1)
+def _live_bytes(
+    graph: Graph, regions: Sequence[Region], schedule: Sequence[Run], instances: list[_Instance]
+) -> np.ndarray:
+    """Bytes in memory during each run."""
+    changes: Changes = collections.defaultdict(lambda: np.zeros(len(schedule) + 1, np.int64))
     end = first_forward(schedule)
     for instance in instances:
         value = graph.values[instance.value]
         nbytes = value.waiting_bytes if instance.waits(end) else value.nbytes
+        stages = {schedule[instance.written].stage, *instance.readers}
+        change = changes[graph.branch_of_all(stages)]
         change[instance.written] += nbytes
         change[instance.gone + 1] -= nbytes
+    _add_alone_bytes(graph, regions, schedule, changes)
     workspace = np.array([run.of(graph).workspace_bytes for run in schedule], dtype=np.int64)
-    return np.cumsum(np.array(change, dtype=np.int64))[:-1] + workspace
+    return in_memory(changes, np.array([run.stage for run in schedule])) + workspace
+
+
+def in_memory(changes: Changes, stages: np.ndarray) -> np.ndarray:
+    """Bytes in memory during each run, where one branch of each choice runs.
+
+    Arguments:
+        changes: from run to run, of what is there whatever runs, under None, and of what is there
+            only where some branch runs.
+        stages: of the runs.
+    """
+    live = np.zeros(len(stages), np.int64)
+    waiting: dict[Choice, list[np.ndarray]] = collections.defaultdict(list)
+    for branch, change in changes.items():
+        nbytes = np.cumsum(change)[: len(stages)]
+        if branch is None:
+            live += nbytes
+            continue
+        choice, b = branch
+        first, stop = choice.branches[b]
+        live += np.where((first <= stages) & (stages < stop), nbytes, 0)
+        outside = (stages < choice.first) | (stages >= choice.stop)
+        waiting[choice].append(np.where(outside, nbytes, 0))
+    return live + sum(np.max(some, axis=0) for some in waiting.values())
 
 
 def _lodge(
@@ -129,9 +166,10 @@ def _lodge(
             own[i].gone = forward_read.get(i, own[i].written)
 
 
-def _alone_bytes(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> np.ndarray:
-    """What stages that are left alone keep beside values, during each run."""
-    change = np.zeros(len(schedule) + 1, dtype=np.int64)
+def _add_alone_bytes(
+    graph: Graph, regions: Sequence[Region], schedule: Sequence[Run], changes: Changes
+) -> None:
+    """Adds what stages that are left alone keep beside values."""
     alone = [x for region in regions for x in region.walk() if x.alone]
     stages = [s for x in alone for s in range(x.first, x.last + 1) if graph.stages[s].alone_bytes]
     own: dict[int, list[int]] = {s: [] for s in stages}
@@ -144,9 +182,9 @@ def _alone_bytes(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run
             depth = schedule[backward[0]].depth - 1
             forward = (k for k in own[s] if schedule[k].phase == "forward")
             kept = (k for k in forward if schedule[k].depth == depth)
+            change = changes[graph.branch_of[s]]
             change[min(kept, default=backward[0])] += graph.stages[s].alone_bytes
             change[backward[-1] + 1] -= graph.stages[s].alone_bytes
-    return np.cumsum(change)[:-1]
 
 
 def _instances(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> list[_Instance]:
@@ -163,6 +201,7 @@ def _instances(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run])
                 )
             _check_kept(graph, chains[run.stage], schedule, current[i], run)
             current[i].last_read = k
+            current[i].readers.add(run.stage)
         for i in op.outputs:
             current[i] = _Instance(i, k, k)
             found.append(current[i])
@@ -228,7 +267,8 @@ def _check_region(graph: Graph, region: Region) -> None:
         )
     if len(set(graph.units[region.first : region.last + 1])) > 1:
         raise InvalidPlan(
-            f"Region {region.first}-{region.last} crosses the ends of a loop or of an iteration."
+            f"Region {region.first}-{region.last} crosses the ends of a loop, of an "
+            "iteration, of a choice or of a branch."
         )
     for name in region.saved:
         _check_saved(graph, region, name)

@@ -40,7 +40,7 @@ def evened(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     """
     found = {region.first: region for region in regions}
     for loop in graph.loops:
-        iterations = _iterations(graph, loop, regions)
+        iterations = _iterations(loop, regions)
         start = 0
         while start < loop.trips:
             stop = start + 1
@@ -58,10 +58,11 @@ def evened(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     return tuple(found[first] for first in sorted(found))
 
 
-def _iterations(graph: Graph, loop: Loop, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
+def _iterations(loop: Loop, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
     """The regions of each iteration, in order."""
     inside = (x for x in regions if loop.first <= x.first < loop.stop)
-    return [tuple(some) for _, some in it.groupby(inside, lambda x: graph.units[x.first])]
+    parts = it.groupby(inside, lambda x: (x.first - loop.first) // loop.length)
+    return [tuple(some) for _, some in parts]
 
 
 def _like(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> bool:
@@ -95,7 +96,7 @@ def _alike(
     graph: Graph, loop: Loop, regions: Sequence[Region]
 ) -> Iterator[list[tuple[Region, ...]]]:
     """Parts of iterations that may change places."""
-    iterations = _iterations(graph, loop, regions)
+    iterations = _iterations(loop, regions)
     covers = {tuple(x.first - some[0].first for x in some) for some in iterations}
     found: dict[Hashable, list[tuple[Region, ...]]] = collections.defaultdict(list)
     for some in iterations:

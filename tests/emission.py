@@ -36,19 +36,20 @@ class Flat:
         leaves: the arguments.
         places: positions of the leaves that are differentiated.
         program: the flat program.
+        forward_mode: whether plans of it must be fit for that.
     """
 
     function: Callable[..., list[Any]]
     leaves: tuple[Any, ...]
     places: tuple[int, ...]
     program: _program.Program
+    forward_mode: bool = False
 
     @property
     def derivative(self) -> _stages.Differentiation:
         """With respect to all float arguments."""
-        return _gradient.derivative_of(
-            self.program, [n in self.places for n in range(len(self.leaves))]
-        )
+        chosen = [n in self.places for n in range(len(self.leaves))]
+        return _gradient.derivative_of(self.program, chosen, self.forward_mode)
 
 
 #: Every exact operator, on a backend that wants all of them.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from planners import Graph, Op, Region, Stage, Value, Variant
+from planners import Choice, Graph, Op, Region, Stage, Value, Variant
 
 
 class Builder:
@@ -152,6 +152,14 @@ def random_graph(seed: int, *, n_stages: int | None = None, n_forward: int = 3) 
     result_bytes = [tuple(rng.integers(1, 20, rng.integers(0, 3)).tolist()) for _ in forward]
     graph = make.graph(forward, backward, alone_bytes.tolist(), result_bytes)
     return dataclasses.replace(graph, recomputes_late=bool(rng.random() < 0.5))
+
+
+def random_choice(seed: int) -> Graph:
+    """A small random graph in which some stages are the branches of a choice."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(seed, n_stages=int(rng.integers(3, 6)), n_forward=2)
+    ends = sorted(rng.choice(len(graph.stages) + 1, 3, replace=False).tolist())
+    return dataclasses.replace(graph, choices=(Choice(tuple(ends[:2]), ends[2]),))
 
 
 def _some(rng: np.random.Generator, names: Iterable[str], share: float) -> set[str]:

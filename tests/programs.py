@@ -335,6 +335,74 @@ def _cond_and_switch():
     return Case(function, (array(0, 4, 4), array(1, 3, 4), jnp.int32(2)))
 
 
+def deep(w, x):
+    """Two layers, with something to save."""
+    return x + jnp.sin(jnp.tanh(jnp.sin(x @ w) @ w) @ w)
+
+
+@_named
+def _branches_of_layers():
+    """Keys and integers as operands; results that pass through, and numbers."""
+
+    def function(w, v, x, which, key, flags):
+        def dropped(w, x, key, n):
+            return dropout(key, deep(w, x)), n + 1, jnp.sum(x), x
+
+        def passed(w, x, key, n):
+            return x, n, jnp.zeros((), x.dtype), jnp.sin(x) @ w
+
+        def mixed(w, x, key, n):
+            x = jnp.where(flags, deep(w, x), deep(v, x))
+            return x, jnp.int32(7), jnp.mean(deep(w, jnp.cos(x))), jnp.cos(x)
+
+        total, n = 0.0, which
+        for k in range(2):
+            x, n, more, y = lax.switch(which - k, [dropped, passed, mixed], w, x, key, n)
+            total = total + more
+        x, n, more, y = lax.cond(x.sum() > 0, mixed, dropped, w, jnp.sin(x + y), key, n)
+        return jnp.mean(x**2) + total + more, n, y
+
+    flags = jnp.array([True, False, True])[:, None]
+    args = array(0, 4, 4), array(3, 4, 4), array(1, 3, 4), jnp.int32(2), jax.random.key(3), flags
+    return Case(function, args)
+
+
+@_named
+def _branches_under_scan():
+    """Layers of three kinds, stacked results, a shared weight, and a branch in a branch."""
+
+    def function(layers, shared, x, kinds):
+        def third(w, x):
+            return lax.cond(x.mean() > 0, lambda x: deep(shared, x), lambda x: deep(w, x) @ w, x)
+
+        def step(x, item):
+            kind, w = item
+            x = lax.switch(kind, [deep, lambda w, x: x, third], w, x)
+            return jnp.tanh(x), x.sum(0)
+
+        x, rows = lax.scan(step, x, (kinds, layers))
+        return jnp.mean(x**2) + jnp.mean(rows**2), rows
+
+    kinds = jnp.array([0, 2, 1, 2, 0])
+    return Case(function, (array(0, 5, 4, 4), array(1, 4, 4), array(2, 3, 4), kinds))
+
+
+@_named
+def _loops_in_branches():
+    def function(layers, x):
+        def looped(layers, x):
+            h, rows = lax.scan(lambda h, w: (deep(w, h), h.sum(0)), x, layers)
+            return h, rows.sum(0)
+
+        def plain(layers, x):
+            return x @ layers[0], x.sum(0)
+
+        x, row = lax.cond(x[0, 0] < 5, looped, plain, layers, x)
+        return jnp.mean(jnp.sin(x @ layers[1]) ** 2) + row.sum()
+
+    return Case(function, (array(0, 3, 4, 4), array(1, 3, 4)))
+
+
 @_named
 def _loops():
     """`while_loop` has no reverse derivative: it runs on what needs none."""
@@ -550,6 +618,16 @@ def _branches(x, s):
     return lax.cond(x.mean() > s.other.mean(), lambda x: jnp.sin(x @ s.w), lambda x: x * s.other, x)
 
 
+def _kinds(x, s):
+    """One of three layers, two of them with something to save."""
+
+    def gated(x):
+        return jnp.tanh(deep(s.w, x)) * jax.nn.sigmoid(s.other @ s.w)
+
+    kind = (4 * x.mean()).astype(jnp.int32) % 3
+    return lax.switch(kind, [lambda x: deep(s.w, x), gated, lambda x: x], x)
+
+
 def _narrow(x, dtype):
     """A cast, which the reference in float64 does without.
 
@@ -590,6 +668,7 @@ STEPS: dict[str, Callable[[jax.Array, _Setting], jax.Array]] = {
     "cumsum": lambda x, s: jnp.tanh(jnp.cumsum(x, 0)),
     "best": lambda x, s: jax.nn.one_hot(jnp.argmax(x, -1), COLUMNS, dtype=x.dtype) * s.other,
     "branch": _branches,
+    "kinds": _kinds,
     "scan": _rnn,
     "half": lambda x, s: _narrow(x, jnp.float16),
     "integers": lambda x, s: jnp.floor(4 * x).astype(jnp.int32),
@@ -604,7 +683,7 @@ STEPS: dict[str, Callable[[jax.Array, _Setting], jax.Array]] = {
     "pad": lambda x, s: jnp.concatenate([x[1:], s.other[:1]]),
 }
 #: Drawn more often: what has residuals worth recomputing.
-_COMMON = ("matmul", "tanh", "gelu", "bump", "convolution", "softmax", "multiply")
+_COMMON = ("matmul", "tanh", "gelu", "bump", "convolution", "softmax", "multiply", "kinds")
 
 
 def recipes(max_steps: int = 10) -> st.SearchStrategy[Recipe]:

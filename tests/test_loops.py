@@ -21,7 +21,9 @@ from emission import (
     emitted,
     flat,
     in_double,
+    is_float,
     pulled,
+    random_emissions,
     random_regions,
     savable,
 )
@@ -129,6 +131,45 @@ def test_a_loop_in_runs_may_be_mapped_pushed_forward_and_differentiated_twice(na
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
 
 
+def pushed(f, function):
+    """Value and tangents in forward mode of a jitted function, each argument its own tangent."""
+    chosen = [f.leaves[n] for n in f.places]
+
+    def of_floats(*chosen):
+        return [r for r in function(*filled(f.leaves, f.places, chosen)) if is_float(r)]
+
+    return jax.jvp(jax.jit(of_floats), chosen, chosen)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, lambda f: f, jax.jacfwd])
+def test_forward_mode_of_a_jitted_loop_in_runs_is_refused_and_says_what_to_do(transform):
+    f, function = in_runs("layers_under_scan")
+    jitted = jax.jit(lambda *leaves: function(*leaves)[0])
+
+    def run(*leaves):
+        if transform is jax.jacfwd:
+            return jax.jacfwd(jitted)(*leaves)
+        return transform(lambda x: jax.jvp(jitted, x, x))(leaves)
+
+    with pytest.raises(TypeError, match='operators="none"'):
+        run(*f.leaves)
+    jax.jacrev(jitted)(*f.leaves)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_forward_mode_of_a_jitted_loop_works_where_plans_are_made_for_it(name):
+    f, _ = in_runs(name)
+    f = dataclasses.replace(f, forward_mode=True)
+    recomputing = 0
+    for made in random_emissions(f, 0, 3):
+        assert all(loop.blocks == 1 for loop in made.origins.loops) and made.origins.loops
+        assert_same(pulled(f, made.function)(*f.leaves), *expected(name))
+        ours, plain = pushed(f, made.function), pushed(f, f.function)
+        jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=2e-4, atol=1e-6), ours, plain)
+        recomputing += made.recomputes
+    assert recomputing
+
+
 @pytest.mark.parametrize("fault", ["gradient of one run lost", "wrong place in the stack"])
 def test_a_planted_fault_in_a_loop_is_caught(fault, monkeypatch):
     f, function = in_runs("layers_under_scan")
@@ -217,6 +258,27 @@ def test_a_budget_between_the_uniform_plans_is_met():
         plain = jax.jit(jax.grad(deep))(*concrete)
         jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), ours, plain)
     assert seconds == sorted(seconds) and seconds[0] < seconds[-1]
+
+
+@pytest.mark.parametrize("operators", ["none", "exact"])
+def test_a_plan_without_operators_can_be_pushed_forward(operators):
+    """With operators, the same budget is met by iterations of which some recompute more."""
+    arguments = deep_args()
+    unplanned = monet_jax.compiled_bytes(jax.value_and_grad(deep), *arguments, target="cpu")
+    budget = unplanned.total_bytes - int(0.7 * unplanned.temp_bytes)
+    plan = monet_jax.plan(
+        deep, *arguments, budget=budget, target="cpu", operators=operators, cache=False
+    )
+    assert plan.compiled_bytes <= budget and plan.overhead > 0.01
+    assert bool(plan.operators) == (operators == "exact")
+    concrete = jax.tree.map(lambda a: 0.1 * array(1, *a.shape), arguments)
+    planned = jax.jit(plan_from_json(plan.to_json()).apply(deep))
+    if operators == "exact":
+        with pytest.raises(TypeError, match='operators="none"'):
+            jax.jvp(planned, concrete, concrete)
+        return
+    ours, plain = (jax.jvp(f, concrete, concrete) for f in (planned, deep))
+    np.testing.assert_allclose(ours, plain, rtol=1e-4)
 
 
 # ------------------------------------------------------------------------------ plans

@@ -45,6 +45,7 @@ from planners.schedule import backward_runs
 EXACT = Stages(gap=0.0, time_limit=60.0)
 SEEDS = range(20)
 NAMED = {"chain": graphs.chain(), "pair": graphs.pair(), "skip": graphs.skip()}
+CHOICES = {f"choice {seed}": graphs.random_choice(seed) for seed in range(16)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,12 +95,13 @@ def some_graph(seed: int, **more) -> Graph:
 @ft.cache
 def declared(seed: int) -> Space:
     """The planner's own space over a random graph, or over a named one."""
-    graph = NAMED[seed] if seed in NAMED else some_graph(seed)
+    known = NAMED | CHOICES
+    graph = known[seed] if seed in known else some_graph(seed)
     regions = [x.region for x in candidates(graph)]
     return space(graph, it.islice(graphs.tilings(regions, len(graph.stages)), 3000))
 
 
-@pytest.mark.parametrize("seed", [*NAMED, *SEEDS])
+@pytest.mark.parametrize("seed", [*NAMED, *CHOICES, *SEEDS])
 def test_the_plan_is_the_best_of_the_declared_space(seed):
     oracle = declared(seed)
     search = EXACT.prepare(oracle.graph)

@@ -7,7 +7,7 @@ import graphs
 import numpy as np
 import pytest
 
-from planners import InvalidPlan, Region, Run, replay, runs, save_all, save_nothing
+from planners import Choice, InvalidPlan, Region, Run, replay, runs, save_all, save_nothing
 
 # `planners.replay` is the function; the module has to be asked for.
 REPLAY = importlib.import_module("planners.replay")
@@ -97,6 +97,26 @@ def test_alone_bytes_count_from_the_forward_to_the_backward_of_a_stage(regions, 
     kept = dataclasses.replace(graph, stages=(first, graph.stages[1]))
     found = np.subtract(replay(kept, regions).live_bytes, replay(graph, regions).live_bytes)
     assert found.tolist() == added
+
+
+def test_of_a_choice_the_branch_for_which_most_waits_counts():
+    make = graphs.Builder()
+    forward = [
+        [make.op("f0", "", "x:1")],
+        [make.op("f1", "x", "a:6")],
+        [make.op("f2", "x", "b:10")],
+        [make.op("f3", "x", "l:1")],
+    ]
+    last = [make.op("b3", "l", "d:1!")]
+    branches = [make.op("b2", "b d", "db:1!")], [make.op("b1", "a d", "da:1!")]
+    graph = make.graph(forward, [[make.op("b0", "x", "dx:1!")], *branches[::-1], last])
+    regions = [Region(s, s, alone=True) for s in range(4)]
+    assert replay(graph, regions).live_bytes == (1, 7, 17, 18, 19, 19, 9, 2)
+    chosen = dataclasses.replace(graph, choices=(Choice((1, 2), 3),))
+    assert replay(chosen, regions).live_bytes == (1, 7, 11, 12, 13, 13, 9, 2)
+    crossing = [Region(0, 0, alone=True), Region(1, 2), Region(3, 3, alone=True)]
+    with pytest.raises(InvalidPlan, match="crosses the ends of"):
+        replay(chosen, crossing)
 
 
 def test_what_waits_in_the_memory_of_results_takes_none():
