@@ -23,6 +23,7 @@ from . import _cache, _compat, _multihost, _pins, _trace
 from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
+from ._loops import lay_out
 from ._origins import origins_of
 from ._pins import Pins, make_pins
 from ._plan import FORMAT, Plan, PlanMismatch
@@ -466,6 +467,7 @@ def _dependencies(
     """All that a settled plan depends on."""
     from . import __version__
 
+    unrolled = lay_out(traced.program, traced.derivative).program
     return (
         (__version__, FORMAT),
         jax.__version__,
@@ -475,8 +477,8 @@ def _dependencies(
         [str(getattr(aval, "sharding", None)) for aval in traced.avals],
         (settings.budget, settings.reserved, settings.time_limit, settings.verify),
         # What the pins mean here: names are no part of the fingerprint.
-        sorted(_pins.find(traced.program, settings.pins).items()),
-        sorted(_pins.saved_by_name(traced.program, settings.pins)),
+        sorted(_pins.find(unrolled, settings.pins).items()),
+        sorted(_pins.saved_by_name(unrolled, settings.pins)),
         target.name,
         usable_bytes(target) if settings.budget == "auto" else None,
     )

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from planners.graph import Op, Value, Variant
 
 from ._backend import Backend
-from ._branches import Choice
+from ._branches import Choice, walk
 from ._joint import Joint, LocalOp
 from ._loops import Loop
 from ._origins import Line, value_name
@@ -114,7 +114,7 @@ class Builder:
     def enter_branch(self, choice: Choice, b: int) -> None:
         """Before a branch: its inputs are the operands."""
         pairs = zip(choice.operands, choice.branches[b].inputs, strict=True)
-        self.index |= {v: self.index[i] for i, v in pairs if i in self.index}
+        self.index |= {v: self.index[i] for i, v in pairs if isinstance(i, int) and i in self.index}
 
     def leave_branch(self, choice: Choice, b: int) -> None:
         """After a branch; after the last one there are results."""
@@ -160,12 +160,17 @@ class Builder:
 
     def _is_final(self, i: Any) -> bool:
         """Whether a choice alone has a gradient of an argument: then it is the step's result."""
-        return i in self.arguments and self.pending[i] == 1 and i not in self.gradients
+        is_known = isinstance(i, int) and i not in self.gradients
+        return is_known and i in self.arguments and self.pending[i] == 1
 
     def expect(self, loop: Loop) -> None:
         """Note what a loop will return, and whose gradients it will add to."""
         self.returned.update(i for result, i in loop.carried if result in self.returned)
         sliced = {v for stage in loop.stages for v in stage.differentiated_inputs}
+        for choice in reversed([*walk(loop.choices)]):
+            for branch in choice.branches:
+                pairs = zip(choice.operands, branch.inputs, strict=True)
+                sliced.update(i for i, v in pairs if v in sliced and isinstance(i, int))
         for i in {i for i, _ in loop.stacked}:
             self.pending[i] = self.pending.get(i, 0) + 1
         self.active.update(i for i, v in loop.stacked if v in sliced)

@@ -65,6 +65,15 @@ def primitive_name(eqn: Any) -> str:
     return "name" if type(hidden).__name__ == "CheckpointName" else eqn.primitive.name
 
 
+def checkpointed(eqn: Any) -> Any:
+    """The jaxpr of a region of `jax.checkpoint`; None where an equation is none."""
+    # With `jax_remat3` it is a hijax primitive.
+    hidden = eqn.params.get("_prim")
+    if type(hidden).__name__ == "RematTraced":
+        return hidden.jaxpr
+    return eqn.params["jaxpr"] if eqn.primitive is remat_p else None
+
+
 def checkpoint_name_of(eqn: Any) -> str:
     """The name that a `checkpoint_name` equation gives; "" where it is another equation."""
     if primitive_name(eqn) != "name":

@@ -118,7 +118,7 @@ def aval_nbytes(aval: Any) -> int:
 def has_checkpoints(jaxpr: Any) -> bool:
     """Whether a closed jaxpr, or one inside it, has regions of `jax.checkpoint`."""
     return any(
-        eqn.primitive is _compat.remat_p or any(map(has_checkpoints, _compat.subjaxprs(eqn)))
+        _compat.checkpointed(eqn) is not None or any(map(has_checkpoints, _compat.subjaxprs(eqn)))
         for eqn in jaxpr.jaxpr.eqns
     )
 
@@ -181,10 +181,9 @@ class _Flattener:
             inputs = tuple(map(read, eqn.invars))
             stack = _compat.name_stack_of(eqn)
             stack = stack if outer is None else outer + stack
-            if _is_plain_call(eqn) or (
-                self.inline_checkpoints and eqn.primitive is _compat.remat_p
-            ):
-                results = self._inline_call(eqn.params["jaxpr"], inputs, stack)
+            region = _compat.checkpointed(eqn) if self.inline_checkpoints else None
+            if _is_plain_call(eqn) or region is not None:
+                results = self._inline_call(region or eqn.params["jaxpr"], inputs, stack)
             elif (replacement := self.rewrite(eqn)) is not None:
                 results = self._inline_replacement(replacement, eqn, inputs, stack)
             else:

@@ -343,7 +343,8 @@ def test_iterations_are_dealt_out_by_what_they_keep():
 def lengths(origins, regions):
     """How many trips each run of equal iterations has, as it is emitted."""
     decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    (part,) = [x for x in _transform._parts(origins, decisions.regions) if hasattr(x, "loop")]
+    parts = _transform._parts(decisions.regions, origins.loops, ())
+    (part,) = [x for x in parts if hasattr(x, "loop")]
     pairs = zip(part.blocks, part.loop.trips, strict=True)
     return [sum(n for _, n in some) for _, some in it.groupby(pairs, lambda x: x[0])]
 

@@ -249,6 +249,14 @@ def test_a_planted_fault_does_not_pass_the_oracle(monkeypatch, fault):
     assert any(disagreements(seed) for seed in SEEDS)
 
 
+def test_branches_that_leave_nothing_behind_do_not_pass_the_oracle(monkeypatch):
+    assert [declared(name) for name in CHOICES]  # before the fault
+    monkeypatch.setattr(
+        composition._Rows, "_waiting", lambda self, choice, *_: {self._waits[choice]: 1.0}
+    )
+    assert any(disagreements(name) for name in CHOICES)
+
+
 @pytest.mark.parametrize("graph", NAMED.values(), ids=NAMED)
 def test_more_budget_is_never_slower(graph):
     search = EXACT.prepare(graph)
