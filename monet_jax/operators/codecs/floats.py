@@ -17,7 +17,7 @@ _LARGEST_E4M3 = 448.0
 
 @dataclasses.dataclass(frozen=True)
 class BFloat16:
-    """bfloat16, rounded to nearest: of a relative error of at most 2^-9 where |x| >= 2^-118."""
+    """bfloat16, rounded to nearest: of a relative error of at most 2^-8 where |x| >= 2^-118."""
 
     kind: ClassVar[Kind] = Kind.BIASED
 
