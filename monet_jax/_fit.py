@@ -7,13 +7,14 @@ found is then shown by its own compiled bytes, and by those of the next size up.
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import planners
 
 from ._arguments import arguments_of
 from ._budget import parse_budget
+from ._largest import largest
 from ._pins import make_pins
 from ._plan import Plan
 from ._progress import progress
@@ -21,9 +22,6 @@ from ._settle import InfeasibleBudget, Settling
 from ._targets import Target, resolve_target, usable_bytes
 from ._trace import trace_for
 from ._trials import Trials
-
-#: The second size is at most so many times the first.
-GROWTH = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,11 +142,11 @@ def fit(
     with progress() as say:
         planner = planners.Stages(time_limit=time_limit)
         probes = _Probes(trials_of, planner, total - reserved, reserved, say)
-        planned, above = _largest(probes.planned, probes.room, limit // step, step, {})
+        planned, above = largest(probes.planned, probes.room, limit // step, step, {})
         if planned is None:
             raise _nothing_fits(axis, step, probes, total)
         known = {n: probes.plain(n) for n in sorted(probes.settlings)[:2]}
-        plain, plain_above = _largest(probes.plain, probes.room, limit // step, step, known)
+        plain, plain_above = largest(probes.plain, probes.room, limit // step, step, known)
         plan = probes.plan(planned)
     assert plan.compiled_bytes is not None  # these trials verify every plan
     return Fit(
@@ -230,48 +228,6 @@ class _Probes:
         except InfeasibleBudget as error:
             return error.minimum_budget - self.reserved
         return trials.fixed_bytes + trials.temp_bytes(trials.smallest())
-
-
-def _largest(
-    need: Callable[[int], int], room: int, count: int, step: int, known: dict[int, int]
-) -> tuple[int | None, int | None]:
-    """The largest size that fits, and the next one.
-
-    Arguments:
-        need: size -> bytes.
-        room: bytes that there are.
-        count: how many sizes there are; they are multiples of `step`.
-        step: the smallest size.
-        known: what is needed at some sizes.
-
-    Returns:
-        None for the first where nothing fits, and for the second where everything does.
-    """
-    found = {size // step: nbytes for size, nbytes in known.items()}
-    while True:
-        low = max((n for n, nbytes in found.items() if nbytes <= room), default=0)
-        over = [n for n, nbytes in found.items() if nbytes > room and n > low]
-        high = min(over, default=None)
-        if low == count or (high is not None and high - low == 1):
-            return low * step or None, high and high * step
-        n = _next_size(found, room, low, high or count + 1)
-        found[n] = need(n * step)
-
-
-def _next_size(found: Mapping[int, int], room: int, low: int, high: int) -> int:
-    """A number between `low` and `high`, both left out: where a line says that room ends.
-
-    Every fourth is chosen without the line, so that the search ends soon whatever the bytes.
-    """
-    if len(found) % 4 == 3:
-        guess = (low + high) // 2 if high in found else 2 * low
-    elif len(found) < 2:
-        guess = 1 if not found else min(GROWTH, room * max(found) // found[max(found)])
-    else:
-        near = sorted(found, key=lambda n: abs(found[n] - room))[:2]
-        (a, b), slope = near, found[near[1]] - found[near[0]]
-        guess = a + (room - found[a]) * (b - a) // slope if slope else 2 * low
-    return min(max(guess, low + 1), high - 1)
 
 
 def _check_sizes(step: int, limit: int) -> None:

@@ -37,7 +37,7 @@ class SweepPoint:
     """A program of the step.
 
     Attributes:
-        program: "plain", "loss: dots", ..., or "planned".
+        program: "plain", "jax.checkpoint: dots", ..., or "planned".
         kind: "plain", "baseline" or "planned".
         budget_bytes: what a planned one may take; None for others.
         total_bytes: as compiled, XLA's own rematerialization off; None where it failed.
@@ -184,7 +184,9 @@ def sweep(
     def traced(one: Callable[..., Any]) -> Traced:
         return trace_for(resolved, one, args, kwargs, **options)
 
-    rivals = {f"loss: {p}": round_the_loss(fun, p) for p in POLICIES} | dict(baselines or {})
+    rivals = {f"jax.checkpoint: {p}": round_the_loss(fun, p) for p in POLICIES} | dict(
+        baselines or {}
+    )
     found: list[SweepPoint] = []
     with progress() as say:
         say("compiling the plain program")

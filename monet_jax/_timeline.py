@@ -32,7 +32,7 @@ PHASES = ("forward", "again", "backward")
 #: Moments of a timeline, at most.
 MOMENTS = 600
 #: Values below this share of the peak have no band.
-SMALL = 0.004
+SMALL = 0.001
 #: Bands of a timeline, at most.
 BANDS = 1500
 

@@ -4,6 +4,7 @@ Figures are made without pyplot where no axes are given, so that no window opens
 be closed; notebooks show the axes' figure all the same.
 """
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from .._budget import format_bytes
-from .._plan import Plan
+from .._plan import Plan, write_whole
 from .._sweep import Sweep, SweepPoint
 from .._timeline import KINDS, Timeline
 from .charts import COLOURS, FIXED, LAYERS, TITLES, byte_ticks, scale_of
+from .figures import FAR_ABOVE, fixed_bytes
 
-#: A budget above so many times all else would leave the plot empty.
-_FAR_ABOVE = 1.6
 _INK, _SOFT, _BUDGET = "#1b1f24", "#57606a", "#c0271f"
 _MARKERS = "s^Dv<>pPXh"
 #: A legend to the right of the axes, where it hides nothing.
@@ -42,7 +42,7 @@ def plot_plan(plan: Plan, axes: Axes | None = None) -> Axes:
     if plan.after is None:
         raise ValueError("The plan was stored without its timeline; make it again to plot it.")
     axes = axes or _axes((8.0, 4.2))
-    fixed = (plan.fixed_bytes or 0) if plan.devices == 1 else 0
+    fixed = fixed_bytes(plan)
     shown = [plan.after, *filter(None, [plan.before])]
     edges, layers = _stack(plan.after, fixed)
     colours = [COLOURS[kind][0] for kind, _ in layers]
@@ -87,7 +87,7 @@ def _lines(plan: Plan, top_bytes: float) -> list[tuple[str, int, str, str]]:
     if plan.devices > 1:  # the timeline is of all of them
         return []
     room = plan.budget_bytes - plan.reserved_bytes
-    lines = [("budget", room, _BUDGET, "--")] if room <= _FAR_ABOVE * top_bytes else []
+    lines = [("budget", room, _BUDGET, "--")] if room <= FAR_ABOVE * top_bytes else []
     if plan.compiled_bytes is not None:
         lines.append(("compiled", plan.compiled_bytes, _INK, "-"))
     return lines
@@ -121,55 +121,57 @@ def plot_sweep(sweep: Sweep, axes: Axes | None = None, against: str = "seconds")
     (plain,) = sweep.of_kind("plain")
     planned = sorted(sweep.of_kind("planned"), key=lambda p: p.total_bytes or 0)
 
-    def place(points: Sequence[SweepPoint]) -> tuple[list[int], list[float]]:
+    def draw(points: Sequence[SweepPoint], **style: Any) -> None:
         work = [getattr(p, against) / getattr(plain, against) - 1 for p in points]
-        return [p.total_bytes or 0 for p in points], [100 * x for x in work]
+        axes.plot([p.total_bytes or 0 for p in points], [100 * x for x in work], **style)
 
-    blue = COLOURS["saved"][0]
-    x, y = place(planned)
-    axes.plot(x, y, color=blue, marker="o", ms=5, lw=2, label="planned", zorder=3)
-    colours = [COLOURS[k][0] for k in ("recomputed", "gradient", "compressed", "passing")]
+    draw(planned, color=COLOURS["saved"][0], marker="o", ms=5, lw=2, label="planned", zorder=3)
     for n, point in enumerate(sweep.of_kind("baseline")):
-        x, y = place([point])
-        axes.plot(
-            x,
-            y,
-            marker=_MARKERS[n % len(_MARKERS)],
-            color=colours[n % len(colours)],
-            ls="none",
-            ms=8,
-            mec=_INK,
-            mew=0.6,
-            zorder=4,
-            label=f"jax.checkpoint, {point.program}",
-        )
-    x, y = place([plain])
-    axes.plot(x, y, marker="*", ms=13, color=_INK, ls="none", label="plain", zorder=5)
-    sizes = [p.total_bytes or 0 for p in sweep.points if not p.error]
+        draw([point], label=point.program, zorder=4, **_baseline_style(n))
+    draw([plain], marker="*", ms=13, color=_INK, ls="none", label="plain", zorder=5)
+    _byte_axis(axes, [p.total_bytes or 0 for p in sweep.points if not p.error])
+    noun = "modelled seconds" if against == "seconds" else "FLOPs of products"
+    axes.set(xlabel="compiled bytes of the step", ylabel=f"{noun} beyond plain")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:+.3g} %" if y else "0 %"))
+    title = f"Bytes against time on {sweep.target}"
+    axes.set_title(title, loc="left", fontsize="medium", fontweight="bold")
+    axes.legend(**_OUTSIDE)
+    return _tidy(axes)
+
+
+def _baseline_style(n: int) -> dict[str, Any]:
+    """A marker and a colour for the `n`-th baseline; no two of the first 36 are the same."""
+    kinds = ("recomputed", "gradient", "compressed", "passing")
+    return {
+        "marker": _MARKERS[n % len(_MARKERS)],
+        "color": COLOURS[kinds[n % len(kinds)]][0],
+        "ls": "none",
+        "ms": 8,
+        "mec": _INK,
+        "mew": 0.6,
+    }
+
+
+def _byte_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    """Across, the range of some sizes, with round numbers of bytes."""
     margin = 0.06 * (max(sizes) - min(sizes)) or 1
     low, high = min(sizes) - margin, max(sizes) + margin
     ticks = byte_ticks(low, high)
     axes.set_xlim(low, high)
     axes.set_xticks([x for x, _ in ticks], [label for _, label in ticks])
-    axes.set_xlabel("compiled bytes of the step")
-    noun = "modelled seconds" if against == "seconds" else "FLOPs of products"
-    axes.set_ylabel(f"{noun} beyond plain")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:+.3g} %" if y else "0 %"))
-    axes.set_title(
-        f"Bytes against time on {sweep.target}", loc="left", fontsize="medium", fontweight="bold"
-    )
-    axes.legend(**_OUTSIDE)
-    return _tidy(axes)
 
 
 def save(axes: Axes, path: Path) -> None:
-    """Write the figure of some axes; the same plot gives the same file."""
+    """Write the figure of some axes, whole or not at all; the same plot gives the same file."""
     figure = axes.figure.get_figure(root=True)
     assert figure is not None
     dated = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix)
     with matplotlib.rc_context({"svg.hashsalt": "monet_jax"}):
         metadata = {dated: None} if dated else None
-        figure.savefig(path, metadata=metadata, dpi=150, facecolor="white")
+        picture = io.BytesIO()
+        kind = path.suffix.removeprefix(".")
+        figure.savefig(picture, format=kind, metadata=metadata, dpi=150, facecolor="white")
+    write_whole(path, picture.getvalue())
 
 
 def _axes(size: tuple[float, float]) -> Axes:

@@ -1,0 +1,51 @@
+"""Which is the largest size that fits, by asking about few of them?
+
+Bytes are all but linear in a batch or a length, so that two sizes say where to look.
+"""
+
+from collections.abc import Callable, Mapping
+
+#: The second size is at most so many times the first.
+GROWTH = 8
+
+
+def largest(
+    need: Callable[[int], int], room: int, count: int, step: int, known: dict[int, int]
+) -> tuple[int | None, int | None]:
+    """The largest size that fits, and the next one.
+
+    Arguments:
+        need: size -> bytes.
+        room: bytes that there are.
+        count: how many sizes there are; they are multiples of `step`.
+        step: the smallest size.
+        known: what is needed at some sizes.
+
+    Returns:
+        None for the first where nothing fits, and for the second where everything does.
+    """
+    found = {size // step: nbytes for size, nbytes in known.items()}
+    while True:
+        low = max((n for n, nbytes in found.items() if nbytes <= room), default=0)
+        over = [n for n, nbytes in found.items() if nbytes > room and n > low]
+        high = min(over, default=None)
+        if low == count or (high is not None and high - low == 1):
+            return low * step or None, high and high * step
+        n = _next_size(found, room, low, high or count + 1)
+        found[n] = need(n * step)
+
+
+def _next_size(found: Mapping[int, int], room: int, low: int, high: int) -> int:
+    """A number between `low` and `high`, both left out: where a line says that room ends.
+
+    Every fourth is chosen without the line, so that the search ends soon whatever the bytes.
+    """
+    if len(found) % 4 == 3:
+        guess = (low + high) // 2 if high in found else 2 * low
+    elif len(found) < 2:
+        guess = 1 if not found else min(GROWTH, room * max(found) // found[max(found)])
+    else:
+        near = sorted(found, key=lambda n: abs(found[n] - room))[:2]
+        (a, b), slope = near, found[near[1]] - found[near[0]]
+        guess = a + (room - found[a]) * (b - a) // slope if slope else 2 * low
+    return min(max(guess, low + 1), high - 1)

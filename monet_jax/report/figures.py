@@ -1,0 +1,110 @@
+"""Which figures stand in a page: at its head, in its bars, and at the peaks of its charts?"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from .._budget import format_bytes
+from .._plan import Plan
+from .._timeline import Timeline
+from .charts import FIXED, LAYERS
+
+#: A budget above so many times all else would leave a chart empty; then it is not drawn.
+FAR_ABOVE = 1.6
+#: Thousands of floating-point operations, and what they are called.
+_FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP")
+
+
+def format_flops(flops: float) -> str:
+    """FLOPs for people: "1.2 GFLOP"."""
+    unit = 0
+    while flops >= 999.95 and unit < len(_FLOPS) - 1:
+        flops, unit = flops / 1000, unit + 1
+    return f"{flops:.1f} {_FLOPS[unit]}" if unit else f"{flops:,.0f} FLOP"
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds for people: "1.2 ms"."""
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+    unit, name = next((x for x in units if seconds >= x[0]), units[-1])
+    return f"{seconds / unit:,.2f} {name}"
+
+
+def figures(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """The few numbers that matter: what it is, the number, and what to compare it with."""
+    taken = plan.compiled_bytes
+    yield (
+        "compiled",
+        "not compiled" if taken is None else format_bytes(taken),
+        f"of a budget of {format_bytes(plan.budget_bytes)}",
+    )
+    if plan.unplanned_bytes:
+        spared = 1 - (plan.predicted_bytes if taken is None else taken) / plan.unplanned_bytes
+        yield "spared", f"{spared:.1%}", f"of {format_bytes(plan.unplanned_bytes)} as written"
+    bound = plan.bound_seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
+    yield "overhead", f"{plan.overhead:.2%}", f"proven to be at least {bound:.2%}"
+    rounds = f"{plan.rounds} plan{'' if plan.rounds == 1 else 's'} compiled"
+    yield "planned in", f"{plan.planning_seconds:.1f} s", rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """The compiled bytes of a program, and its work.
+
+    Attributes:
+        title: which program.
+        nbytes, temp_bytes: all of it, and without arguments and results; None where not known.
+        fixed, rest: shares of the widest bar that arguments and results take, and all else.
+        flops, seconds: of a step.
+    """
+
+    title: str
+    nbytes: int | None
+    temp_bytes: int | None
+    fixed: float
+    rest: float
+    flops: int
+    seconds: float
+
+
+def bars(plan: Plan) -> dict[str, Any]:
+    """Compiled bytes as written and as planned, and the budget as a share of the widest bar."""
+    rows = [("as written", plan.unplanned_bytes, plan.base_flops, plan.base_seconds)]
+    if plan.decisions:
+        rows.append(("as planned", plan.compiled_bytes, plan.flops, plan.seconds))
+    room = plan.budget_bytes - plan.reserved_bytes
+    widest = max((nbytes for _, nbytes, *_ in rows if nbytes), default=1)
+    near = room <= FAR_ABOVE * widest
+    widest = max(widest, room) if near else widest
+    fixed = plan.fixed_bytes
+    made = [
+        Bar(
+            title,
+            nbytes,
+            None if nbytes is None or fixed is None else nbytes - fixed,
+            min(fixed or 0, nbytes or 0) / widest,
+            max(0, (nbytes or 0) - (fixed or 0)) / widest,
+            flops,
+            seconds,
+        )
+        for title, nbytes, flops, seconds in rows
+    ]
+    return {"rows": made, "budget": room / widest if near else None, "room": room}
+
+
+def peaks(plan: Plan) -> list[tuple[str, int | None, int | None]]:
+    """What is in memory at the peak of each timeline: kind, bytes before, bytes after."""
+    fixed = fixed_bytes(plan)
+
+    def at_peak(timeline: Timeline | None, kind: str) -> int | None:
+        if timeline is None:
+            return None
+        return fixed if kind == FIXED else int(timeline.bytes_of(kind)[timeline.peak])
+
+    rows = [(kind, at_peak(plan.before, kind), at_peak(plan.after, kind)) for kind in LAYERS]
+    return [row for row in rows if row[1] or row[2]]
+
+
+def fixed_bytes(plan: Plan) -> int:
+    """What lies under a timeline; nothing where values are those of several devices."""
+    return (plan.fixed_bytes or 0) if plan.devices == 1 else 0
