@@ -66,7 +66,10 @@ def plan(
     budget: Budget,
     target: TargetName = None,
     argnums: Annotated[str, typer.Option(help='As in "0" or "0,2".')] = "0",
-    reserved: Annotated[str, typer.Option(help="Bytes of the budget for other things.")] = "0",
+    reserved: Annotated[
+        str,
+        typer.Option(help='For other things: bytes, "2GiB", or `module:optimizer` for its state.'),
+    ] = "0",
     out: Annotated[Path | None, typer.Option(help="Save the plan here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
@@ -83,7 +86,7 @@ def plan(
             budget=parse_budget_option(budget),
             target=target,
             argnums=_positions(argnums),
-            reserved=_reserved_bytes(reserved),
+            reserved=_reserved(reserved),
         )
         if out is not None:
             made.save(out)
@@ -198,14 +201,17 @@ def _positions(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def _reserved_bytes(text: str) -> int:
+def _reserved(text: str) -> Any:
+    """Bytes, or the optimizer that `module:optimizer` names."""
     from ._budget import parse_budget  # the package imports JAX
 
     if text == "0":
         return 0
+    if ":" in text:
+        return load_object(text)
     given = parse_budget_option(text)
     if isinstance(given, float) or given == "auto":
-        raise ValueError(f'`--reserved` must be bytes or an amount such as "2GiB"; got {text!r}')
+        raise ValueError(f'`--reserved` must be bytes, "2GiB" or `module:optimizer`; got {text!r}')
     return parse_budget(given, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
 
 
