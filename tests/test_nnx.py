@@ -90,7 +90,7 @@ def step_bytes(loss, module, batch):
         value, gradient = nnx.value_and_grad(loss)(module, *batch)
         return value, gradient, nnx.state(module, nnx.Not(nnx.Param))
 
-    return monet_jax.compiled_bytes(step, params, rest, *batch).total_bytes
+    return monet_jax.compiled_bytes(step, params, rest, *batch)
 
 
 def trained(loss, module, batch, steps=3):
@@ -110,15 +110,14 @@ def trained(loss, module, batch, steps=3):
 @pytest.mark.parametrize("name", models.MODELS)
 def test_models_train_within_the_budget_as_they_do_without(name):
     batch = models.batch(name)
-    budget = int(0.7 * step_bytes(models.loss, models.make(name), batch))
+    unplanned = step_bytes(models.loss, models.make(name), batch)
+    budget = unplanned.total_bytes - unplanned.temp_bytes // 4
     lean = monet_jax.flax.remat(models.loss, budget=budget)
-    assert step_bytes(lean, models.make(name), batch) <= budget
+    assert step_bytes(lean, models.make(name), batch).total_bytes <= budget
     assert recomputes(lean, models.make(name), *batch)
     got = trained(lean, models.make(name), batch)
     assert_same(got, trained(models.loss, models.make(name), batch), least=1e-5)
-    before = nnx.to_pure_dict(nnx.state(models.make(name)))
-    moved = jax.tree.map(lambda a, b: str(a) != str(b), before, got[1][0])
-    assert sum(jax.tree.leaves(moved)) >= 0.7 * len(jax.tree.leaves(moved))
+    assert len(set(map(float, got[0]))) == 3  # it moves
 
 
 @pytest.mark.parametrize("name", models.MODELS)
@@ -313,12 +312,12 @@ def test_the_gradient_covers_parameters_and_argnums(settled):
 def test_module_paths_and_lines_are_in_the_report():
     """Of an abstract model; its bytes are not asked for."""
     x = jax.ShapeDtypeStruct((64, 8), jnp.float32)
-    kinds = {"verify": False, "cache": False, "budget": 40_000, "target": "cpu"}
-    made = monet_jax.flax.plan(loss, nnx.eval_shape(model), x, **kinds)
+    given = {"verify": False, "cache": False, "budget": "1GiB", "target": "cpu"}
+    made = monet_jax.flax.plan(loss, nnx.eval_shape(model), x, **given)
     rows = {(row.path, row.primitive): row for row in made.values}
     product = rows["Twice/other/widen", "dot_general"]
     assert product.shape == (64, 16) and __file__ in product.source
-    whole = monet_jax.flax.plan(nnx.eval_shape(model), x, **kinds)
+    whole = monet_jax.flax.plan(nnx.eval_shape(model), x, **given)
     assert ("Twice/other/widen", "dot_general") in {(r.path, r.primitive) for r in whole.values}
 
 
