@@ -5,6 +5,7 @@ settle    analyze, plan, emit, compile, correct        -> a plan that the compil
 emit      the program again, stage by stage            -> a function
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -19,7 +20,7 @@ import jax
 
 import planners
 
-from . import _cache, _compat, _multihost, _pins, _trace
+from . import _cache, _compat, _multihost, _nesting, _pins, _trace
 from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
@@ -28,6 +29,7 @@ from ._origins import origins_of
 from ._pins import Pins, make_pins
 from ._plan import FORMAT, Plan, PlanMismatch
 from ._program import Rewrite
+from ._reserved import Optimizer, check_reserved, reserved_bytes
 from ._settle import InfeasibleBudget, Settling
 from ._signature import Call, Options, make_options, take_apart
 from ._targets import (
@@ -61,7 +63,7 @@ class Settings:
 
     budget: int | float | str
     target: str | None
-    reserved: int
+    reserved: int | Optimizer
     pins: Pins
     planner: Any
     time_limit: float
@@ -74,6 +76,10 @@ class Settings:
         operators = selected(self.terms.operators)
         return _trace.rewrite_for(operators, resolve_target(self.target).name, call)
 
+    def for_call(self, call: Call) -> "Settings":
+        """The same with the bytes to reserve: of an optimizer, those of the call's parameters."""
+        return dataclasses.replace(self, reserved=reserved_bytes(self.reserved, call.params))
+
 
 def remat(
     fun: Callable[..., Any] | None = None,
@@ -85,7 +91,7 @@ def remat(
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
     checkpoints: str = "keep",
-    reserved: int = 0,
+    reserved: int | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
     time_limit: float = 10.0,
@@ -96,7 +102,8 @@ def remat(
 
     The result takes the same arguments and returns the same values. It is planned once for each
     signature of its inputs, when it is traced; called where no gradient can be taken, it runs
-    `fun`. Derivatives are exact: they differ from those of `fun` by rounding.
+    `fun`. Derivatives are exact: they differ from those of `fun` by rounding. Where planned
+    functions call each other, the outermost plan decides for all of them.
 
     Arguments:
         fun: the function, or None to use `remat(...)` as a decorator. It must be traceable by JAX.
@@ -117,7 +124,10 @@ def remat(
             are, each run again as a whole, or the plan decides for the values in them as for all
             others. Then their policies are dropped, and what these name or offload is not saved for
             it: `pins` can name the same values.
-        reserved: bytes of the budget for what lives outside: optimizer state, say.
+        reserved: bytes of the budget for what lives outside; or an optimizer (an
+            `optax.GradientTransformation`), for the bytes of its state for the arguments of
+            `argnums`: on each device, where these are sharded. Its temporaries and what it updates
+            out of place are not in it.
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
         planner: a `(planners.Graph, int) -> planners.Plan`; None is `planners.Stages`.
@@ -130,8 +140,10 @@ def remat(
         InfeasibleBudget: when traced: no plan fits the budget.
         TargetUnavailable: when traced: the target's compiler is not installed.
     """
-    terms = _terms(operators, checkpoints)
-    settings = _settings(budget, target, terms, reserved, pins, planner, time_limit, verify, cache)
+    terms = make_terms(operators, checkpoints)
+    settings = make_settings(
+        budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+    )
     if fun is None:
         return functools.partial(_decorate, settings, argnums, static_argnums, static_argnames)
     return _decorate(settings, argnums, static_argnums, static_argnames, fun)
@@ -148,7 +160,7 @@ def plan(
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
     checkpoints: str = "keep",
-    reserved: int = 0,
+    reserved: int | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
     time_limit: float = 10.0,
@@ -164,12 +176,12 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    terms = _terms(operators, checkpoints)
-    settings = _settings(budget, target, terms, reserved, pins, planner, time_limit, verify, cache)
+    terms = make_terms(operators, checkpoints)
+    settings = make_settings(
+        budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+    )
     options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
-    call = take_apart(options, args, kwargs or {})
-    traced = _trace.trace(fun, call, settings.rewrite(call), settings.terms)
-    return _plan_traced(traced, settings)
+    return plan_call(settings, fun, take_apart(options, args, kwargs or {}))
 
 
 def apply(
@@ -192,18 +204,28 @@ def apply(
     return _wrap(fun, options, _Fixed(plan))
 
 
-def _terms(operators: str | Sequence[str], checkpoints: str) -> Terms:
+def make_terms(operators: str | Sequence[str], checkpoints: str) -> Terms:
+    """What functions are planned as, checked.
+
+    Raises:
+        ValueError: there are no such operators, or `checkpoints` is another word.
+    """
     if checkpoints not in CHECKPOINTS:
         raise ValueError(f"`checkpoints` must be one of {CHECKPOINTS}; got {checkpoints!r}.")
     return Terms(tuple(x.name for x in selected(operators)), checkpoints)
 
 
-def _settings(
+def make_settings(
     budget, target, terms, reserved, pins, planner, time_limit, verify, cache
 ) -> Settings:
+    """Checked settings, from the arguments of `remat` and `plan`.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it must be.
+        TargetUnavailable: there is no such target.
+    """
     validate_budget(budget)
-    if isinstance(reserved, bool) or not isinstance(reserved, int) or reserved < 0:
-        raise ValueError(f"`reserved` must be a number of bytes, 0 or more; got {reserved!r}.")
+    check_reserved(reserved)
     if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):
         raise TypeError(f"`time_limit` must be a number of seconds; got {time_limit!r}.")
     if not time_limit > 0:
@@ -218,7 +240,7 @@ def _settings(
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
     options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
-    return _wrap(fun, options, _Planned(settings))
+    return _wrap(fun, options, Planned(settings))
 
 
 def _checked(fun: Any) -> Callable[..., Any]:
@@ -228,30 +250,52 @@ def _checked(fun: Any) -> Callable[..., Any]:
 
 
 def _wrap(
-    fun: Callable[..., Any], options: Options, source: "_Planned | _Fixed"
+    fun: Callable[..., Any], options: Options, source: "Planned | _Fixed"
 ) -> "Rematerialized":
     wrapped = Rematerialized(fun, options, source)
     functools.update_wrapper(wrapped, fun, updated=())
     return wrapped
 
 
+def runs_as_it_is() -> bool:
+    """Whether a planned function has nothing to plan where it is called.
+
+    That is where no gradient can be taken, and inside of another planned function, whose plan
+    covers it.
+    """
+    return _nesting.is_inside() or _compat.no_gradient_is_taken()
+
+
+def plan_call(settings: Settings, fun: Callable[..., Any], call: Call) -> Plan:
+    """The plan of a function for one call of it."""
+    settings = settings.for_call(call)
+    traced = _trace.trace(fun, call, settings.rewrite(call), settings.terms)
+    return _plan_traced(traced, settings)
+
+
+def run_planned(source: "Planned | _Fixed", fun: Callable[..., Any], call: Call) -> Any:
+    """What a function returns for a call, computed as it is planned."""
+    traced = _trace.trace(fun, call, source.rewrite(call), source.terms)
+    decided = source.plan_for(traced, call)
+    if decided is not None and decided.decisions is not None:
+        origins = origins_of(traced.program, traced.derivative)
+        return traced.rebuild(transform(origins, decided.decisions)(call.leaves, traced.constants))
+    args, kwargs = call.rebuild(call.leaves)
+    # Without decisions the function fits the budget as it is, which includes what is inside it.
+    with _nesting.inside() if decided is not None else contextlib.nullcontext():
+        return fun(*args, **kwargs)
+
+
 class Rematerialized:
     """A function that runs as planned; made by `remat` and `Plan.apply`."""
 
-    def __init__(self, fun: Callable[..., Any], options: Options, source: "_Planned | _Fixed"):
+    def __init__(self, fun: Callable[..., Any], options: Options, source: "Planned | _Fixed"):
         self._fun, self._options, self._source = fun, options, source
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _compat.no_gradient_is_taken():
+        if runs_as_it_is():
             return self._fun(*args, **kwargs)
-        call = take_apart(self._options, args, kwargs)
-        traced = _trace.trace(self._fun, call, self._source.rewrite(call), self._source.terms)
-        decided = self._source.plan_for(traced, call)
-        if decided is None or decided.decisions is None:
-            return self._fun(*args, **kwargs)
-        origins = origins_of(traced.program, traced.derivative)
-        outputs = transform(origins, decided.decisions)(call.leaves, traced.constants)
-        return traced.rebuild(outputs)
+        return run_planned(self._source, self._fun, take_apart(self._options, args, kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: the instance is closed over, so that `argnums` counts the arguments."""
@@ -272,7 +316,7 @@ class Rematerialized:
         return f"<rematerialized {getattr(self, '__qualname__', self._fun)!s}>"
 
 
-class _Planned:
+class Planned:
     """Plans for a function as signatures come, each once, whatever the number of threads."""
 
     def __init__(self, settings: Settings):
@@ -281,7 +325,7 @@ class _Planned:
         self._lock = threading.RLock()
 
     def __reduce__(self):
-        return _Planned, (self.settings,)
+        return Planned, (self.settings,)
 
     def rewrite(self, call: Call) -> Rewrite:
         """By what the equations of a function are replaced, called like that."""
@@ -295,7 +339,9 @@ class _Planned:
     def plan_for(self, traced: Traced, call: Call) -> Plan | None:
         """The plan; None where the function must run as it is."""
         axes = _trace.outer_axes(traced, call)
-        key = call.signature, axes, _trace.fingerprint(traced.program, traced.derivative)
+        settings = self.settings.for_call(call)
+        fingerprint = _trace.fingerprint(traced.program, traced.derivative)
+        key = call.signature, axes, fingerprint, settings.reserved
         with self._lock:
             if key not in self._plans:
                 if _trace.is_batched(traced, call):
@@ -304,26 +350,8 @@ class _Planned:
                         "the plan is for one example. Put `remat` round the vmapped function "
                         "instead."
                     )
-                self._plans[key] = self._plan_or_warn(traced, axes)
+                self._plans[key] = _plan_or_warn(traced, settings, axes)
             return self._plans[key]
-
-    def _plan_or_warn(self, traced: Traced, axes: tuple[str, ...]) -> Plan | None:
-        if axes:
-            _warn(
-                f"No plan was made: the function depends on the mapped axes {axes} of what it is "
-                "called in, so it cannot be compiled alone; it runs as it is."
-            )
-            return None
-        try:
-            return _plan_traced(traced, self.settings)
-        except FATAL as error:
-            if _has_gradient(traced):
-                raise
-            _warn(f"No plan was made: JAX cannot trace the gradient ({error}). It runs as it is.")
-            return None
-        except (planners.PlanningError, RuntimeError, NameError) as e:
-            _warn(f"No plan was made ({type(e).__name__}: {e}); the function runs as it is.")
-            return None
 
 
 class _Fixed:
@@ -395,6 +423,25 @@ class _Fixed:
             )
 
 
+def _plan_or_warn(traced: Traced, settings: Settings, axes: tuple[str, ...]) -> Plan | None:
+    if axes:
+        _warn(
+            f"No plan was made: the function depends on the mapped axes {axes} of what it is "
+            "called in, so it cannot be compiled alone; it runs as it is."
+        )
+        return None
+    try:
+        return _plan_traced(traced, settings)
+    except FATAL as error:
+        if _has_gradient(traced):
+            raise
+        _warn(f"No plan was made: JAX cannot trace the gradient ({error}). It runs as it is.")
+        return None
+    except (planners.PlanningError, RuntimeError, NameError) as e:
+        _warn(f"No plan was made ({type(e).__name__}: {e}); the function runs as it is.")
+        return None
+
+
 def _has_gradient(traced: Traced) -> bool:
     """Whether JAX can trace the gradient of the function as it is."""
     step, arguments = step_to_compile(traced, traced.flat)
@@ -445,6 +492,7 @@ def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
         planner = functools.partial(_replayed, planner)
     trials = Trials(traced, target, settings.pins, settings.verify)
     settling = Settling(trials, planner)
+    assert isinstance(settings.reserved, int)  # of one call
     made = settling.plan(budget, settings.reserved)
     log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
     if settling.stopped is not None:

@@ -108,7 +108,8 @@ def source_of(eqn: Any) -> str:
 @functools.lru_cache(maxsize=4096)
 def _is_library(file: str) -> bool:
     """Whether a source file belongs to a library whose lines tell a user nothing."""
-    is_ours = os.path.dirname(file) == os.path.dirname(os.path.abspath(__file__))
+    here = os.path.dirname(os.path.abspath(__file__))
+    is_ours = os.path.dirname(file) in (here, os.path.join(here, "flax"))
     is_python = file.startswith(("<", sysconfig.get_path("stdlib"))) and _SITE not in file
     return is_ours or is_python or any(f"{_SITE}/{name}/" in file for name in _LIBRARIES)
 

@@ -23,6 +23,7 @@ from ._words import (
     parse_budget_option,
     positions,
     reserved_bytes,
+    reserved_for,
 )
 
 #: The exit code of an error where 1 means that something differs, as of `diff` itself.
@@ -42,7 +43,10 @@ def plan(
     checkpoints: Annotated[
         str, typer.Option(help='"keep" jax.checkpoint regions, or "plan" through them.')
     ] = "keep",
-    reserved: Reserved = "0",
+    reserved: Annotated[
+        str,
+        typer.Option(help='For other things: bytes, "2GiB", or `module:optimizer` for its state.'),
+    ] = "0",
     out: Annotated[Path | None, typer.Option(help="Save the plan here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report here, as a page.")] = None,
     as_json: AsJson = False,
@@ -62,7 +66,7 @@ def plan(
             argnums=positions(argnums),
             operators=operators if operators in ("exact", "none") else operators.split(","),
             checkpoints=checkpoints,
-            reserved=reserved_bytes(reserved),
+            reserved=reserved_for(reserved),
         )
         if out is not None:
             made.save(out)

@@ -39,6 +39,15 @@ class Options:
         """The same options for another function: a bound method, say, which lacks `self`."""
         return make_options(fun, *self.given)
 
+    def after_self(self) -> "Options":
+        """The same of a method whose first argument, to be differentiated, was not counted."""
+
+        def moved(places: Iterable[int]) -> tuple[int, ...]:
+            return tuple(n + 1 if n >= 0 else n for n in places)
+
+        argnums, static = (0, *moved(self.argnums)), moved(self.static_argnums)
+        return dataclasses.replace(self, argnums=argnums, static_argnums=static)
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -49,12 +58,14 @@ class Call:
         differentiated: for each of them, whether `argnums` covers it.
         signature: equal for calls that may share a trace: structure, static parts, avals.
         rebuild: traced leaves -> `(args, kwargs)`.
+        params: what `argnums` covers, as an optimizer takes it: one argument, or a tuple of them.
     """
 
     leaves: tuple[Any, ...]
     differentiated: tuple[bool, ...]
     signature: Hashable
     rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+    params: Any
 
 
 def make_options(fun: Callable[..., Any], argnums, static_argnums, static_argnames) -> Options:
@@ -123,10 +134,7 @@ def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any])
         TypeError: a static argument is not hashable.
         ValueError: an argument is both static and differentiated.
     """
-    static = _places(args, kwargs, options.static_argnums, options.static_argnames)
-    differentiated = _places(args, kwargs, options.argnums, options.argnames)
-    if overlap := static & differentiated:
-        raise _both(sorted(overlap, key=str))
+    static, differentiated = roles(options, args, kwargs)
     parts = [(n, arg, n in static) for n, arg in enumerate(args)]
     parts += [(k, kwargs[k], k in static) for k in sorted(kwargs)]
     leaves, flags, described, templates = [], [], [], []
@@ -143,7 +151,26 @@ def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any])
             else:
                 described.append(_hashable(place, leaf))
         described.append((place, tree))
-    return Call(tuple(leaves), tuple(flags), tuple(described), _rebuilder(templates))
+    chosen = [value for place, value, _ in parts if place in differentiated]
+    params = chosen[0] if len(chosen) == 1 else tuple(chosen)
+    return Call(tuple(leaves), tuple(flags), tuple(described), _rebuilder(templates), params)
+
+
+def roles(
+    options: Options, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[set[int | str], set[int | str]]:
+    """Which arguments of a call are static, and which are differentiated.
+
+    They are given by position, or by name where they are passed as keywords.
+
+    Raises:
+        ValueError: an argument is both.
+    """
+    static = _places(args, kwargs, options.static_argnums, options.static_argnames)
+    differentiated = _places(args, kwargs, options.argnums, options.argnames)
+    if overlap := static & differentiated:
+        raise _both(sorted(overlap, key=str))
+    return static, differentiated
 
 
 def _places(args, kwargs, positions: Iterable[int], names: Iterable[str]) -> set[int | str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from . import _compat
+from . import _compat, _nesting
 from ._backend import backend_of
 from ._compile import mesh_of
 from ._gradient import derivative_of
@@ -72,7 +72,8 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
 
     def flat(inputs: Sequence[Any]) -> list[Any]:
         args, kwargs = call.rebuild(inputs)
-        outputs, tree = jax.tree.flatten(fun(*args, **kwargs))
+        with _nesting.inside():
+            outputs, tree = jax.tree.flatten(fun(*args, **kwargs))
         # Python's own numbers are returned as they are, like all that is no array.
         arrays = [is_traced(x) and hasattr(x, "dtype") for x in outputs]
         shape["tree"] = tree

@@ -89,6 +89,11 @@ def reserved_bytes(text: str) -> int:
     return parse_budget(given, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
 
 
+def reserved_for(text: str) -> Any:
+    """Bytes, or the optimizer that `module:optimizer` names, whose state counts."""
+    return load_object(text) if ":" in text else reserved_bytes(text)
+
+
 @contextlib.contextmanager
 def exit_codes(failed: int = FAILED) -> Iterator[None]:
     """Turns the errors that a user can act on into a message and an exit code.

@@ -38,8 +38,12 @@ def specs(batch: int = BATCH, depth: int = DEPTH) -> tuple:
     return [square] * depth, jax.ShapeDtypeStruct((batch, WIDTH), jnp.float32)
 
 
-def assert_same(got, expected):
-    """Equal structure, shapes and dtypes; floats up to rounding, all else exactly."""
+def assert_same(got, expected, least=0.0):
+    """Equal structure, shapes and dtypes; floats up to rounding, all else exactly.
+
+    Rounding is relative to the largest number of an array, and at least `least`: what has no
+    gradient but rounding needs it.
+    """
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         if not hasattr(b, "dtype"):
@@ -52,7 +56,8 @@ def assert_same(got, expected):
         a, b = np.asarray(a), np.asarray(b)
         if jnp.issubdtype(b.dtype, jnp.inexact):
             a, b = a.astype(np.float64), b.astype(np.float64)
-            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * np.abs(b).max())
+            atol = max(tolerance * np.abs(b).max(), least)
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=atol)
         else:
             np.testing.assert_array_equal(a, b)
 

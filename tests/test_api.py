@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
-from networks import BATCH, WIDTH, args, assert_same, net, recomputes, specs
+from networks import BATCH, WIDTH, args, assert_same, made, net, recomputes, specs
 from networks import settled as settled
 
 import monet_jax
@@ -194,6 +194,31 @@ SETTINGS = {
 def test_stands_in_other_transformations(name, settled):
     assert_same(SETTINGS[name](planned(loss)), SETTINGS[name](loss))
     assert settled
+
+
+def test_the_outermost_plan_decides_and_jit_keeps_both_apart(settled):
+    inner = jax.jit(planned(loss))
+    assert recomputes(jax.grad(inner), W, X) and len(settled) == 1
+    outer = planned(lambda w, x: inner(w, x) + loss(w, x + 1))
+    plain = jax.grad(lambda w, x: loss(w, x) + loss(w, x + 1))(W, X)
+    assert_same(jax.grad(outer)(W, X), plain)
+    _, whole = settled
+    assert "checkpoint" not in {e.primitive for e in whole.program.equations}
+    jax.clear_caches()
+    assert recomputes(jax.grad(outer), W, X) and recomputes(jax.grad(inner), W, X)
+    assert len(settled) == 2
+
+
+def test_what_fits_as_it_is_runs_so_with_all_that_is_in_it(monkeypatch):
+    inner = planned(loss)
+    outer = planned(lambda w, x: inner(w, x) ** 2)
+    plans = iter([None])
+
+    def settle(*given):
+        return dataclasses.replace(made(*given), decisions=next(plans))  # of the outer one only
+
+    monkeypatch.setattr(_api, "_settle", settle)
+    assert not recomputes(jax.grad(outer), W, X)
 
 
 def test_vmap_of_a_gradient_warns_once(settled):
@@ -528,7 +553,7 @@ def test_large_float_suggests_an_int():
         ({"target": "gpu:z80"}, ValueError, "gpu:h100.*tpu:v5e"),
         ({"operators": "lossy"}, ValueError, "operators.*exact"),
         ({"reserved": -1}, ValueError, "reserved"),
-        ({"reserved": 0.5}, ValueError, "reserved"),
+        ({"reserved": 0.5}, TypeError, "reserved"),
         ({"time_limit": 0}, ValueError, "time_limit"),
         ({"time_limit": "long"}, TypeError, "time_limit"),
         ({"planner": "best"}, TypeError, "planner"),

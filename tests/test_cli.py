@@ -17,6 +17,9 @@ from monet_jax import cli
 TRAIN = """
 import jax
 import jax.numpy as jnp
+import optax
+
+optimizer = optax.adam(1e-3)
 
 
 def loss(weights, x, *, scale=1.0):
@@ -72,13 +75,16 @@ def test_plan_prints_the_report_and_saves_the_plan(run, tmp_path):
     assert plan.compiled_bytes <= plan.budget_bytes
 
 
-def test_plan_as_json(run):
+@pytest.mark.parametrize(
+    ("reserved", "nbytes"), [("1KiB", 1024), ("train_here:optimizer", 2 * 6 * 64 * 64 * 4 + 4)]
+)
+def test_plan_as_json(run, reserved, nbytes):
     words = (*PLAN[:3], "train_here:args_and_kwargs", *PLAN[4:])
-    result = run(*words, "--budget", "0.8", "--json", "--reserved", "1KiB")
+    result = run(*words, "--budget", "0.8", "--json", "--reserved", reserved)
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
-    assert data["compiled_bytes"] + 1024 <= data["budget_bytes"]
-    assert data["reserved_bytes"] == 1024
+    assert data["compiled_bytes"] + nbytes <= data["budget_bytes"]
+    assert data["reserved_bytes"] == nbytes
 
 
 def test_an_infeasible_budget_exits_with_2_and_names_the_minimum(run):

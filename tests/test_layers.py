@@ -21,7 +21,8 @@ EVERY = PLANNERS + MONET_JAX
 UPWARDS = {"jax", "jaxlib", "flax", "monet_jax"}
 # What an extra brings. `import monet_jax` and planning do without; these files are the exceptions.
 OPTIONAL = {"flax", "optax", "sklearn", "matplotlib"}
-NEEDING_EXTRAS = ("_demo.py", "zoo/", "flax/", "report/plots.py")
+# `_reserved.py` needs Optax where it is given an optimizer of Optax.
+NEEDING_EXTRAS = ("_demo.py", "_reserved.py", "zoo/", "flax/", "report/plots.py")
 
 
 def name_of(path: Path) -> str:
@@ -115,6 +116,21 @@ def test_only_files_that_say_so_need_an_extra(path):
 def test_the_package_comes_up_without_extras_and_without_cvxpy():
     """CVXPY takes seconds to import, and applying a stored plan does not need it."""
     run_python(blocking(OPTIONAL) + "import monet_jax, planners; assert 'cvxpy' not in sys.modules")
+
+
+def test_without_flax_its_budgets_say_what_to_install():
+    run_python(
+        blocking({"flax"})
+        + """
+import monet_jax
+try:
+    monet_jax.flax.remat(lambda model: model, budget=0.5)()
+except ImportError as error:
+    assert "monet-jax[flax]" in str(error)
+else:
+    raise AssertionError
+"""
+    )
 
 
 # ---------------------------------------------------------------------------------- docstrings

@@ -1,0 +1,14 @@
+"""Budgets for Flax modules: their classes, methods and instances, and functions that take them.
+
+    @monet_jax.flax.remat(budget="2GiB")
+    class Block(nnx.Module): ...  # or nn.Module
+
+    @monet_jax.flax.remat(budget="12GiB")
+    def loss(model, batch): ...  # of an NNX model, for nnx.value_and_grad
+
+A loss of a Linen model is a function of arrays, `loss(params, batch)`, for `monet_jax.remat`. Flax
+is imported when these functions are called, and not before.
+"""
+
+from ._modules import plan as plan
+from ._modules import remat as remat

@@ -1,0 +1,261 @@
+"""`remat` and `plan` for whatever has to do with a Flax module: which library's module is it?"""
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import _api
+from .._plan import Plan
+from .._reserved import Optimizer
+from .._signature import Options, make_options
+from ._calls import Function
+from ._subclass import subclass
+
+
+def remat(
+    module: Any = None,
+    /,
+    *,
+    budget: int | float | str,
+    methods: str | Sequence[str] = "__call__",
+    target: str | None = None,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
+    reserved: int | Optimizer = 0,
+    pins: Mapping[str, str] | None = None,
+    planner: Any = None,
+    time_limit: float = 10.0,
+    verify: bool = True,
+    cache: bool = True,
+) -> Any:
+    """A module, or a function of modules, whose compiled value-and-gradient keeps `budget`.
+
+    The gradient is that with respect to the parameters (the collection `params` in Linen,
+    `nnx.Param` in NNX) and to what else `argnums` covers. Values, gradients and state differ from
+    the plain module's by rounding, and random numbers not at all. Parameters are created as ever.
+    A budget covers one call of what it stands on; where planned functions call each other, the
+    outermost plan decides for all of them, so that one round the loss is enough.
+
+    Arguments:
+        module: what to plan, or None to use `remat(...)` as a decorator.
+            A class: a subclass of the same name is returned whose `methods` are planned.
+            An instance: another one is returned. In NNX it shares all state with the first; in
+            Linen, where an instance has no state, it must not be part of a module.
+            A method, bound or in the body of its class: that method.
+            Any other function: it takes NNX modules, or a Linen module first.
+        methods: of a class or an instance: the names of the methods to plan.
+        argnums: the arguments to differentiate, of a method counted without `self`, whose
+            parameters always are. `()` for none: where inputs are data, this plans for less.
+        static_argnums, static_argnames: arguments that are not arrays, counted likewise. Leaves
+            that are bool, str, None or no array at all are static wherever they stand.
+        reserved: as in `monet_jax.remat`; of an optimizer, the state for the parameters of the
+            modules that are differentiated.
+
+    The other arguments are those of `monet_jax.remat`, and the errors.
+
+    Raises:
+        ImportError: Flax is not installed.
+    """
+    terms = _api.make_terms(operators, checkpoints)
+    settings = _api.make_settings(
+        budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+    )
+    planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
+    names = (methods,) if isinstance(methods, str) else tuple(methods)
+    if module is None:
+        return functools.partial(_decorate, planning, names)
+    return _decorate(planning, names, module)
+
+
+def plan(
+    fun: Callable[..., Any],
+    /,
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    budget: int | float | str,
+    target: str | None = None,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
+    reserved: int | Optimizer = 0,
+    pins: Mapping[str, str] | None = None,
+    planner: Any = None,
+    time_limit: float = 10.0,
+    verify: bool = True,
+    cache: bool = True,
+) -> Plan:
+    """The plan that `remat` would use for these arguments; nothing is allocated or run.
+
+    Arguments:
+        fun: an NNX module, a bound method of one, or a function of modules. (The loss of a Linen
+            model is a function of arrays: `monet_jax.plan`.)
+        *args: its arguments. Modules may be abstract, as `nnx.eval_shape` makes them.
+        kwargs: its keyword arguments.
+
+    The other arguments and the errors are those of `remat`.
+    """
+    terms = _api.make_terms(operators, checkpoints)
+    settings = _api.make_settings(
+        budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+    )
+    planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
+    if not inspect.ismethod(fun) and not inspect.isfunction(fun) and _library_of(fun) is not None:
+        fun = fun.__call__
+    if inspect.ismethod(fun):
+        fun, args = fun.__func__, (fun.__self__, *args)
+        function = planning.function(fun, is_method=True)
+    else:
+        function = planning.function(fun, is_method=False)
+    nnx = _nnx()
+    if not nnx.holds_state(args, kwargs or {}):
+        raise TypeError(f"`{_name(fun)}` was given no NNX module: use `monet_jax.plan`.")
+    return nnx.plan(settings, function, args, dict(kwargs or {}))
+
+
+@dataclasses.dataclass(frozen=True)
+class Planning:
+    """What `remat` was asked for.
+
+    Attributes:
+        planned: the settings, and the plans made so far.
+        argnums, static_argnums, static_argnames: as the user gave them.
+    """
+
+    planned: _api.Planned
+    argnums: Any
+    static_argnums: Any
+    static_argnames: Any
+
+    def function(self, fun: Callable[..., Any], *, is_method: bool) -> Function:
+        """A function with its arguments as they are meant.
+
+        Raises:
+            TypeError, ValueError: as `make_options`.
+        """
+        return Function(fun, self._options(fun, is_method), is_method)
+
+    def _options(self, fun: Callable[..., Any], is_method: bool) -> Options:
+        given = self.argnums, self.static_argnums, self.static_argnames
+        if not is_method:
+            return make_options(fun, *given)
+        return make_options(functools.partial(fun, None), *given).after_self()
+
+
+class PlannedFunction:
+    """A function of modules that runs as planned; made by `remat`.
+
+    As an attribute of a class it is a method.
+    """
+
+    def __init__(self, planning: Planning, fun: Callable[..., Any], *, is_method: bool = False):
+        functools.update_wrapper(self, fun)
+        # Linen manages the state of modules round each method. Here that is done inside, so that it
+        # is the state of the lifted module.
+        self.method_handler_wrapped = True
+        self._planning = planning
+        self._function = planning.function(fun, is_method=is_method)
+        self._method: PlannedFunction | None = self if is_method else None
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._as_method()  # refuses bad arguments when the class is made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        library = _library_of(args[0]) if args else None
+        if library is None and _nnx().holds_state(args, kwargs):
+            library = _nnx()
+        if library is None:
+            raise TypeError(
+                f"`{_name(self)}` was given no Flax module: use `monet_jax.remat` for functions of "
+                "arrays."
+            )
+        return library.run(self._planning.planned, self._function, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        method = self._as_method()
+        return method if instance is None else types.MethodType(method, instance)
+
+    def _as_method(self) -> "PlannedFunction":
+        if self._method is None:
+            self._method = PlannedFunction(self._planning, self._function.fun, is_method=True)
+        return self._method
+
+    def __repr__(self) -> str:
+        return f"<rematerialized {_name(self)}>"
+
+
+def _decorate(planning: Planning, methods: Sequence[str], module: Any) -> Any:
+    if isinstance(module, type):
+        if _library_of_class(module) is None:
+            raise TypeError(f"`{module.__name__}` is no class of Flax modules.")
+        return _planned_class(planning, methods, module)
+    library = _library_of(module)
+    if library is not None:
+        return library.with_class(module, _planned_class(planning, methods, type(module)))
+    if inspect.ismethod(module):
+        return PlannedFunction(planning, module.__func__, is_method=True).__get__(module.__self__)
+    if callable(module):
+        return PlannedFunction(planning, module)
+    raise TypeError(f"Only a Flax module or a function of modules can be planned; got {module!r}.")
+
+
+def _planned_class(planning: Planning, methods: Sequence[str], kind: type) -> type:
+    """A subclass of the same name: Linen names parameters and keys after it."""
+    missing = [name for name in methods if not callable(getattr(kind, name, None))]
+    if missing:
+        raise ValueError(f"`methods` names {missing}, which `{kind.__name__}` does not have.")
+    body: dict[str, Any] = {
+        name: PlannedFunction(planning, getattr(kind, name), is_method=True) for name in methods
+    }
+    return subclass(kind, body)
+
+
+def _name(fun: Any) -> str:
+    return getattr(fun, "__qualname__", repr(fun))
+
+
+def _flax() -> Any:
+    # Late, as are our files for its libraries: Flax is an extra, and takes a second to import.
+    try:
+        import flax
+        import flax.linen
+        import flax.nnx
+    except ImportError as error:
+        raise ImportError(
+            'monet_jax.flax needs Flax: `pip install "monet-jax[flax]"`, or `pip install flax`.'
+        ) from error
+    return flax
+
+
+def _linen() -> Any:
+    _flax()
+    from . import linen
+
+    return linen
+
+
+def _nnx() -> Any:
+    _flax()
+    from . import nnx
+
+    return nnx
+
+
+def _library_of_class(kind: type) -> Any:
+    """The file here that is for the modules of a class; None where it is no such class."""
+    flax = _flax()
+    if issubclass(kind, flax.linen.Module):
+        return _linen()
+    return _nnx() if issubclass(kind, flax.nnx.Module) else None
+
+
+def _library_of(x: Any) -> Any:
+    """The file here that is for a module; None where an object is no module."""
+    return _library_of_class(type(x))

@@ -1,0 +1,14 @@
+"""How does a class of modules get other methods and stay what it is to Flax and to its users?"""
+
+import types
+from collections.abc import Mapping
+from typing import Any
+
+
+def subclass(kind: type, methods: Mapping[str, Any]) -> type:
+    """A subclass with other methods, which goes by the name of the class."""
+    body = dict(methods)
+    body |= {key: getattr(kind, key) for key in ("__module__", "__qualname__", "__doc__")}
+    # NNX takes every subclass for a pytree, unless it is told; Linen has no such thing.
+    told = {} if getattr(kind, "_pytree__is_pytree", True) else {"pytree": False}
+    return types.new_class(kind.__name__, (kind,), told, lambda space: space.update(body))

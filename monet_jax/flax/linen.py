@@ -1,0 +1,103 @@
+"""How is a method of a Linen module run as planned?
+
+As `nn.remat` does it: the variables and keys of the module's scopes become arguments, and what it
+writes becomes results, by Flax's own lifting.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from flax import linen as nn
+from flax.core import lift
+from flax.linen.module import wrap_method_once
+from flax.linen.transforms import decorator_lift_transform
+
+from .. import _api
+from ._calls import Function, arguments_of, flat_call
+
+#: The collection that gradients are taken with respect to.
+_PARAMS = "params"
+
+
+def run(planned: _api.Planned, function: Function, args: Sequence[Any], kwargs: Any) -> Any:
+    """What a method returns, computed as planned; the first argument is the module.
+
+    Parameters are created unplanned.
+    """
+    module, *others = args
+    if _api.runs_as_it_is() or module.scope is None or module.is_initializing():
+        return wrap_method_once(function.fun)(*args, **kwargs)
+
+    def lifted(method: Callable[..., Any]) -> Callable[..., Any]:
+        return _lifted(planned, function, method)
+
+    return decorator_lift_transform(lifted, function.fun)(module, *others, **kwargs)
+
+
+def _lifted(planned: _api.Planned, function: Function, method: Callable[..., Any]):
+    """The planned form of a method that takes scopes in the place of the module."""
+
+    def run_scopes(scopes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        drawn = [dict(scope.rng_counters) for scope in scopes]
+
+        def packed(scopes_of, repack, variables, keys, *args, **kwargs):
+            arguments = arguments_of(function.options, (None, *args), kwargs)
+
+            def pure(value: Any) -> Any:
+                variables, keys, values = value
+                _draw_again(scopes, drawn)
+                inner = scopes_of(variables, keys)
+                (_, *args), kwargs = arguments.with_values(values)
+                out = method(inner, *args, **kwargs)
+                return out, repack(inner)
+
+            params, others = variables
+            chosen = dict(zip(arguments.places, arguments.differentiated, strict=True))
+            flags = _for_each_leaf(
+                (params, others, keys, *arguments.values),
+                (chosen.get(0, False), False, False, *arguments.differentiated),
+            )
+            value = variables, keys, arguments.values
+            flat = flat_call(pure, value, flags, _for_optimizer(params))
+            return flat.finish(_api.run_planned(planned, flat.fun, flat.call))
+
+        pack = lift.pack(packed, (_PARAMS, True), (True,), (True,), enable_kwargs=True)
+        return pack(scopes, *args, **kwargs)
+
+    return run_scopes
+
+
+def _draw_again(scopes: Sequence[Any], drawn: Sequence[dict[str, int]]) -> None:
+    """Set back how many keys were drawn: each trace of a method must draw the same ones."""
+    for scope, counts in zip(scopes, drawn, strict=True):
+        scope.rng_counters.clear()
+        scope.rng_counters.update(counts)
+
+
+def _for_each_leaf(values: Sequence[Any], flags: Sequence[bool]) -> list[bool]:
+    """The flags of some pytrees, once for each of their leaves."""
+    pairs = zip(values, flags, strict=True)
+    return [flag for value, flag in pairs for _ in jax.tree.leaves(value)]
+
+
+def _for_optimizer(params: Sequence[Any]) -> Any:
+    """The parameters of the scopes of a module: of one as they are, else in a tuple."""
+    found = [group[_PARAMS] for group in params if _PARAMS in group]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def with_class(module: nn.Module, planned_class: type) -> nn.Module:
+    """A module of another class with the same fields.
+
+    Raises:
+        ValueError: it is part of another module already.
+    """
+    if module.parent is not None:
+        raise ValueError(
+            f"This `{type(module).__name__}` is part of another module, which counts on its class. "
+            "Give the class to `monet_jax.flax.remat`, and make the module of what it returns."
+        )
+    fields = {f.name: getattr(module, f.name) for f in dataclasses.fields(module) if f.init}
+    return planned_class(**fields)

@@ -1,0 +1,99 @@
+"""How is a function of NNX modules run as planned?
+
+As `nnx.remat` does it: the state of the modules becomes arguments, and what changed in it becomes
+results, by NNX's own split and merge. So the planned function is pure, and a module that is used
+twice stays one.
+"""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from .. import _api
+from .._plan import Plan
+from . import _names
+from ._calls import Arguments, FlatCall, Function, arguments_of, flat_call
+
+_TAG = "monet_jax"
+
+
+def is_state(x: Any) -> bool:
+    """Whether an object is one that NNX keeps track of: a module, `Rngs`, a variable."""
+    return nnx.graph.is_graph_node(x) or isinstance(x, nnx.Variable)
+
+
+def holds_state(args: Sequence[Any], kwargs: Any) -> bool:
+    """Whether there is such an object among the arguments of a call."""
+    return any(map(is_state, jax.tree.leaves((args, kwargs), is_leaf=is_state)))
+
+
+def run(planned: _api.Planned, function: Function, args: Sequence[Any], kwargs: Any) -> Any:
+    """What a function returns, computed as planned; the modules it takes are updated in place."""
+    if _api.runs_as_it_is():
+        return function.fun(*args, **kwargs)
+    with _flattened(function, args, kwargs) as flat:
+        out, after = flat.finish(_api.run_planned(planned, flat.fun, flat.call))
+        _, out = nnx.from_tree((after, out), ctxtag=_TAG, is_inner=False)
+        return out
+
+
+def plan(settings: _api.Settings, function: Function, args: Sequence[Any], kwargs: Any) -> Plan:
+    """The plan of a function for these arguments, which nothing is computed of."""
+    with _flattened(function, args, kwargs) as flat:
+        return _api.plan_call(settings, flat.fun, flat.call)
+
+
+@contextlib.contextmanager
+def _flattened(function: Function, args: Sequence[Any], kwargs: Any) -> Iterator[FlatCall]:
+    """The call on arrays, for as long as NNX holds on to what it found in the arguments."""
+    arguments = arguments_of(function.options, args, kwargs)
+    with nnx.update_context(_TAG):
+        values = nnx.to_tree(arguments.values, ctxtag=_TAG)
+
+        def pure(values: Any) -> Any:
+            inner = nnx.from_tree(values, ctxtag=_TAG, is_inner=True)
+            args, kwargs = arguments.with_values(inner)
+            with _names.named(inner, args[0] if function.is_method else None):
+                out = function.fun(*args, **kwargs)
+            after, out = nnx.to_tree((_state_only(inner), out), ctxtag=_TAG)
+            return out, after
+
+        yield flat_call(pure, values, _flags(arguments, values), _for_optimizer(arguments))
+
+
+def _state_only(values: Any) -> Any:
+    return jax.tree.map(lambda x: x if is_state(x) else None, values, is_leaf=is_state)
+
+
+def _flags(arguments: Arguments, values: Sequence[Any]) -> list[bool]:
+    """For each leaf, whether it is differentiated: of the state, parameters only."""
+    flags = []
+    for value, differentiated in zip(values, arguments.differentiated, strict=True):
+        for x in jax.tree.leaves(value, is_leaf=_is_variable):
+            is_other = _is_variable(x) and not isinstance(x, nnx.Param)
+            flags += [differentiated and not is_other] * len(jax.tree.leaves(x))
+    return flags
+
+
+def _is_variable(x: Any) -> bool:
+    return isinstance(x, nnx.Variable)
+
+
+def _for_optimizer(arguments: Arguments) -> Any:
+    """The parameters of the modules that are differentiated, as `nnx.Optimizer` takes them."""
+    pairs = zip(arguments.values, arguments.differentiated, strict=True)
+    chosen = [value for value, differentiated in pairs if differentiated]
+    nodes = [x for x in jax.tree.leaves(chosen, is_leaf=is_state) if is_state(x)]
+    found = [nnx.state(node, nnx.Param) for node in nodes]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def with_class(module: nnx.Module, planned_class: type) -> nnx.Module:
+    """A module of another class that shares all state with this one."""
+    shared = copy.copy(module)
+    object.__setattr__(shared, "__class__", planned_class)
+    return shared

@@ -1,0 +1,378 @@
+"""Does a planned Linen module train as the plain one: values, gradients, collections, masks?
+
+The full models, the zoo's, are planned for real. In the other tests a stand-in recomputes all it
+can, and no program is compiled.
+"""
+
+import functools as ft
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from networks import assert_same, recomputes
+from networks import settled as settled
+
+import monet_jax
+from monet_jax import zoo
+from monet_jax.zoo import gpt2, resnet, vit
+from monet_jax.zoo._problem import cross_entropy
+
+planned = ft.partial(monet_jax.flax.remat, budget=0.5, cache=False)
+X = jax.random.normal(jax.random.key(3), (4, 8))
+KEY = jax.random.key(5)
+
+
+class Block(nn.Module):
+    """Parameters, statistics and random keys."""
+
+    rate: float = 0.5
+
+    @nn.compact
+    def __call__(self, x, train=True):
+        y = nn.BatchNorm(use_running_average=not train)(x)
+        y = jnp.sin(nn.Dense(16)(y))
+        return x + nn.Dropout(self.rate, deterministic=not train)(nn.Dense(x.shape[-1])(y))
+
+
+class Net(nn.Module):
+    """Some blocks, the last of which is used twice, and keys of its own."""
+
+    block: type = Block
+
+    @nn.compact
+    def __call__(self, x, train=True):
+        x = self.block()(x, train)
+        block = self.block(name="last")
+        x = block(block(x, train), train)
+        return x + 0.1 * jax.random.normal(self.make_rng("dropout"), x.shape)
+
+
+def variables(module, *args, **kwargs):
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    return module.init(keys, *args, **kwargs)
+
+
+def loss_of(module, **options):
+    """Loss and new collections of a module, as people write it."""
+
+    def loss(params, others, x, key):
+        out, new = module.apply(
+            {"params": params, **others},
+            x,
+            rngs={"dropout": key},
+            mutable=["batch_stats", "intermediates"],
+            **options,
+        )
+        return jnp.mean(out**2), new
+
+    return loss
+
+
+def stepped(module, given, **options):
+    """Value, new collections and gradient of one jitted step."""
+    others = {name: group for name, group in given.items() if name != "params"}
+    step = jax.jit(jax.value_and_grad(loss_of(module, **options), has_aux=True))
+    return step(given["params"], others, X, KEY)
+
+
+def is_recomputed(module, given) -> bool:
+    others = {name: group for name, group in given.items() if name != "params"}
+    return recomputes(
+        lambda p: jax.grad(loss_of(module), has_aux=True)(p, others, X, KEY), given["params"]
+    )
+
+
+# ------------------------------------------------------------------------------ whole models
+
+MODELS = {
+    "resnet50": (resnet.ResNet(depths=(2, 1), width=8, classes=10), 8),
+    "vit_s16": (vit.ViT(depth=2, width=32, heads=2, classes=10), 32),
+    "gpt2": (gpt2.GPT2(depth=2, width=32, heads=2, vocab=128, context=16), 16),
+}
+
+
+def module_step(module):
+    """The value and gradient that the budget of a module is about: inputs and cotangents given."""
+
+    def step(params, stats, x, key, cotangent):
+        def out(params, x):
+            collections = {"params": params, "batch_stats": stats}
+            return module.apply(collections, x, rngs={"dropout": key}, mutable=["batch_stats"])
+
+        is_data = not jnp.issubdtype(x.dtype, jnp.floating)
+        given = (params,) if is_data else (params, x)
+        rest = (x,) if is_data else ()
+        y, pull, new = jax.vjp(lambda *given: out(*given, *rest), *given, has_aux=True)
+        return y, new, pull(cotangent)
+
+    return step
+
+
+def trained(module, params, stats, batch, key, steps=3):
+    """Losses, and parameters, statistics and optimizer state after some steps of AdamW."""
+    optimizer = optax.adamw(1e-2, eps=1e-3)
+
+    @jax.jit
+    def step(params, stats, state, key):
+        def loss(params):
+            logits, new = module.apply(
+                {"params": params, "batch_stats": stats},
+                batch[0],
+                rngs={"dropout": key},
+                mutable=["batch_stats"],
+            )
+            return cross_entropy(logits, batch[1]), new.get("batch_stats", {})
+
+        (value, stats_after), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return value, optax.apply_updates(params, updates), stats_after, state
+
+    losses, state = [], optimizer.init(params)
+    for n in range(steps):
+        value, params, stats, state = step(params, stats, state, jax.random.fold_in(key, n))
+        losses.append(value)
+    return losses, params, stats, state
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_within_the_budget_as_they_do_without(name):
+    module, size = MODELS[name]
+    params, stats, batch, key = zoo.build(name, scale="tiny", batch=size).make_args(0)
+    logits = jax.eval_shape(
+        lambda p, x: module.apply(
+            {"params": p, "batch_stats": stats}, x, rngs={"dropout": key}, mutable=["batch_stats"]
+        )[0],
+        params,
+        batch[0],
+    )
+    given = params, stats, batch[0], key, logits
+    unplanned = monet_jax.compiled_bytes(module_step(module), *given)
+    budget = unplanned.total_bytes - unplanned.temp_bytes // 4
+    lean = monet_jax.flax.remat(module, budget=budget)
+    assert monet_jax.compiled_bytes(module_step(lean), *given).total_bytes <= budget
+    got = trained(lean, params, stats, batch, key)
+    assert_same(got, trained(module, params, stats, batch, key), least=1e-5)
+
+
+# ------------------------------------------------------------------------------ ways to plan one
+
+
+def method_planned():
+    class Planned(nn.Module):
+        @planned
+        @nn.compact
+        def __call__(self, x, train=True):
+            y = nn.BatchNorm(use_running_average=not train)(x)
+            y = jnp.sin(nn.Dense(16)(y))
+            return x + nn.Dropout(0.5, deterministic=not train)(nn.Dense(x.shape[-1])(y))
+
+    Planned.__name__ = "Block"
+    return Net(Planned)
+
+
+WAYS = {
+    "class": lambda: Net(planned(Block)),
+    "method": method_planned,
+    "instance": lambda: planned(Net()),
+    "class_of_a_whole": lambda: planned(Net)(),
+    "both": lambda: planned(Net(planned(Block))),
+    "of_nn_remat": lambda: Net(ft.partial(planned(nn.remat(Block, static_argnums=(2,))))),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_to_plan_trains_the_same(name, settled):
+    module, plain = WAYS[name](), Net()
+    if name == "of_nn_remat":
+        plain = Net(nn.remat(Block, static_argnums=(2,)))
+    given = variables(plain, X)
+    assert_same(variables(module, X), given)
+    assert not settled  # parameters are created unplanned
+    assert is_recomputed(module, given)
+    assert_same(stepped(module, given), stepped(plain, given))
+
+
+def test_equal_blocks_have_one_plan(settled):
+    module = Net(planned(Block))
+    stepped(module, variables(module, X))
+    assert len(settled) == 1
+
+
+def test_the_outermost_plan_decides(settled):
+    given = variables(Net(), X)
+    loss = loss_of(Net(planned(Block)))
+    others = {"batch_stats": given["batch_stats"]}
+    lean = monet_jax.remat(loss, budget=0.5, cache=False)
+    assert_same(
+        jax.grad(lean, has_aux=True)(given["params"], others, X, KEY),
+        jax.grad(loss_of(Net()), has_aux=True)(given["params"], others, X, KEY),
+    )
+    (whole,) = settled
+    assert "checkpoint" not in {e.primitive for e in whole.program.equations}
+
+
+class Masks(nn.Module):
+    """Draws twice, in a module within and itself; called twice, too."""
+
+    def setup(self):
+        self.dropout = nn.Dropout(0.5, deterministic=False)
+
+    def __call__(self, x):
+        return self.dropout(x), jax.random.normal(self.make_rng("dropout"))
+
+
+def test_keys_are_those_of_the_plain_module(settled):
+    def drawn(kind, key=KEY):
+        class Outer(nn.Module):
+            def setup(self):
+                self.masks = kind()
+
+            def __call__(self, x):
+                return *self.masks(x), *self.masks(x), self.make_rng("dropout")
+
+        def total(x):
+            out = Outer().apply({}, x, rngs={"dropout": key})
+            return jnp.sum(out[0]), out
+
+        return jax.jit(jax.grad(total, has_aux=True))(jnp.ones(64))
+
+    got = drawn(planned(Masks))
+    assert settled
+    assert_same(got, drawn(Masks))
+    assert not np.array_equal(got[1][0], got[1][2])
+    assert not np.array_equal(got[1][0], drawn(Masks, jax.random.key(6))[1][0])
+
+
+# ------------------------------------------------------------------------------ what it stands in
+
+
+class Sowing(nn.Module):
+    """Methods of its own, a static argument, a keyword, and values that are sown."""
+
+    def setup(self):
+        self.dense = nn.Dense(8)
+
+    def encode(self, x, power, *, shift=0.0):
+        for _ in range(power):
+            x = jnp.sin(self.dense(jnp.sin(x)))
+        self.sow("intermediates", "mean", jnp.mean(x))
+        return x + shift
+
+    def __call__(self, x):
+        return self.encode(x, 1)
+
+
+@pytest.mark.parametrize("method", ["encode", Sowing.encode])
+def test_methods_and_static_arguments_without_self(method, settled):
+    lean = planned(Sowing, methods="encode", static_argnums=1)()
+    given = variables(Sowing(), X)
+    if not isinstance(method, str):
+        method = type(lean).encode
+
+    def out(module, method, x):
+        return module.apply(given, x, 2, shift=1.0, method=method, mutable=["intermediates"])
+
+    def both(module, method):
+        return jax.grad(
+            lambda x: (jnp.sum(out(module, method, x)[0] ** 2), out(module, method, x)),
+            has_aux=True,
+        )(X)
+
+    assert_same(both(lean, method), both(Sowing(), "encode"))
+    assert len(settled) == 1
+
+
+def test_layers_under_nn_scan(settled):
+    class Layer(nn.Module):
+        block: type = Block
+
+        @nn.compact
+        def __call__(self, x, _):
+            return self.block(name="block")(x), None
+
+    def stack(layer, block=Block):
+        scan = nn.scan(
+            layer,
+            variable_axes={"params": 0, "batch_stats": 0},
+            split_rngs={"params": True, "dropout": True},
+            length=3,
+        )
+
+        class Stack(nn.Module):
+            @nn.compact
+            def __call__(self, x):
+                return scan(block, name="layers")(x, None)[0]
+
+        return Stack()
+
+    plain = stack(Layer)
+    given = variables(plain, X)
+    expected = stepped(plain, given)
+    for module in (stack(Layer, planned(Block)), planned(plain), stack(planned(Layer))):
+        settled.clear()
+        assert_same(stepped(module, given), expected)
+        assert len(settled) == 1
+
+
+def test_a_module_that_is_given_another_one(settled):
+    """Fields that are modules, bound elsewhere, take part."""
+
+    class Head(nn.Module):
+        body: nn.Module
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(3)(jnp.sin(self.body(x)))
+
+    class Whole(nn.Module):
+        head: type = Head
+
+        @nn.compact
+        def __call__(self, x):
+            shared = nn.Dense(8, name="shared")
+            return self.head(shared)(shared(x))
+
+    given = variables(Whole(), X)
+    lean = Whole(planned(Head))
+    assert_same(stepped(lean, given), stepped(Whole(), given))
+    assert settled and is_recomputed(lean, given)
+
+
+def test_without_a_gradient_nothing_is_planned(settled):
+    module = Net(planned(Block))
+    given = variables(module, X)
+    assert_same(
+        module.apply(given, X, False, rngs={"dropout": KEY}),
+        Net().apply(given, X, False, rngs={"dropout": KEY}),
+    )
+    assert not settled
+
+
+def test_the_gradient_covers_parameters_and_argnums(settled):
+    given = variables(Block(), X)
+    count = sum(x.size for x in jax.tree.leaves(given["params"]))
+    for argnums, extra in [(0, X.size), ((), 0)]:
+        settled.clear()
+        stepped(planned(Block, argnums=argnums)(), given)
+        (traced,) = settled
+        assert sum(traced.program.avals[i].size for i in traced.derivative.inputs) == count + extra
+
+
+def test_module_paths_are_there(settled):
+    module = planned(Net())
+    stepped(module, variables(module, X))
+    paths = {str(e.name_stack) for e in settled[0].program.equations}
+    assert {"Net/Block_0/Dense_1", "Net/last/BatchNorm_0"} <= paths
+
+
+def test_an_instance_in_a_module_is_refused():
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return planned(Block())(x)
+
+    with pytest.raises(ValueError, match="Give the class"):
+        variables(Outer(), X)

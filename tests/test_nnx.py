@@ -1,0 +1,358 @@
+"""Does a planned NNX module or function train as the plain one: values, gradients, state, masks?
+
+The full models are planned for real. In the other tests a stand-in recomputes all it can, and no
+program is compiled.
+"""
+
+import functools as ft
+
+import jax
+import jax.numpy as jnp
+import nnx_models as models
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from networks import assert_same
+from networks import settled as settled
+
+import monet_jax
+
+planned = ft.partial(monet_jax.flax.remat, budget=0.5, cache=False)
+# The key's bias of an attention has no gradient but rounding, which a small `eps` would blow up.
+ADAMW = optax.adamw(1e-2, eps=1e-3)
+X = jax.random.normal(jax.random.key(3), (4, 8))
+
+
+class Block(nnx.Module):
+    """Everything that keeps state: statistics and random keys."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.widen, self.narrow = nnx.Linear(8, 16, rngs=rngs), nnx.Linear(16, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x, train=True):
+        y = jnp.sin(self.widen(self.norm(x, use_running_average=not train)))
+        return x + self.dropout(self.narrow(y), deterministic=not train)
+
+    def scaled(self, x, power, *, shift=0.0):
+        for _ in range(power):
+            x = jnp.sin(self.narrow(jnp.sin(self.widen(x))))
+        return x + shift
+
+
+class Twice(nnx.Module):
+    """The same block twice, by two names."""
+
+    def __init__(self, rngs: nnx.Rngs, block: type = Block):
+        self.first = block(rngs)
+        self.other = block(rngs)
+        self.again = self.first
+
+    def __call__(self, x):
+        return self.again(self.other(self.first(x)))
+
+
+def model(kind=Twice, **changes):
+    return kind(nnx.Rngs(0, dropout=1), **changes)
+
+
+def loss(module, x):
+    return jnp.mean(module(x) ** 2)
+
+
+def stepped(loss, module, *args):
+    """Value, gradient and the state after one jitted step."""
+    step = nnx.jit(nnx.value_and_grad(loss))
+    value, gradient = step(module, *args)
+    return value, nnx.to_pure_dict(gradient), nnx.to_pure_dict(nnx.state(module))
+
+
+def recomputes(fun, module, *args) -> bool:
+    """Whether the gradient with respect to the parameters holds a region that is run again."""
+    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+    pure = lambda params: jnp.sum(  # noqa: E731
+        fun(nnx.merge(graphdef, params, rest, copy=True), *args)
+    )
+    return "remat2[" in str(jax.make_jaxpr(jax.grad(pure))(params))
+
+
+# ------------------------------------------------------------------------------ whole models
+
+
+def step_bytes(loss, module, batch):
+    """What one value and gradient of a model takes, and returns of state, as compiled."""
+    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+
+    def step(params, rest, *batch):
+        module = nnx.merge(graphdef, params, rest)
+        value, gradient = nnx.value_and_grad(loss)(module, *batch)
+        return value, gradient, nnx.state(module, nnx.Not(nnx.Param))
+
+    return monet_jax.compiled_bytes(step, params, rest, *batch)
+
+
+def trained(loss, module, batch, steps=3):
+    """Losses, and the state of model and optimizer after some steps of AdamW."""
+    optimizer = nnx.Optimizer(module, ADAMW, wrt=nnx.Param)
+
+    @nnx.jit
+    def step(module, optimizer, *batch):
+        value, gradient = nnx.value_and_grad(loss)(module, *batch)
+        optimizer.update(module, gradient)
+        return value
+
+    losses = [step(module, optimizer, *batch) for _ in range(steps)]
+    return losses, nnx.to_pure_dict(nnx.state((module, optimizer)))
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_models_train_within_the_budget_as_they_do_without(name):
+    batch = models.batch(name)
+    unplanned = step_bytes(models.loss, models.make(name), batch)
+    budget = unplanned.total_bytes - unplanned.temp_bytes // 4
+    lean = monet_jax.flax.remat(models.loss, budget=budget)
+    assert step_bytes(lean, models.make(name), batch).total_bytes <= budget
+    assert recomputes(lean, models.make(name), *batch)
+    got = trained(lean, models.make(name), batch)
+    assert_same(got, trained(models.loss, models.make(name), batch), least=1e-5)
+    assert len(set(map(float, got[0]))) == 3  # it moves
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_a_budget_on_the_blocks_trains_the_same(name, settled):
+    lean, batch = models.make(name, planned(models.BLOCKS[name])), models.batch(name, 2)
+    got = stepped(models.loss, lean, *batch)
+    assert_same(got, stepped(models.loss, models.make(name), *batch), least=1e-6)
+    assert len(settled) == {"resnet": 3, "vit": 1, "gpt2": 1}[name]  # one for each kind of block
+
+
+# ------------------------------------------------------------------------------ ways to plan one
+
+WAYS = {
+    "class": lambda: (model(block=planned(Block)), loss),
+    "class_of_a_whole": lambda: (model(planned(Twice)), loss),
+    "instance": lambda: (planned(model()), loss),
+    "function": lambda: (model(), planned(loss)),
+    "bound_method": lambda: (model(), lambda m, x: jnp.mean(planned(m.__call__)(x) ** 2)),
+    "both": lambda: (model(block=planned(Block)), planned(loss)),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_to_plan_trains_the_same(name, settled):
+    module, lean = WAYS[name]()
+    assert recomputes(lean, module, X)
+    assert_same(stepped(lean, module, X), stepped(loss, model(), X))
+    assert module.again is module.first
+
+
+def test_the_outermost_plan_decides(settled):
+    module, lean = WAYS["both"]()
+    assert recomputes(lean, module, X)
+    (whole,) = settled
+    assert "checkpoint" not in {e.primitive for e in whole.program.equations}
+
+
+def test_an_instance_shares_its_state(settled):
+    module, plain = model(), model()
+    lean = planned(module)
+    assert type(module) is Twice and lean.first is module.first
+    for m in (lean, plain):
+        optimizer = nnx.Optimizer(m, optax.sgd(0.1), wrt=nnx.Param)
+        optimizer.update(m, nnx.grad(loss)(m, X))
+    assert settled
+    assert_same(nnx.to_pure_dict(nnx.state(module)), nnx.to_pure_dict(nnx.state(plain)))
+
+
+def test_dropout_draws_the_masks_of_the_plain_module(settled):
+    class Mask(nnx.Module):
+        def __init__(self, rngs):
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+            self.weight = nnx.Param(jnp.ones(()))
+
+        def __call__(self, x):
+            return self.dropout(jnp.ones((64,))) * self.weight, self.dropout.rngs()
+
+    def masks(module, steps=3):
+        def total(module):
+            mask, key = module(X)
+            return jnp.sum(mask), (mask, key)
+
+        step = nnx.jit(nnx.grad(total, has_aux=True))
+        return [step(module)[1] for _ in range(steps)]
+
+    got, plain, other = masks(model(planned(Mask))), masks(model(Mask)), masks(Mask(nnx.Rngs(7)))
+    assert_same(got, plain)
+    assert settled
+    first, second = (np.asarray(mask) for mask, _ in got[:2])
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, np.asarray(other[0][0]))
+
+
+# ------------------------------------------------------------------------------ what it stands in
+
+
+def test_an_eager_gradient_updates_the_module(settled):
+    module, plain = model(block=planned(Block)), model()
+    assert_same(
+        nnx.to_pure_dict(nnx.grad(loss)(module, X)), nnx.to_pure_dict(nnx.grad(loss)(plain, X))
+    )
+    assert settled
+    assert_same(nnx.to_pure_dict(nnx.state(module)), nnx.to_pure_dict(nnx.state(plain)))
+
+
+def test_without_a_gradient_nothing_is_planned(settled):
+    module, plain = model(block=planned(Block)), model()
+    assert_same(module(X), plain(X))
+    assert_same(nnx.to_pure_dict(nnx.state(module)), nnx.to_pure_dict(nnx.state(plain)))
+    assert not settled
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_stacks_under_a_scan(where, settled):
+    """A planned block under `nnx.scan`, and a planned function with a scan in it."""
+
+    def stack(block):
+        @nnx.split_rngs(splits=3)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def made(rngs):
+            return block(rngs)
+
+        return made(nnx.Rngs(0, dropout=1))
+
+    def scanned(stack, x):
+        @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        def body(x, block):
+            return block(x)
+
+        return jnp.mean(body(x, stack) ** 2)
+
+    plain = stepped(scanned, stack(Block), X)
+    if where == "inside":
+        got = stepped(scanned, stack(planned(Block)), X)
+    else:
+        got = stepped(planned(scanned), stack(Block), X)
+        paths = {str(e.name_stack) for e in settled[0].program.equations}
+        assert paths
+    assert_same(got, plain)
+    assert len(settled) == 1
+
+
+def test_a_jitted_block_inside_is_planned_for_the_outer_budget_only(settled):
+    """`jit` keeps what it traced: once alone, where the block plans for itself, once inside."""
+    block = model(planned(Block))
+    jitted = nnx.jit(lambda block, x: jnp.mean(block(x) ** 2))
+    alone = nnx.grad(jitted)(block, X)
+    assert len(settled) == 1
+    whole = planned(lambda block, x: jitted(block, x))
+    inside = nnx.grad(whole)(block, X)
+    assert len(settled) == 2
+    assert "checkpoint" not in {e.primitive for e in settled[1].program.equations}
+    del alone, inside
+    nnx.grad(jitted)(block, X)
+    assert len(settled) == 2
+
+
+def test_new_attributes_and_sown_values_come_out(settled):
+    class Sowing(Block):
+        def __call__(self, x, train=True):
+            y = super().__call__(x, train)
+            self.sow(nnx.Intermediate, "mean", jnp.mean(y))
+            self.last = nnx.Variable(jnp.max(y))
+            return y
+
+    def total(module, x):
+        y, sown = nnx.capture(lambda module, x: module(x), nnx.Intermediate)(module, x)
+        return jnp.sum(y**2), nnx.to_pure_dict(sown)
+
+    lean, plain = model(planned(Sowing)), model(Sowing)
+    for _ in range(2):
+        (gradient, sown), (expected, plainly) = (
+            nnx.grad(total, has_aux=True)(module, X) for module in (lean, plain)
+        )
+        assert_same(nnx.to_pure_dict(gradient), nnx.to_pure_dict(expected))
+        assert_same((sown, lean.last[...]), (plainly, plain.last[...]))
+    assert settled and sown
+
+
+def test_arguments_of_all_kinds(settled):
+    method = planned(Block.scaled, static_argnums=1)  # as a function, `self` counts
+
+    class Lean(Block):
+        scaled = planned(Block.scaled, static_argnums=1)  # as a method, it does not
+
+    def by(scaled, module):
+        return nnx.grad(lambda m, x: jnp.mean(scaled(m, x, 2, shift=jnp.ones(8)) ** 2))(module, X)
+
+    plain = nnx.to_pure_dict(by(Block.scaled, model(Block)))
+    got = by(lambda m, x, n, *, shift: m.scaled(x, n, shift=shift), model(Lean))
+    assert_same(nnx.to_pure_dict(got), plain)
+    assert len(settled) == 1
+    with pytest.raises(jax.errors.JAXTypeError):  # the number of layers is traced
+        by(method, model(Block))
+    method = planned(Block.scaled, static_argnums=2)
+    assert_same(nnx.to_pure_dict(by(method, model(Block))), plain)
+
+
+def test_the_gradient_covers_parameters_and_argnums(settled):
+    count = sum(x.size for x in jax.tree.leaves(nnx.state(model(Block), nnx.Param)))
+    for argnums, extra in [(0, X.size), ((), 0)]:
+        settled.clear()
+        nnx.grad(loss)(model(planned(Block, argnums=argnums)), X)
+        (traced,) = settled
+        sizes = [traced.program.avals[i].size for i in traced.derivative.inputs]
+        assert sum(sizes) == count + extra
+
+
+# ------------------------------------------------------------------------------ reports
+
+
+def test_module_paths_and_lines_are_in_the_report():
+    """Of an abstract model; its bytes are not asked for."""
+    x = jax.ShapeDtypeStruct((64, 8), jnp.float32)
+    given = {"verify": False, "cache": False, "budget": "1GiB", "target": "cpu"}
+    made = monet_jax.flax.plan(loss, nnx.eval_shape(model), x, **given)
+    rows = {(row.path, row.primitive): row for row in made.values}
+    product = rows["Twice/other/widen", "dot_general"]
+    assert product.shape == (64, 16) and __file__ in product.source
+    whole = monet_jax.flax.plan(nnx.eval_shape(model), x, **given)
+    assert ("Twice/other/widen", "dot_general") in {(r.path, r.primitive) for r in whole.values}
+
+
+def test_naming_leaves_the_classes_alone(settled):
+    module = model()
+    before = nnx.graphdef(module)
+    nnx.grad(planned(loss))(module, X)
+    paths = {str(e.name_stack) for e in settled[0].program.equations}
+    assert {"Twice/other/widen", "Twice/again/norm", "Twice/again/dropout"} <= paths
+    assert not any("again/again" in path or "first" in path for path in paths)
+    kinds = {type(m) for _, m in nnx.iter_modules(module)}
+    assert kinds == {Twice, Block, nnx.Linear, nnx.BatchNorm, nnx.Dropout}
+    assert nnx.graphdef(module) == before
+
+
+# ------------------------------------------------------------------------------ bad input
+
+
+def no_module(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda: planned(3), TypeError, "Only a Flax module"),
+        (lambda: planned(dict), TypeError, "no class of Flax modules"),
+        (lambda: planned(Block, methods="missing"), ValueError, "missing"),
+        (lambda: planned(Block, argnums=5), ValueError, "argnums"),
+        (lambda: planned(Block, argnums=0, static_argnums=0), ValueError, "static_argnums"),
+        (lambda: planned(Block, budget="12 apples"), ValueError, "budget"),
+        (lambda: planned(no_module)(X), TypeError, r"use `monet_jax\.remat`"),
+        (lambda: monet_jax.flax.plan(no_module, X, budget=1.0), TypeError, r"`monet_jax\.plan`"),
+    ],
+)
+def test_bad_input_is_refused(wrong, error, message):
+    with pytest.raises(error, match=message):
+        wrong()
