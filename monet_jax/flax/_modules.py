@@ -218,7 +218,7 @@ def _planned_class(planning: Planning, methods: Sequence[str], kind: type) -> ty
 
 
 def _name(fun: Any) -> str:
-    return getattr(fun, "__qualname__", repr(fun))
+    return getattr(fun, "__qualname__", type(fun).__name__)
 
 
 def _flax() -> Any:
