@@ -17,7 +17,7 @@ from flax import nnx
 
 import monet_jax
 
-BUDGET = "9MiB"
+BUDGET = "12MiB"
 ACCUMULATED, BATCH, LENGTH, WIDTH, HEADS, DEPTH, VOCABULARY = 4, 16, 64, 64, 4, 3, 128
 
 
@@ -26,7 +26,10 @@ class Block(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs):
         self.norm0, self.norm1 = nnx.LayerNorm(WIDTH, rngs=rngs), nnx.LayerNorm(WIDTH, rngs=rngs)
-        self.attention = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=rngs)
+        # A bias of the keys has no gradient but rounding, of which Adam makes steps.
+        self.attention = nnx.MultiHeadAttention(
+            HEADS, WIDTH, use_bias=False, decode=False, rngs=rngs
+        )
         self.widen = nnx.Linear(WIDTH, 4 * WIDTH, rngs=rngs)
         self.narrow = nnx.Linear(4 * WIDTH, WIDTH, rngs=rngs)
         self.dropout = nnx.Dropout(0.1, rngs=rngs)

@@ -281,8 +281,8 @@ class Builder:
             tuple(
                 Variant(
                     tuple(sorted(reads)),
-                    way.seconds * self.repeats,
-                    op.flops * self.repeats,
+                    way.seconds * self.repeats * self.place.odds,
+                    int(op.flops * self.repeats * self.place.odds),
                     op.workspace_bytes - reused_bytes + way.more_bytes,
                 )
                 for way, reads in ways
