@@ -105,3 +105,8 @@ def settled(monkeypatch):
 
     monkeypatch.setattr(_api, "_settle", settle)
     return calls
+
+
+def some_slow(names, *slow) -> list:
+    """Parameters of a test, of which some take long and run on demand."""
+    return [pytest.param(x, marks=[pytest.mark.slow] if x in slow else []) for x in names]

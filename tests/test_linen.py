@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
-from networks import assert_same, recomputes
+from networks import assert_same, recomputes, some_slow
 from networks import settled as settled
 
 import monet_jax
@@ -137,7 +137,7 @@ def trained(module, params, stats, batch, key, steps=3):
     return losses, params, stats, state
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some_slow(MODELS, "gpt2"))
 def test_models_train_within_the_budget_as_they_do_without(name):
     module, size = MODELS[name]
     params, stats, batch, key = zoo.build(name, scale="tiny", batch=size).make_args(0)

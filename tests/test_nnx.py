@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from networks import assert_same
+from networks import assert_same, some_slow
 from networks import settled as settled
 
 import monet_jax
@@ -107,7 +107,7 @@ def trained(loss, module, batch, steps=3):
     return losses, nnx.to_pure_dict(nnx.state((module, optimizer)))
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", some_slow(models.MODELS, "resnet"))
 def test_models_train_within_the_budget_as_they_do_without(name):
     batch = models.batch(name)
     unplanned = step_bytes(models.loss, models.make(name), batch)
@@ -120,7 +120,7 @@ def test_models_train_within_the_budget_as_they_do_without(name):
     assert len(set(map(float, got[0]))) == 3  # it moves
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", some_slow(models.MODELS, "gpt2"))
 def test_a_budget_on_the_blocks_trains_the_same(name, settled):
     lean, batch = models.make(name, planned(models.BLOCKS[name])), models.batch(name, 2)
     got = stepped(models.loss, lean, *batch)
