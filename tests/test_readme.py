@@ -1,6 +1,7 @@
 """The documents: their Python runs as printed, and what they refer to is there."""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import monet_jax.cli
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+MEASUREMENTS = sorted((ROOT / "docs/measurements").glob("*.py"))
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -48,6 +50,13 @@ def test_commands_that_a_document_prints_exist(path):
                 command = commands[words[1]]
                 options = {option for param in command.params for option in param.opts}
                 assert {w.split("=")[0] for w in words if w.startswith("--")} <= options, line
+
+
+@pytest.mark.parametrize("path", MEASUREMENTS, ids=named)
+def test_what_a_measurement_imports_exists(path, monkeypatch):
+    pytest.importorskip("flax")
+    monkeypatch.syspath_prepend(str(path.parent))  # as it is where a script is run
+    runpy.run_path(str(path), run_name="imported")
 
 
 def test_ci_runs_the_test_command_of_the_readme():

@@ -19,14 +19,11 @@ from keeping import keep
 
 import monet_jax
 from monet_jax import zoo
-from monet_jax._backend import backend_of
 from monet_jax._origins import origins_of
-from monet_jax._signature import make_options, take_apart
+from monet_jax._rivals import Costs, costs_of, work_of_step
 from monet_jax._targets import Target, compiler_version, resolve_target
-from monet_jax._trace import trace
+from monet_jax._trace import trace_for
 from monet_jax._transform import transform
-from monet_jax.bench._programs import Costs, costs_of, trace_loss, work_of_step
-from monet_jax.operators import Context, rewriter, selected
 
 HERE = Path(__file__).parent
 SHARES = 0.5, 0.35, 0.25
@@ -51,9 +48,7 @@ def row(problem: Any, plain: Costs, target: Target, share: float, operators: str
         return found | {"infeasible_below": round(least, 4)}
     work = plain.work
     if plan.decisions is not None:
-        call = take_apart(make_options(problem.loss, 0, (), ()), problem.args, {})
-        context = Context(backend_of(target.name))
-        traced = trace(problem.loss, call, rewriter(selected(operators), context))
+        traced = trace_for(target, problem.loss, problem.args, operators=operators)
         origins = origins_of(traced.program, traced.derivative)
         work = work_of_step(traced, transform(origins, plan.decisions), target)
     return found | {
@@ -74,7 +69,7 @@ def measure(name: str, models: list[str]) -> None:
     versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
     for model in models:
         problem = zoo.build(model, scale="bench")
-        plain = costs_of(trace_loss(problem.loss, problem.args, target), target)
+        plain = costs_of(trace_for(target, problem.loss, problem.args), target)
         rows = [x for x in rows if x["model"] != model]
         for share in SHARES:
             for operators in ("none", "exact"):
