@@ -25,7 +25,6 @@ from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
 from ._loops import lay_out
-from ._origins import origins_of
 from ._pins import Pins, make_pins
 from ._plan import FORMAT, Plan, PlanMismatch
 from ._program import Rewrite
@@ -40,14 +39,12 @@ from ._targets import (
     usable_bytes,
 )
 from ._trace import Terms, Traced
-from ._transform import transform
+from ._transform import as_planned
 from ._trials import Trials, step_to_compile
 from .operators import Context, rewriter, selected
 
 log = logging.getLogger("monet_jax")
 
-#: What may be done with `jax.checkpoint` regions of the user's.
-CHECKPOINTS = ("keep", "plan")
 #: Errors that say what to change; but where the gradient itself fails, or planning for another
 #: reason, the function runs as it is.
 FATAL = (InfeasibleBudget, TargetUnavailable, ValueError, TypeError)
@@ -73,8 +70,7 @@ class Settings:
 
     def rewrite(self, call: Call) -> Rewrite:
         """By what the equations of a function are replaced, called like that."""
-        operators = selected(self.terms.operators)
-        return _trace.rewrite_for(operators, resolve_target(self.target).name, call)
+        return _trace.rewrite_for(self.terms, resolve_target(self.target).name, call)
 
     def for_call(self, call: Call) -> "Settings":
         """The same with the bytes to reserve: of an optimizer, those of the call's parameters."""
@@ -140,7 +136,7 @@ def remat(
         InfeasibleBudget: when traced: no plan fits the budget.
         TargetUnavailable: when traced: the target's compiler is not installed.
     """
-    terms = make_terms(operators, checkpoints)
+    terms = Terms.of(operators, checkpoints)
     settings = make_settings(
         budget, target, terms, reserved, pins, planner, time_limit, verify, cache
     )
@@ -176,11 +172,11 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    terms = make_terms(operators, checkpoints)
+    terms = Terms.of(operators, checkpoints)
     settings = make_settings(
         budget, target, terms, reserved, pins, planner, time_limit, verify, cache
     )
-    options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
+    options = make_options(fun, argnums, static_argnums, static_argnames)
     return plan_call(settings, fun, take_apart(options, args, kwargs or {}))
 
 
@@ -200,19 +196,8 @@ def apply(
     Raises:
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
-    options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
+    options = make_options(fun, argnums, static_argnums, static_argnames)
     return _wrap(fun, options, _Fixed(plan))
-
-
-def make_terms(operators: str | Sequence[str], checkpoints: str) -> Terms:
-    """What functions are planned as, checked.
-
-    Raises:
-        ValueError: there are no such operators, or `checkpoints` is another word.
-    """
-    if checkpoints not in CHECKPOINTS:
-        raise ValueError(f"`checkpoints` must be one of {CHECKPOINTS}; got {checkpoints!r}.")
-    return Terms(tuple(x.name for x in selected(operators)), checkpoints)
 
 
 def make_settings(
@@ -239,14 +224,8 @@ def make_settings(
 
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
-    options = make_options(_checked(fun), argnums, static_argnums, static_argnames)
+    options = make_options(fun, argnums, static_argnums, static_argnames)
     return _wrap(fun, options, Planned(settings))
-
-
-def _checked(fun: Any) -> Callable[..., Any]:
-    if not callable(fun):
-        raise TypeError(f"Only a function can be planned; got {fun!r}.")
-    return fun
 
 
 def _wrap(
@@ -278,8 +257,8 @@ def run_planned(source: "Planned | _Fixed", fun: Callable[..., Any], call: Call)
     traced = _trace.trace(fun, call, source.rewrite(call), source.terms)
     decided = source.plan_for(traced, call)
     if decided is not None and decided.decisions is not None:
-        origins = origins_of(traced.program, traced.derivative)
-        return traced.rebuild(transform(origins, decided.decisions)(call.leaves, traced.constants))
+        planned = as_planned(traced, decided.decisions)
+        return traced.rebuild(planned(call.leaves, traced.constants))
     args, kwargs = call.rebuild(call.leaves)
     # Without decisions the function fits the budget as it is, which includes what is inside it.
     with _nesting.inside() if decided is not None else contextlib.nullcontext():
@@ -409,8 +388,7 @@ class _Fixed:
             return
         target = resolve_target(name)
         try:
-            origins = origins_of(traced.program, traced.derivative)
-            step = step_to_compile(traced, transform(origins, decisions))
+            step = step_to_compile(traced, as_planned(traced, decisions))
             taken = compile_bytes(*step, target=target).total_bytes
         except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
             _warn(f"A plan made {made} could not be verified here: {error}")
@@ -515,7 +493,9 @@ def _dependencies(
     """All that a settled plan depends on."""
     from . import __version__
 
-    unrolled = lay_out(traced.program, traced.derivative).program
+    program = traced.program
+    if settings.pins:  # which may name what is inside loops
+        program = lay_out(program, traced.derivative).program
     return (
         (__version__, FORMAT),
         jax.__version__,
@@ -525,8 +505,8 @@ def _dependencies(
         [str(getattr(aval, "sharding", None)) for aval in traced.avals],
         (settings.budget, settings.reserved, settings.time_limit, settings.verify),
         # What the pins mean here: names are no part of the fingerprint.
-        sorted(_pins.find(unrolled, settings.pins).items()),
-        sorted(_pins.saved_by_name(unrolled, settings.pins)),
+        sorted(_pins.find(program, settings.pins).items()),
+        sorted(_pins.saved_by_name(program, settings.pins)),
         target.name,
         usable_bytes(target) if settings.budget == "auto" else None,
     )

@@ -9,12 +9,12 @@ import jax
 
 from . import _compat
 from ._budget import format_bytes, parse_budget
-from ._compile import compile_bytes, mesh_of
+from ._compile import compile_bytes, devices_of
 from ._origins import Origins, origins_of, value_number
 from ._plan import Plan, ValueRow
 from ._targets import Target, compiler_version, resolve_target, usable_bytes
 from ._trace import Traced, difference, fingerprint, summary, trace_for
-from ._transform import transform
+from ._transform import as_planned
 from ._trials import step_to_compile
 
 
@@ -132,14 +132,13 @@ def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
     """The compiled bytes of a function as planned, or as it is."""
     function = traced.flat
     if plan is not None and plan.decisions is not None:
-        function = transform(origins_of(traced.program, traced.derivative), plan.decisions)
+        function = as_planned(traced, plan.decisions)
     return compile_bytes(*step_to_compile(traced, function), target=target).total_bytes
 
 
 def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
     """Why the plan is not one for this function."""
-    mesh = mesh_of(traced.avals)
-    devices = mesh.size if mesh else 1
+    devices = devices_of(traced.avals)
     if devices != plan.devices:
         yield (
             f"its arguments are sharded over {devices} devices, the plan's were over "

@@ -252,6 +252,12 @@ def mesh_of(arguments: Any) -> _Mesh | None:
     return next((mesh for mesh in named if mesh.size > 1), None)
 
 
+def devices_of(arguments: Any) -> int:
+    """How many devices arguments are sharded over."""
+    mesh = mesh_of(arguments)
+    return mesh.size if mesh else 1
+
+
 def _described(mesh: _Mesh | None) -> dict[str, Any] | None:
     """A mesh without its devices, in plain data."""
     if mesh is None:

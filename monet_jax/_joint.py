@@ -26,10 +26,10 @@ from ._backend import Backend
 from ._costs import Roofline, Work
 from ._fusion import PRODUCTS, Kind, kind_of, must_run_once
 from ._ops import Fusion, Fusions
-from ._program import Equation, Program, flatten, run
+from ._program import Equation, Program, dependents, flatten, run
 from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
-from .operators import Stored, forms_of
+from .operators import Stored, forms_of, is_tap
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
@@ -172,7 +172,7 @@ class _Reader:
         kept = [value for i, value in named if i in pinned]
         self.fusions = Fusions(joint, backend.fuses_into_products, kept)
         self.cotangents = joint.inputs[len(stage.inputs) :]
-        self.backward = self._dependents(self.cotangents)
+        self.backward = dependents(joint.equations, self.cotangents)
         self.primal = self._primal(named)
 
     def read(self) -> Joint:
@@ -190,13 +190,6 @@ class _Reader:
             tuple(outputs[split:]),
         )
 
-    def _dependents(self, sources: Sequence[int]) -> set[int]:
-        found = set(sources)
-        for equation in self.joint.equations:
-            if found.intersection(equation.reads):
-                found.update(equation.outputs)
-        return found
-
     def _primal(self, named: Sequence[tuple[int, int]]) -> dict[int, int]:
         """Joint value -> primal value, by the names given while tracing."""
         primal: dict[int, int] = {}
@@ -206,9 +199,10 @@ class _Reader:
         return primal
 
     def _ops(self) -> tuple[LocalOp, ...]:
-        made = [self._op(fusion) for fusion in self.fusions.all()]
-        made = _with_what_forward_ops_need(made)
-        made = self._with_encoders(made)
+        fusions = list(self.fusions.all())
+        made = _with_what_forward_ops_need([self._op(fusion) for fusion in fusions])
+        if any(map(is_tap, self.joint.equations)):
+            made = self._with_encoders(made, fusions)
         made = self._with_copies(made)
         forward = [op for op in made if op.forward]
         later = [op for op in made if not op.forward]
@@ -236,14 +230,13 @@ class _Reader:
             found += [_copy(i, copies[i]) for i in op.outputs if i in copies]
         return found
 
-    def _with_encoders(self, ops: Sequence[LocalOp]) -> list[LocalOp]:
-        """The ops; those of the backward in all their ways, and what encodes for these."""
-        fusions = {f.outputs: f for f in self.fusions.all()}
+    def _with_encoders(self, ops: Sequence[LocalOp], fusions: Sequence[Fusion]) -> list[LocalOp]:
+        """The ops of fusions, the backward ones in all their ways, and what encodes for them."""
         taps = dict[int, Equation]()
         found = []
-        for op in ops:
+        for op, fusion in zip(ops, fusions, strict=True):
             if not op.forward and op.outputs:
-                ways, used = self._ways(fusions[op.outputs], op.seconds)
+                ways, used = self._ways(fusion, op.seconds)
                 op = dataclasses.replace(op, ways=ways)
                 taps |= used
             found.append(op)

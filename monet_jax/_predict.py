@@ -16,7 +16,7 @@ import numpy as np
 from planners.graph import Choice, Graph
 from planners.plan import Region
 from planners.replay import Changes, in_memory
-from planners.schedule import Run, first_forward, runs
+from planners.schedule import Run, first_forward, runs, spans_alone
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,20 +154,10 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
 
 def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]) -> list[_Buffer]:
     """What the stages that are left alone keep beside their values."""
-    first: dict[tuple[int, int], int] = {}  # stage and depth -> its first forward run
-    last: dict[int, int] = {}  # stage -> its last backward run
-    for k, run in enumerate(executed):
-        if run.phase == "forward":
-            first.setdefault((run.stage, run.depth), k)
-        else:
-            last[run.stage] = k
-    leaves = (x for region in regions for x in region.walk() if x.alone)
-    found = []
-    for s in (s for x in leaves for s in range(x.first, x.last + 1) if s in last):
-        start = first.get((s, executed[last[s]].depth - 1), last[s])
-        nbytes, branch = graph.stages[s].alone_bytes, graph.branch_of[s]
-        found.append(_Buffer(nbytes, start, last[s], False, branch=branch))
-    return found
+    return [
+        _Buffer(graph.stages[s].alone_bytes, start, stop, False, branch=graph.branch_of[s])
+        for s, start, stop in spans_alone(regions, executed)
+    ]
 
 
 def _written_over(buffers: list[_Buffer], reused_bytes: Mapping[int, int]) -> list[_Buffer]:

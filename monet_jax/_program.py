@@ -235,6 +235,15 @@ def without_dead_code(
     return tuple(reversed(kept))
 
 
+def dependents(equations: Iterable[Equation], sources: Iterable[int]) -> set[int]:
+    """The values that some reach, through equations in execution order, themselves included."""
+    found = set(sources)
+    for equation in equations:
+        if found.intersection(equation.reads):
+            found.update(equation.outputs)
+    return found
+
+
 def values_of(env: Mapping[int, Any], atoms: Iterable[Any]) -> list[Any]:
     """What value numbers stand for in `env`, and literals for themselves."""
     return [env[i] if isinstance(i, int) else i.val for i in atoms]

@@ -11,13 +11,14 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 import planners
 from planners.graph import Graph
+from planners.plan import Region
 from planners.stages import left_alone, saving_all
 
 from ._answers import Answers, with_regions
@@ -327,15 +328,19 @@ class Settling:
             cheaper=self._cheaper(best),
             devices=trials.devices,
             fixed_bytes=trials.fixed_bytes,
-            before=self._timeline(None) if decisions else None,
-            after=self._timeline(decisions),
+            before=self._unplanned_timeline if decisions else None,
+            after=self._timeline(decisions.regions) if decisions else self._unplanned_timeline,
             operators=trials.traced.terms.operators,
             checkpoints=trials.traced.terms.checkpoints,
         )
 
-    def _timeline(self, decisions: planners.Plan | None) -> Timeline | None:
-        """What is in memory over the step as decided, or where nothing is recomputed."""
-        regions = (decisions or planners.save_all(self._graph)).regions
+    @functools.cached_property
+    def _unplanned_timeline(self) -> Timeline | None:
+        """What is in memory over the step where nothing is recomputed."""
+        return self._timeline(planners.save_all(self._graph).regions)
+
+    def _timeline(self, regions: Sequence[Region]) -> Timeline | None:
+        """What is in memory over the step as regions say."""
         return timeline_of(self._graph, self.trials.origins, regions)
 
     def _cheaper(self, best: Trial | None) -> tuple[float, int] | None:

@@ -72,9 +72,11 @@ def make_options(fun: Callable[..., Any], argnums, static_argnums, static_argnam
     """Normalised options; positions and names of static arguments complete each other.
 
     Raises:
-        TypeError: an option is not an int, a str, or a sequence of them.
+        TypeError: there is no function, or an option is not an int, a str, or a sequence of them.
         ValueError: an argument is both static and differentiated, or does not exist.
     """
+    if not callable(fun):
+        raise TypeError(f"Only a function can be planned; got {fun!r}.")
     nums = _as_tuple("argnums", argnums, int)
     static = set(_as_tuple("static_argnums", static_argnums, int))
     names = set(_as_tuple("static_argnames", static_argnames, str))

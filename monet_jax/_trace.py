@@ -9,13 +9,16 @@ import jax
 
 from . import _compat, _nesting
 from ._backend import backend_of
-from ._compile import mesh_of
+from ._compile import devices_of
 from ._gradient import derivative_of
 from ._program import Program, Rewrite, flatten, has_checkpoints
 from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
 from ._stages import Differentiation
 from ._targets import Target
-from .operators import Context, Operator, rewriter, selected
+from .operators import Context, rewriter, selected
+
+#: What may be done with `jax.checkpoint` regions of the user's.
+CHECKPOINTS = ("keep", "plan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,17 @@ class Terms:
         default_factory=lambda: tuple(x.name for x in selected("exact"))
     )
     checkpoints: str = "keep"
+
+    @staticmethod
+    def of(operators: str | Sequence[str], checkpoints: str) -> "Terms":
+        """The terms that the arguments of `plan` mean.
+
+        Raises:
+            ValueError: there are no such operators, or `checkpoints` is another word.
+        """
+        if checkpoints not in CHECKPOINTS:
+            raise ValueError(f"`checkpoints` must be one of {CHECKPOINTS}; got {checkpoints!r}.")
+        return Terms(tuple(x.name for x in selected(operators)), checkpoints)
 
     @property
     def forward_mode(self) -> bool:
@@ -119,25 +133,22 @@ def trace_for(
     Raises:
         TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
-    if not callable(fun):
-        raise TypeError(f"Only a function can be planned; got {fun!r}.")
+    terms = Terms.of(operators, checkpoints)
     options = make_options(fun, argnums, static_argnums, static_argnames)
     call = take_apart(options, args, kwargs or {})
-    chosen = selected(operators)
-    terms = Terms(tuple(x.name for x in chosen), checkpoints)
-    return trace(fun, call, rewrite_for(chosen, target.name, call), terms)
+    return trace(fun, call, rewrite_for(terms, target.name, call), terms)
 
 
-def rewrite_for(operators: Sequence[Operator], target: str, call: Call) -> Rewrite:
+def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
     """By what the equations of a function are replaced that is called like that.
 
     Arguments:
-        operators: that may be used.
+        terms: what it is planned as.
         target: the name of what is planned for.
         call: the arguments; whether they are spread over devices is what counts.
     """
-    is_sharded = mesh_of([abstract_leaf(leaf) for leaf in call.leaves]) is not None
-    return rewriter(operators, Context(backend_of(target), is_sharded))
+    is_sharded = devices_of([abstract_leaf(leaf) for leaf in call.leaves]) > 1
+    return rewriter(selected(terms.operators), Context(backend_of(target), is_sharded))
 
 
 def fingerprint(program: Program, derivative: Differentiation) -> str:

@@ -22,11 +22,12 @@ from . import _compat
 from ._branches import Branch, Choice
 from ._loops import Loop
 from ._naming import active_in, run_named
-from ._origins import Origins, origins_to_emit, value_name, value_number
+from ._origins import Origins, origins_of, origins_to_emit, value_name, value_number
 from ._places import filled
 from ._program import Program, values_of
 from ._scan import Body, Run, run_loop
 from ._stages import Stage
+from ._trace import Traced
 
 #: Before every name given here, so that none collides with a name of the user's.
 NAME_PREFIX = "monet_jax:"
@@ -53,6 +54,11 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
         return values_of(env, program.outputs)
 
     return planned
+
+
+def as_planned(traced: Traced, plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """A traced function as a plan says that was made for it."""
+    return transform(origins_of(traced.program, traced.derivative), plan)
 
 
 def _returned(part: Program | Branch) -> set[int]:

@@ -24,7 +24,7 @@ from planners.stages import bare, certified, left_alone
 
 from ._analyze import analyze
 from ._backend import backend_of
-from ._compile import CompiledBytes, compile_bytes, mesh_of
+from ._compile import CompiledBytes, compile_bytes, devices_of
 from ._costs import Roofline
 from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
 from ._origins import Origins
@@ -81,8 +81,7 @@ class Trials:
     @property
     def devices(self) -> int:
         """How many the arguments are sharded over; compiled bytes are those of one of them."""
-        mesh = mesh_of(self.traced.avals)
-        return mesh.size if mesh else 1
+        return devices_of(self.traced.avals)
 
     @functools.cached_property
     def unplanned(self) -> CompiledBytes:

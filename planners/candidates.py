@@ -197,14 +197,8 @@ class Candidates:
         found = saved - handed_on
         for op in stage.backward:
             if op.way_by(saved) != op.way_by(found):
-                found |= next(
-                    (
-                        codes
-                        for way in op.variants
-                        if (codes := {*way.inputs} - {*op.inputs}) <= optional
-                    ),
-                    set(),
-                )
+                instead = (codes for codes in map(op.codes, op.variants) if codes <= optional)
+                found |= next(instead, frozenset())
         return self._names(sorted(found))
 
     @ft.cached_property

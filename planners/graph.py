@@ -116,10 +116,14 @@ class Op:
         A way is open if it reads codes, and all of them are saved.
         """
         for way in range(len(self.variants), 0, -1):
-            codes = [i for i in self.variants[way - 1].inputs if i not in self.inputs]
+            codes = self.codes(self.variants[way - 1])
             if codes and all(i in saved for i in codes):
                 return way
         return 0
+
+    def codes(self, way: Variant) -> frozenset[int]:
+        """What it reads in one of its ways beyond its own inputs."""
+        return frozenset(way.inputs).difference(self.inputs)
 
     @property
     def may_read(self) -> frozenset[int]:

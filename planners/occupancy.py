@@ -11,8 +11,8 @@ from typing import Literal
 
 from .graph import Graph, Op
 from .plan import Plan, Region
-from .schedule import Run, first_forward, runs
-from .steps import Execute, lifetimes
+from .schedule import Run, first_forward, runs, spans_alone
+from .steps import executions, lifetimes
 
 #: Why bytes are in memory. `passing`: of the forward pass, and gone before the backward starts;
 #: `saved`: waits from the forward for the backward; `compressed`: so does a code of something;
@@ -58,8 +58,7 @@ def _of_values(
     graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]
 ) -> Iterator[Occupant]:
     """Those that are values; two where an op writes its output over an input while it runs."""
-    order = [Execute(graph.op_numbers[run.phase, run.stage, run.op], run.way) for run in schedule]
-    instances = list(lifetimes(graph, order))
+    instances = list(lifetimes(graph, executions(graph, schedule)))
     stops = _stops(graph, regions, schedule, instances)
     over, end = _written_over(graph, schedule), first_forward(schedule)
     for (i, start, read), stop in zip(instances, stops, strict=True):
@@ -123,16 +122,6 @@ def _stops(
 
 def _alone(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> Iterator[Occupant]:
     """What stages that are left alone keep beside their values."""
-    leaves = (x for region in regions for x in region.walk() if x.alone)
-    wanted = {s for x in leaves for s in range(x.first, x.last + 1) if graph.stages[s].alone_bytes}
-    first: dict[tuple[int, int], int] = {}  # stage and depth -> its first forward run
-    backward: dict[int, list[int]] = collections.defaultdict(list)
-    for k, run in enumerate(schedule):
-        if run.phase == "forward":
-            first.setdefault((run.stage, run.depth), k)
-        elif run.stage in wanted:
-            backward[run.stage].append(k)
-    for s, ran in backward.items():
-        start = first.get((s, schedule[ran[0]].depth - 1), ran[0])
+    for s, start, stop in spans_alone(regions, schedule):
         stage = graph.stages[s]
-        yield Occupant("saved", None, s, stage.name, start, ran[-1], stage.alone_bytes)
+        yield Occupant("saved", None, s, stage.name, start, stop, stage.alone_bytes)

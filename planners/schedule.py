@@ -15,7 +15,7 @@ it by what its region and those round it save (`Op.way_by`):
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from .errors import InvalidPlan
@@ -77,6 +77,22 @@ def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
 def first_forward(schedule: Sequence[Run]) -> int:
     """How many of the runs are of the first forward: those before the first backward."""
     return sum(run.depth == 0 for run in schedule)
+
+
+def spans_alone(
+    regions: Iterable[Region], schedule: Sequence[Run]
+) -> Iterator[tuple[int, int, int]]:
+    """For each stage that is left alone, its first forward run there and its last backward run."""
+    first: dict[tuple[int, int], int] = {}  # stage and depth -> its first forward run
+    last: dict[int, int] = {}  # stage -> its last backward run
+    for k, run in enumerate(schedule):
+        if run.phase == "forward":
+            first.setdefault((run.stage, run.depth), k)
+        else:
+            last[run.stage] = k
+    leaves = (x for region in regions for x in region.walk() if x.alone)
+    for s in (s for x in leaves for s in range(x.first, x.last + 1) if s in last):
+        yield s, first.get((s, schedule[last[s]].depth - 1), last[s]), last[s]
 
 
 def backward_runs(

@@ -33,7 +33,7 @@ import scipy.sparse as sp
 
 from ._highs import solve
 from ._sparse import matrix
-from .graph import Graph, Op
+from .graph import Graph, Op, Variant
 
 # Ties: of answers equally fast take fewer FLOPs, and then fewer bytes.
 _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-3, 1e-4
@@ -41,6 +41,9 @@ _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-3, 1e-4
 _NEGLIGIBLE = 1e-3
 # So few savable values are not worth a solve.
 _ENUMERATED = 4
+
+
+_Terms = dict[int, float]  # column of the variables -> coefficient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,39 +270,22 @@ def _costs(forward: Sequence[Op], stage: Needs, n_after: int) -> tuple[np.ndarra
 
 
 def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, np.ndarray]]:
-    """Rows `matrix @ x >= right`, one family each: reads of the backward, in whatever way; codes of
-    the ways that are taken; ways that are open are taken; one way for each op; inputs of reruns;
-    outside inputs of reruns.
+    """Rows `matrix @ x >= right`, one family each: those of the backward; inputs of reruns; outside
+    inputs of reruns.
     """
     save = {i: k for k, i in enumerate(stage.values)}
     rerun = {o: len(save) + k for k, o in enumerate(stage.ops)}
     hold = {u: len(save) + len(rerun) + k for k, u in enumerate(stage.outside)}
     writer = {i: rerun[o] for o in stage.ops for i in forward[o].outputs}
     columns = it.count(len(save) + len(rerun) + len(hold))
-    ways = [(op, [(next(columns), way) for way in op.variants]) for op in stage.backward]
-
-    def available(i: int) -> dict[int, float]:
-        if i in hold:
-            return {hold[i]: 1.0}
-        return {save[i]: 1.0} | ({writer[i]: 1.0} if i in writer else {})
-
+    takes = [(op, [(next(columns), way) for way in op.variants]) for op in stage.backward]
+    available: dict[int, _Terms] = {u: {column: 1.0} for u, column in hold.items()}
+    for i, column in save.items():
+        available[i] = {column: 1.0} | ({writer[i]: 1.0} if i in writer else {})
     inputs = [(rerun[o], i) for o in stage.ops for i in forward[o].inputs]
-    reads, codes, opened = dict[Any, tuple[dict[int, float], float]](), [], []
-    for op, takes in ways:
-        for i in (i for i in op.inputs if i in save or i in hold):
-            spared = {column: 1.0 for column, way in takes if i not in way.inputs}
-            reads[i, tuple(spared)] = available(i) | spared, 1.0
-        for i in {i for _, way in takes for i in way.inputs}.difference(op.inputs):
-            using = {column: -1.0 for column, way in takes if i in way.inputs}
-            is_saved = {save[i]: 1.0} if i in save else {}
-            codes.append((is_saved | using, 0.0))
-            opened.append(({column: -x for column, x in (is_saved | using).items()}, 0.0))
     families = [
-        list(reads.values()),
-        codes,
-        opened,
-        [({column: -1.0 for column, _ in takes}, -1.0) for _, takes in ways if takes],
-        [(available(i) | {column: -1.0}, 0.0) for column, i in inputs if i in save],
+        *_backward_rows(takes, save, available),
+        [(available[i] | {column: -1.0}, 0.0) for column, i in inputs if i in save],
         [({hold[u]: 1.0, column: -1.0}, 0.0) for column, u in inputs if u in hold],
     ]
     width = next(columns) + len(save)
@@ -308,6 +294,33 @@ def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, n
         for family in families
         if family
     ]
+
+
+def _backward_rows(
+    takes: Sequence[tuple[Op, list[tuple[int, Variant]]]],
+    save: Mapping[int, int],
+    available: Mapping[int, _Terms],
+) -> list[list[tuple[_Terms, float]]]:
+    """What the backward reads, in whatever way; codes of the ways that are taken; ways that are
+    open are taken; one way for each op.
+
+    Arguments:
+        takes: the backward ops, each with its further ways and their columns.
+        save: value -> its column.
+        available: value -> the columns by which it is in memory.
+    """
+    reads, codes, opened = dict[Any, tuple[_Terms, float]](), [], []
+    for op, ways in takes:
+        for i in (i for i in op.inputs if i in available):
+            spared = {column: 1.0 for column, way in ways if i not in way.inputs}
+            reads[i, tuple(spared)] = available[i] | spared, 1.0
+        for i in {i for _, way in ways for i in op.codes(way)}:
+            using = {column: -1.0 for column, way in ways if i in way.inputs}
+            terms = ({save[i]: 1.0} if i in save else {}) | using
+            codes.append((terms, 0.0))
+            opened.append(({column: -x for column, x in terms.items()}, 0.0))
+    one = [({column: -1.0 for column, _ in ways}, -1.0) for _, ways in takes if ways]
+    return [list(reads.values()), codes, opened, one]
 
 
 def _lodging(result_bytes: Sequence[int], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

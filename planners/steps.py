@@ -16,7 +16,7 @@ from typing import Any
 from .errors import InfeasibleBudget, InvalidPlan
 from .graph import Graph
 from .plan import Certified, Plan, Region
-from .schedule import runs
+from .schedule import Run, runs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,11 +195,13 @@ def steps_of(graph: Graph, plan: Plan | Sequence[Region]) -> tuple[Step, ...]:
     none waits in the memory of a result (`result_bytes`): steps know of neither.
     """
     regions = plan.regions if isinstance(plan, Plan) else tuple(plan)
+    return with_frees(graph, executions(graph, runs(graph, regions)))
+
+
+def executions(graph: Graph, schedule: Iterable[Run]) -> list[Execute]:
+    """The runs of a schedule, by the positions of their ops in `Graph.ops`."""
     number = graph.op_numbers
-    executed = runs(graph, regions)
-    return with_frees(
-        graph, (Execute(number[run.phase, run.stage, run.op], run.way) for run in executed)
-    )
+    return [Execute(number[run.phase, run.stage, run.op], run.way) for run in schedule]
 
 
 def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]:

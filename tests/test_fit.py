@@ -4,10 +4,8 @@ import dataclasses
 import json
 import random
 
-import jax
-import jax.numpy as jnp
 import pytest
-from networks import net, specs
+from networks import by_hand, compiled, net, specs
 
 import monet_jax
 from monet_jax._largest import largest
@@ -19,29 +17,6 @@ def make_args(batch: int, depth: int = 4):
     return specs(batch=batch, depth=depth)
 
 
-def layer(w, x):
-    return x + jnp.sin(jnp.sin(x @ w) @ w)
-
-
-def by_hand(params, x):
-    """The network with a checkpoint round each layer."""
-    for w in params:
-        x = jax.checkpoint(layer)(w, x)
-    return jnp.mean(x**2)
-
-
-def compiled(fun, batch: int) -> int:
-    """Bytes of a value and gradient, as JAX's own compiler says."""
-    step = jax.jit(jax.value_and_grad(fun))
-    found = step.lower(*make_args(batch)).compile().memory_analysis()
-    return (
-        found.argument_size_in_bytes
-        + found.output_size_in_bytes
-        + found.temp_size_in_bytes
-        - found.alias_size_in_bytes
-    )
-
-
 @pytest.fixture(scope="module")
 def found():
     return monet_jax.fit(net, make_args, budget=BUDGET)
@@ -49,20 +24,20 @@ def found():
 
 def test_the_planned_step_fits_and_the_next_size_does_not(found):
     planned = found.plan.apply(net)
-    assert compiled(planned, found.size) == found.planned.total_bytes <= BUDGET
+    assert compiled(planned, *make_args(found.size)) == found.planned.total_bytes <= BUDGET
     assert found.planned_next.size == found.size + 1
     assert found.planned_next.total_bytes > BUDGET
     # Neither by hand, nor with this size's plan, whatever its arguments are.
-    assert compiled(by_hand, found.size + 1) > BUDGET
+    assert compiled(by_hand, *make_args(found.size + 1)) > BUDGET
     with pytest.raises(monet_jax.InfeasibleBudget) as error:
         monet_jax.plan(net, *make_args(found.size + 1), budget=BUDGET, cache=False)
     assert error.value.minimum_budget == found.planned_next.total_bytes
 
 
 def test_the_plain_step_fits_and_the_next_size_does_not(found):
-    assert compiled(net, found.plain.size) == found.plain.total_bytes <= BUDGET
+    assert compiled(net, *make_args(found.plain.size)) == found.plain.total_bytes <= BUDGET
     assert found.plain_next.size == found.plain.size + 1
-    assert compiled(net, found.plain_next.size) == found.plain_next.total_bytes > BUDGET
+    assert compiled(net, *make_args(found.plain_next.size)) == found.plain_next.total_bytes > BUDGET
     assert found.plain.size < found.size
 
 

@@ -19,11 +19,10 @@ from keeping import keep
 
 import monet_jax
 from monet_jax import zoo
-from monet_jax._origins import origins_of
 from monet_jax._rivals import Costs, costs_of, work_of_step
 from monet_jax._targets import Target, compiler_version, resolve_target
 from monet_jax._trace import trace_for
-from monet_jax._transform import transform
+from monet_jax._transform import as_planned
 
 HERE = Path(__file__).parent
 SHARES = 0.5, 0.35, 0.25
@@ -49,8 +48,7 @@ def row(problem: Any, plain: Costs, target: Target, share: float, operators: str
     work = plain.work
     if plan.decisions is not None:
         traced = trace_for(target, problem.loss, problem.args, operators=operators)
-        origins = origins_of(traced.program, traced.derivative)
-        work = work_of_step(traced, transform(origins, plan.decisions), target)
+        work = work_of_step(traced, as_planned(traced, plan.decisions), target)
     return found | {
         "temps": round(((plan.compiled_bytes or 0) - fixed) / plain.bytes.temp_bytes, 4),
         "predicted": round((plan.predicted_bytes - fixed) / plain.bytes.temp_bytes, 4),

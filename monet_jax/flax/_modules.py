@@ -11,6 +11,7 @@ from .. import _api
 from .._plan import Plan
 from .._reserved import Optimizer
 from .._signature import Options, make_options
+from .._trace import Terms
 from ._calls import Function
 from ._subclass import subclass
 
@@ -62,7 +63,7 @@ def remat(
     Raises:
         ImportError: Flax is not installed.
     """
-    terms = _api.make_terms(operators, checkpoints)
+    terms = Terms.of(operators, checkpoints)
     settings = _api.make_settings(
         budget, target, terms, reserved, pins, planner, time_limit, verify, cache
     )
@@ -102,7 +103,7 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    terms = _api.make_terms(operators, checkpoints)
+    terms = Terms.of(operators, checkpoints)
     settings = _api.make_settings(
         budget, target, terms, reserved, pins, planner, time_limit, verify, cache
     )

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from .. import _compat
 from .._program import Equation, values_of
-from .codecs import Codec
+from .codecs import Codec, arrays
 
 #: What equations of this kind are called.
 NAME = "monet_tap"
@@ -37,11 +37,9 @@ class Stored:
 
     codec: Codec
 
-    def arrays(self, aval: Any) -> list[jax.ShapeDtypeStruct]:
+    def arrays(self, aval: Any) -> Sequence[jax.ShapeDtypeStruct]:
         """The arrays of the code of a residual."""
-        noise = jax.ShapeDtypeStruct((2,), jax.numpy.uint32)
-        residual = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-        return list(jax.eval_shape(self.codec.encode, residual, noise))
+        return arrays(self.codec, aval)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +54,10 @@ class Derived:
     compute: Callable[[jax.Array], jax.Array]
     operand: int = 1
 
-    def arrays(self, aval: Any) -> list[jax.ShapeDtypeStruct]:
+    def arrays(self, aval: Any) -> Sequence[jax.ShapeDtypeStruct]:
         """None that would not be there otherwise."""
         del aval
-        return []
+        return ()
 
 
 Form = Stored | Derived

@@ -3,8 +3,8 @@
 Those of `relu`, `clip`, `where`, dropout: JAX keeps the booleans, a byte each, or what they are
 computed from. Here they are taps, which can be kept as one bit an element, or be computed again
 from the result where that is kept anyway (after Binarize of Gist, Jain et al., ISCA 2018, and the
-operators that MONeT published, Shah et al., ICLR 2021). The derivative is the one
-that JAX has, equation by equation, so that gradients are the same bit for bit.
+operators that MONeT published, Shah et al., ICLR 2021). The derivative is the one that JAX has,
+equation by equation, so that gradients are the same bit for bit.
 """
 
 import functools
@@ -18,7 +18,16 @@ import jax.numpy as jnp
 from .. import _compat
 from .._fusion import Kind, kind_of
 from .._places import filled
-from .._program import Equation, Program, Replacement, flatten, run, values_of
+from .._program import (
+    Equation,
+    Program,
+    Replacement,
+    dependents,
+    flatten,
+    run,
+    values_of,
+    without_dead_code,
+)
 from ._tap import Derived, Form, Stored, tap
 from .codecs import Mask
 
@@ -95,15 +104,17 @@ class _Derivative:
     def __init__(self, program: Program, floats: Sequence[int], residuals: Iterable[int]):
         self.program, self.floats = program, floats
         self.residuals = sorted(residuals)
-        self.late = _needed(program, program.outputs, stop=self.residuals)
-        self.early = _needed(program, self.residuals, stop=())
+        known = set(self.residuals)
+        rest = [e for e in program.equations if known.isdisjoint(e.outputs)]
+        self.late = without_dead_code(rest, program.outputs)
+        self.early = without_dead_code(program.equations, self.residuals)
 
     @staticmethod
     def of(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> "_Derivative | None":
         """Of an equation; None where it reads anything that is no boolean."""
         program = flatten(_pushed(eqn, avals, floats))
-        tangents = _dependents(program, program.inputs[len(avals) :])
-        primal = _dependents(program, program.inputs[: len(avals)])
+        tangents = dependents(program.equations, program.inputs[len(avals) :])
+        primal = dependents(program.equations, program.inputs[: len(avals)])
         writer = {i: e for e in program.equations for i in e.outputs}
         pending = [
             i for e in program.equations if tangents.intersection(e.outputs) for i in e.reads
@@ -146,26 +157,6 @@ def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
         return jax.jvp(function, ([inputs[n] for n in floats],), (tangents,))[1]
 
     return jax.make_jaxpr(push)(list(avals), [avals[n] for n in floats])
-
-
-def _dependents(program: Program, sources: Iterable[int]) -> set[int]:
-    """The values that some inputs reach."""
-    found = set(sources)
-    for e in program.equations:
-        if found.intersection(e.reads):
-            found.update(e.outputs)
-    return found
-
-
-def _needed(program: Program, wanted: Iterable[Any], stop: Iterable[int]) -> tuple[Equation, ...]:
-    """The equations that compute some values, if others are known."""
-    needed, known = {i for i in wanted if isinstance(i, int)}, set(stop)
-    found = []
-    for e in reversed(program.equations):
-        if (needed - known).intersection(e.outputs):
-            needed.update(e.reads)
-            found.append(e)
-    return tuple(reversed(found))
 
 
 def _from_result(eqn: Any) -> Callable[[jax.Array], jax.Array] | None:

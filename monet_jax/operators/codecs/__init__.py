@@ -21,6 +21,7 @@ from ._codec import FLOATS as FLOATS
 from ._codec import Code as Code
 from ._codec import Codec as Codec
 from ._codec import Kind as Kind
+from ._codec import arrays as arrays
 from ._codec import nbytes as nbytes
 from ._noise import fold as fold
 from ._noise import words_of as words_of

@@ -82,15 +82,19 @@ class Codec(Protocol):
 
 
 @ft.lru_cache(maxsize=4096)
-def _nbytes(codec: Codec, shape: tuple[int, ...], dtype: Any) -> int:
+def _arrays(codec: Codec, shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
     words = jax.ShapeDtypeStruct((2,), jnp.uint32)
-    code = jax.eval_shape(codec.encode, jax.ShapeDtypeStruct(shape, dtype), words)
-    return sum(map(aval_nbytes, code))
+    return jax.eval_shape(codec.encode, jax.ShapeDtypeStruct(shape, dtype), words)
+
+
+def arrays(codec: Codec, aval: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The arrays of the code of an array of that shape and dtype."""
+    return _arrays(codec, tuple(aval.shape), jnp.dtype(aval.dtype))
 
 
 def nbytes(codec: Codec, aval: Any) -> int:
     """Bytes of the code of an array of that shape and dtype, as XLA stores it."""
-    return _nbytes(codec, tuple(aval.shape), jnp.dtype(aval.dtype))
+    return sum(map(aval_nbytes, arrays(codec, aval)))
 
 
 def is_float(aval: Any) -> bool:
