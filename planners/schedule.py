@@ -84,15 +84,16 @@ def spans_alone(
 ) -> Iterator[tuple[int, int, int]]:
     """For each stage that is left alone, its first forward run there and its last backward run."""
     first: dict[tuple[int, int], int] = {}  # stage and depth -> its first forward run
-    last: dict[int, int] = {}  # stage -> its last backward run
+    backward: dict[int, list[int]] = {}
     for k, run in enumerate(schedule):
         if run.phase == "forward":
             first.setdefault((run.stage, run.depth), k)
         else:
-            last[run.stage] = k
+            backward.setdefault(run.stage, []).append(k)
     leaves = (x for region in regions for x in region.walk() if x.alone)
-    for s in (s for x in leaves for s in range(x.first, x.last + 1) if s in last):
-        yield s, first.get((s, schedule[last[s]].depth - 1), last[s]), last[s]
+    for s in (s for x in leaves for s in range(x.first, x.last + 1) if s in backward):
+        start, stop = backward[s][0], backward[s][-1]
+        yield s, first.get((s, schedule[start].depth - 1), start), stop
 
 
 def backward_runs(
