@@ -16,7 +16,7 @@ The result, a `Joint`, names values by local numbers, so that isomorphic stages 
 import dataclasses
 import itertools as it
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -29,7 +29,8 @@ from ._ops import Fusion, Fusions
 from ._program import Equation, Program, dependents, flatten, run
 from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
-from .operators import Stored, forms_of, is_tap
+from .operators import Codec, Derived, Stored, forms_of, is_tap, others_of
+from .operators import Kind as Change
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
@@ -232,78 +233,80 @@ class _Reader:
 
     def _with_encoders(self, ops: Sequence[LocalOp], fusions: Sequence[Fusion]) -> list[LocalOp]:
         """The ops of fusions, the backward ones in all their ways, and what encodes for them."""
-        taps = dict[int, Equation]()
         found = []
         for op, fusion in zip(ops, fusions, strict=True):
             if not op.forward and op.outputs:
-                ways, used = self._ways(fusion, op.seconds)
-                op = dataclasses.replace(op, ways=ways)
-                taps |= used
+                op = dataclasses.replace(op, ways=tuple(self._ways(fusion, op.seconds)))
             found.append(op)
-        for tapped in taps.values():
-            found = _placed(self._encoders(tapped), found)
+        read = {i for op in found for way in op.ways for i in way.inputs}
+        for tapped in filter(is_tap, self.joint.equations):
+            found = _placed(self._encoders(tapped, read), found)
         return found
 
-    def _ways(
-        self, fusion: Fusion, least_seconds: float
-    ) -> tuple[tuple[LocalWay, ...], dict[int, Equation]]:
-        """The ways of an op beside its own, the best ones last; and the taps that they know."""
+    def _ways(self, fusion: Fusion, least_seconds: float) -> Iterator[LocalWay]:
+        """The ways of an op beside its own, the best ones last."""
         equation, fusions = fusion.equation, self.fusions
         _, taps = fusions.reads_past(equation)
-        if not taps:
-            return (), {}
         fewest, _ = fusions.reads_past(equation, taps)
-        # Taps beside which everything is read anyway are of no use.
-        useful = {
-            i: e
-            for i, e in taps.items()
-            if fusions.reads_past(equation, taps.keys() - {i})[0] > fewest
-        }
         # What the op reads in any case may be there without being saved.
         read = set(fusion.inputs)
-        forms = [[x for x in self._forms(e) if not read.issuperset(x)] for e in useful.values()]
-        if not all(forms):
-            return (), {}
-        choices = it.product(*([None, *some] for some in forms))
-        ways = []
-        for chosen in choices if len(forms) <= _MOST_TAPS else [[some[0] for some in forms]]:
-            known = [i for i, form in zip(useful, chosen, strict=True) if form is not None]
-            if not known:
+        forms = {}
+        for i, tapped in taps.items():
+            # Taps beside which everything is read anyway are of no use.
+            if fusions.reads_past(equation, taps.keys() - {i})[0] > fewest:
+                forms[i] = [x for x in self._forms(tapped) if not read.issuperset(x.codes)]
+        forms = {i: some for i, some in forms.items() if some}
+        seen = [read]
+        for chosen in _choices(forms):
+            known = [i for i, form in zip(forms, chosen, strict=True) if form is not None]
+            inputs = fusions.reads_past(equation, known)[0]
+            for form in chosen:
+                if form is not None:
+                    inputs |= {*form.codes, *form.others}
+            # Where no more is spared than in another way, this one is of no use.
+            if any(inputs.issuperset(other) for other in seen):
                 continue
-            codes = {i for form in chosen if form is not None for i in form}
-            inputs = tuple(sorted(fusions.reads_past(equation, known)[0] | codes))
+            seen.append(inputs)
             moved = sum(self.joint.nbytes(i) for i in {*inputs, *fusion.outputs})
             seconds = max(self.roofline.seconds(fusion.work, moved), least_seconds)
             solid = kind_of(equation) is Kind.SOLID
             decoded = sum(map(self.joint.nbytes, known)) if solid else 0
-            ways.append(LocalWay(inputs, seconds, decoded))
-        return tuple(ways), useful if ways else {}
+            yield LocalWay(tuple(sorted(inputs)), seconds, decoded)
 
-    def _forms(self, tapped: Equation) -> list[tuple[int, ...]]:
-        """For each form of a tap what a plan saves for it: values that this stage keeps."""
+    def _forms(self, tapped: Equation) -> list["_Form"]:
+        """The forms of a tap that a plan can use: what is read for them is kept in this stage."""
         found = []
         for form, values in forms_of(tapped):
             roots = tuple(self.fusions.root(i) for i in values)
             kept = all(i in self.primal and self.fusions.is_kept(i) for i in roots)
-            if roots and (kept or isinstance(form, Stored)):
-                found.append(roots)
+            if roots and (kept or not isinstance(form, Derived)):
+                others, _ = self.fusions.kept_behind(others_of(form, tapped))
+                found.append(_Form(getattr(form, "codec", None), roots, tuple(others)))
         return found
 
-    def _encoders(self, tapped: Equation) -> list[LocalOp]:
-        """The ops that encode what passes a tap, one for each stored form."""
+    def _encoders(self, tapped: Equation, read: Set[int]) -> list[LocalOp]:
+        """The ops that write the codes of what passes a tap, those that some op reads."""
+        stored = [
+            (form, values)
+            for form, values in forms_of(tapped)
+            if isinstance(form, Stored) and not read.isdisjoint(values)
+        ]
+        if not stored:
+            return []
+        self.primal |= self._primal_codes(tapped)
         inputs = tuple(sorted(self.fusions.reads_past(tapped)[0]))
-        (original,) = (
-            e for e in self.stage.equations if self.tapped[tapped.outputs[0]] in e.outputs
-        )
-        self.primal |= dict(zip(tapped.outputs[1:], original.outputs[1:], strict=True))
         work = Work(instructions=math.prod(self.joint.avals[tapped.outputs[0]].shape))
-        found = []
-        for form, values in forms_of(tapped):
-            if isinstance(form, Stored):
-                moved = sum(map(self.joint.nbytes, (*inputs, *values)))
-                seconds = self.roofline.seconds(work, moved)
-                found.append(_encoder(inputs, values, seconds))
-        return found
+        moved = [sum(map(self.joint.nbytes, (*inputs, *values))) for _, values in stored]
+        return [
+            _encoder(inputs, values, self.roofline.seconds(work, nbytes))
+            for (_, values), nbytes in zip(stored, moved, strict=True)
+        ]
+
+    def _primal_codes(self, tapped: Equation) -> dict[int, int]:
+        """Code in the joint program -> code in the stage."""
+        named = next(self.tapped[i] for i in tapped.outputs if i in self.tapped)
+        (original,) = (e for e in self.stage.equations if named in e.outputs)
+        return dict(zip(tapped.outputs[1:], original.outputs[1:], strict=True))
 
     def _copied(self, op: LocalOp) -> int | None:
         """The value of the forward pass that a backward op reads through a copy."""
@@ -344,6 +347,43 @@ class _Reader:
         if self.backend.narrows_operands and _is_default_product(equation):
             return tuple(self.fusions.root(i) for i in equation.reads)
         return ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Form:
+    """In which form a residual may be read.
+
+    Attributes:
+        codec: by which it is decoded, if by any.
+        codes: what a plan saves for it.
+        others: what is read beside.
+    """
+
+    codec: Codec | None
+    codes: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+def _choices(forms: Mapping[int, Sequence[_Form]]) -> Iterator[tuple[_Form | None, ...]]:
+    """For each tap one of its forms or none, the best choices last.
+
+    At most one lossy codec at a time, and then for every tap that knows it.
+    """
+    lossy = {x.codec: None for some in forms.values() for x in some if _is_lossy(x)}
+    exact = [[x for x in some if not _is_lossy(x)] for some in forms.values()]
+    if len(exact) <= _MOST_TAPS:
+        yield from it.product(*([None, *some] for some in exact))
+    else:
+        yield tuple(some[0] if some else None for some in exact)
+    for codec in lossy:
+        yield tuple(
+            next((x for x in some if x.codec == codec), some[0] if not _is_lossy(some[0]) else None)
+            for some in forms.values()
+        )
+
+
+def _is_lossy(form: _Form) -> bool:
+    return form.codec is not None and form.codec.kind in (Change.UNBIASED, Change.BIASED)
 
 
 def _named(equation: Equation) -> Iterator[int]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from . import _branches, _compat
 from ._branches import Branch, Choice, renamed_equation, renamed_stage, shifted
+from ._codes import with_codes
 from ._program import Equation, Program, flatten
 from ._stages import Differentiation, Stage, active_values, split
 
@@ -140,7 +141,7 @@ def lay_out(program: Program, derivative: Differentiation, has_loops: bool = Tru
     for stage in split(program, derivative, alone=[*add]):
         adds = own.get(id(stage.equations[0])) if len(stage.equations) == 1 else None
         if adds is None:
-            unroller.stages.append(stage)
+            unroller.add_stage(stage)
         else:
             adds(stage.equations[0])
     return unroller.layout()
@@ -190,6 +191,14 @@ class _Unroller:
         body = flatten(jaxpr, rewrite=self.program.rewrite, inline_checkpoints=inlines)
         self.keeps_other |= body.keeps_other
         return body
+
+    def add_stage(self, stage: Stage) -> None:
+        """Adds a stage of the program itself."""
+        if self.program.rewrite.codecs:
+            codecs = self.program.rewrite.codecs
+            stage, listed = with_codes(self.program, stage, codecs, self.avals)
+            self.listed |= listed
+        self.stages.append(stage)
 
     def add_choice(self, equation: Equation) -> None:
         """Adds the stages of all branches of a `cond`."""

@@ -26,6 +26,7 @@ def run_named(
     env: dict[int, Any],
     names: Mapping[int, str],
     active: frozenset[int] | set[int],
+    words: jax.Array | None = None,
 ) -> None:
     """Run equations in order, reading and writing `env`, and name some of the results.
 
@@ -34,10 +35,11 @@ def run_named(
         env: value number -> array; the results are added to it.
         names: value number -> the name to give it with `checkpoint_name`.
         active: values that will be differentiated.
+        words: two words, uint32 of shape [2], that the noise of lossy codes is drawn from.
     """
     for equation in equations:
         if is_tap(equation):
-            run_tap(equation, env, names)
+            run_tap(equation, env, names, active, words)
             continue
         if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
             inputs = values_of(env, equation.inputs)

@@ -89,8 +89,15 @@ class Fusions:
             Kept values and inputs of the program; and by their results the taps through which
             something is read, known ones included.
         """
+        through = is_tap(equation)
+        return self.kept_behind(equation.reads[:1] if through else equation.reads, known)
+
+    def kept_behind(
+        self, values: Iterable[int], known: Collection[int] = ()
+    ) -> tuple[set[int], dict[int, Equation]]:
+        """What is read for some values, by what knows what comes through some taps; as above."""
         found, taps, seen = set(), dict[int, Equation](), set()
-        pending = [self._source[equation.outputs[0]]] if is_tap(equation) else list(equation.reads)
+        pending = list(values)
         while pending:
             i = pending.pop()
             producer = self._producer.get(i)

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 from . import _compat
 from ._branches import Choice, walk
@@ -47,6 +48,7 @@ class Origins:
             may lie in its memory. In the graph such values are free: they are no temporaries.
         loops: the planned loops.
         choices: the planned choices that are in no loop and in no branch.
+        words: two words from which the noise of lossy codes is drawn, while a plan is emitted.
         lines: name of a graph value that is not in `values` -> where it is from, if that is known.
     """
 
@@ -57,6 +59,7 @@ class Origins:
     loops: tuple[Loop, ...] = ()
     choices: tuple[Choice, ...] = ()
     lines: Mapping[str, Line] = dataclasses.field(default_factory=dict)
+    words: Any = None
 
     @functools.cached_property
     def writer(self) -> dict[int, Equation]:

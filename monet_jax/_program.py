@@ -58,13 +58,26 @@ class Replacement:
     changes_what_is_kept: bool = False
 
 
-#: A function of a JAX equation: what replaces it, or None.
-Rewrite = Callable[[Any], Replacement | None]
+@dataclasses.dataclass(frozen=True)
+class Rewrite:
+    """How a program may run other than as it was traced.
+
+    Attributes:
+        equation: of a JAX equation what replaces it, or None.
+        codecs: how values may be kept for derivatives that are linear in them, the preferred codec
+            last.
+    """
+
+    equation: Callable[[Any], Replacement | None]
+    codecs: tuple[Any, ...] = ()
 
 
-def unchanged(eqn: Any) -> None:
-    """Replaces no equation."""
+def _itself(eqn: Any) -> None:
     del eqn
+
+
+#: Replaces no equation.
+unchanged = Rewrite(_itself)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +92,8 @@ class Program:
         outputs: a value number or a `Literal` for each result.
         given: values that are in memory throughout: arguments and constants. Of the body of a loop,
             only what is given to the loop itself.
-        rewrite: by which equations were replaced, for the bodies of its loops.
+        rewrite: by which equations were replaced, for the bodies of its loops; and how values may
+            be kept for derivatives.
         keeps_other: whether, run as it is, it keeps other things for its gradient than what was
             traced.
         inlines_checkpoints: whether regions of `jax.checkpoint` are listed as what they hold; so
@@ -184,7 +198,7 @@ class _Flattener:
             region = _compat.checkpointed(eqn) if self.inline_checkpoints else None
             if _is_plain_call(eqn) or region is not None:
                 results = self._inline_call(region or eqn.params["jaxpr"], inputs, stack)
-            elif (replacement := self.rewrite(eqn)) is not None:
+            elif (replacement := self.rewrite.equation(eqn)) is not None:
                 results = self._inline_replacement(replacement, eqn, inputs, stack)
             else:
                 results = [self.new(var.aval) for var in eqn.outvars]

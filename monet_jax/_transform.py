@@ -28,6 +28,7 @@ from ._program import Program, values_of
 from ._scan import Body, Run, run_loop
 from ._stages import Stage
 from ._trace import Traced
+from .operators.codecs import words_of
 
 #: Before every name given here, so that none collides with a name of the user's.
 NAME_PREFIX = "monet_jax:"
@@ -50,7 +51,8 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
         env = dict(zip(program.inputs, inputs, strict=True))
         env |= dict(zip(program.constants, constants, strict=True))
         parts = _parts(plan.regions, origins.loops, origins.choices)
-        _run_parts(origins, parts, env, _returned(program), None)
+        seeded = dataclasses.replace(origins, words=_words(program, env))
+        _run_parts(seeded, parts, env, _returned(program), None)
         return values_of(env, program.outputs)
 
     return planned
@@ -59,6 +61,17 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
 def as_planned(traced: Traced, plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """A traced function as a plan says that was made for it."""
     return transform(origins_of(traced.program, traced.derivative), plan)
+
+
+def _words(program: Program, env: Mapping[int, Any]) -> jax.Array | None:
+    """What the noise of lossy codes is drawn from: the keys that a function is given, if any."""
+    if not program.rewrite.codecs:
+        return None
+    words = jnp.zeros(2, jnp.uint32)
+    for i in program.inputs:
+        if _compat.is_key(program.avals[i]) and not program.avals[i].shape:
+            words = words ^ words_of(env[i])
+    return jax.lax.stop_gradient(words)
 
 
 def _returned(part: Program | Branch) -> set[int]:
@@ -130,22 +143,23 @@ def _in_body(region: Region, first: int, offset: int) -> Region:
     )
 
 
-def _run_loop(part: _PlannedLoop, env: dict[int, Any]) -> None:
+def _run_loop(outer: Origins, part: _PlannedLoop, env: dict[int, Any]) -> None:
     """Run a loop in `env`, blocks with equal regions together."""
     loop, runs, done = part.loop, list[Run](), 0
     for regions, same in it.groupby(zip(part.blocks, loop.trips, strict=True), lambda x: x[0]):
         trips = sum(some for _, some in same)
-        runs.append(Run(_body(loop, regions), done, done + trips))
+        runs.append(Run(_body(outer, loop, regions), done, done + trips))
         done += trips
     equation = loop.equation
     operands = values_of(env, equation.inputs)
     env.update(zip(equation.outputs, run_loop(equation.eqn, operands, runs), strict=True))
 
 
-def _body(loop: Loop, regions: Sequence[Region]) -> Body:
+def _body(outer: Origins, loop: Loop, regions: Sequence[Region]) -> Body:
     """The body of a loop, run as some regions say."""
     program, carried = loop.body, loop.counts[1]
     origins = origins_to_emit(program, loop.stages, choices=loop.choices)
+    origins = dataclasses.replace(origins, words=outer.words)
     parts = _parts(regions, (), loop.choices)
 
     def body(consts, carry, slices):
@@ -198,7 +212,7 @@ def _run_parts(
         if isinstance(part, Region):
             _run_region(origins, part, env, later, outer)
         elif isinstance(part, _PlannedLoop):
-            _run_loop(part, env)
+            _run_loop(origins, part, env)
         else:
             _run_choice(origins, part, env)
 
@@ -222,7 +236,7 @@ def _run_region(
         else:
             for stage in _stages(origins, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
-                run_named(stage.equations, local, names, active)
+                run_named(stage.equations, local, names, active, origins.words)
         return [local[i] for i in writes]
 
     if not region.alone:

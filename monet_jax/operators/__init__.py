@@ -7,6 +7,8 @@ that JAX would have made. Operators are of three classes (`Kind`):
     bitwise      gradients are those of JAX, bit for bit
     reordered    equal up to the order of summation, or a stated number of units in the last place
     lossy        unbiased, or biased with a stated bound; never used unless asked for
+
+A lossy operator is a codec: by it are kept the operands that derivatives are linear in (`_codes`).
 """
 
 import dataclasses
@@ -14,14 +16,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._backend import Backend
-from .._program import Replacement
-from . import masks, pooling
+from .._program import Replacement, Rewrite
+from . import codecs, masks, pooling
+from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
 from ._tap import Stored as Stored
+from ._tap import encoded as encoded
 from ._tap import form_name as form_name
 from ._tap import forms_of as forms_of
 from ._tap import is_tap as is_tap
+from ._tap import others_of as others_of
 from ._tap import run_tap as run_tap
+from ._tap import tap as tap
 from .codecs import Codec as Codec
 from .codecs import Kind as Kind
 
@@ -48,18 +54,28 @@ class Operator:
         name: for people, and to choose it by.
         kind: how gradients differ from those of JAX.
         rewrite: `(equation, context)` -> what replaces the equation, or None.
+        codec: how operands that a derivative is linear in may be kept, if in any other way.
     """
 
     name: str
     kind: Kind
-    rewrite: Callable[[Any, Context], Replacement | None]
+    rewrite: Callable[[Any, Context], Replacement | None] | None = None
+    codec: Codec | None = None
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether gradients differ by more than rounding."""
+        return self.kind in (Kind.UNBIASED, Kind.BIASED)
 
 
 #: The operators that there are, by name.
 _REGISTRY: dict[str, Operator] = {}
 
 #: Selections by one word.
-SELECTIONS = ("exact", "none")
+SELECTIONS = ("exact", "lossy", "none")
+
+#: The lossy operator that "lossy" adds to those that are not.
+DEFAULT = "int8"
 
 
 def register(operator: Operator) -> Operator:
@@ -78,15 +94,17 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     """The operators that a selection means.
 
     Arguments:
-        selection: "exact", "none", or names of operators.
+        selection: "exact", "none", "lossy" (the exact ones and "int8"), or names of operators; a
+            plan prefers the later ones of those that do the same.
 
     Raises:
         ValueError, TypeError: it means nothing.
     """
     if selection == "none":
         return ()
-    if selection == "exact":
-        return tuple(x for x in _REGISTRY.values() if x.kind in (Kind.BITWISE, Kind.REORDERED))
+    if selection in ("exact", "lossy"):
+        found = tuple(x for x in _REGISTRY.values() if not x.is_lossy)
+        return found if selection == "exact" else (*found, _REGISTRY[DEFAULT])
     if isinstance(selection, str):
         raise ValueError(
             f"`operators` must be one of {SELECTIONS} or a list of names; got {selection!r}."
@@ -97,18 +115,30 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     return tuple(_REGISTRY[name] for name in names)
 
 
-def rewriter(operators: Sequence[Operator], context: Context) -> Callable[[Any], Any]:
-    """A function of an equation: what replaces it by the last operator that applies, or None."""
+def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
+    """What some operators do: an equation is replaced by the last one that applies to it."""
+    rewrites = [x.rewrite for x in reversed(operators) if x.rewrite is not None]
 
     def rewritten(eqn: Any) -> Replacement | None:
-        for operator in reversed(operators):
-            found = operator.rewrite(eqn, context)
-            if found is not None:
-                return found
-        return None
+        return next((found for x in rewrites if (found := x(eqn, context)) is not None), None)
 
-    return rewritten
+    encoding = [x.codec for x in operators if x.codec is not None]
+    return Rewrite(rewritten, () if context.is_sharded else tuple(encoding))
 
 
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
 register(Operator("pool", Kind.REORDERED, pooling.rewrite))
+for _codec in (
+    codecs.BFloat16(),
+    codecs.RandomBFloat16(),
+    codecs.Float8(),
+    codecs.Groups(8),
+    codecs.Groups(4, 128),
+    codecs.Groups(2, 64),
+    codecs.Pool(),
+    codecs.PoolResidual(),
+    codecs.Pixel(),
+    codecs.Blocks(),
+    codecs.Rows(),
+):
+    register(Operator(_codec.name, _codec.kind, codec=_codec))

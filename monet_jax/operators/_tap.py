@@ -2,7 +2,7 @@
 
 An operator rewrites an equation so that its derivative reads a *residual*, and passes that residual
 through a tap. The planner sees which backward ops reach their operands through the tap alone, and
-may have them read one of its *forms* instead: a code of fewer bytes, or another value from which
+may have them read one of its *forms* instead: a code of fewer bytes, or other values from which
 the residual follows. Where a plan saves none of the forms, a tap is the identity, and the program
 is the one that JAX would have made.
 
@@ -10,21 +10,25 @@ is the one that JAX would have made.
 |---|---|---|
 | `Stored` | the code of the residual | the decoded residual |
 | `Derived` | another value of the program | the residual, computed from it |
+| `Decoded` | codes that other taps write | the residual, computed from what they decode to |
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from .. import _compat
 from .._program import Equation, values_of
-from .codecs import Codec, arrays
+from .codecs import Codec, Kind, arrays, fold
 
 #: What equations of this kind are called.
 NAME = "monet_tap"
+#: Elements of a value that decide on the noise of its code.
+_SAMPLED = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +64,29 @@ class Derived:
         return ()
 
 
-Form = Stored | Derived
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """A residual is computed from codes that other taps write, and from what is kept anyway.
+
+    Attributes:
+        codec: of the first code; others are exact.
+        compute: the residual from the codes and the other values. Its `repr` says what it does.
+        codes: the places of the codes' arrays among the operands of the tap.
+        others: the places of the other values.
+    """
+
+    codec: Codec
+    compute: Callable[..., jax.Array]
+    codes: tuple[int, ...]
+    others: tuple[int, ...] = ()
+
+    def arrays(self, aval: Any) -> Sequence[jax.ShapeDtypeStruct]:
+        """None that would not be there otherwise."""
+        del aval
+        return ()
+
+
+Form = Stored | Derived | Decoded
 
 
 def tap(residual: jax.Array, *operands: jax.Array, forms: Sequence[Form]) -> jax.Array:
@@ -68,10 +94,15 @@ def tap(residual: jax.Array, *operands: jax.Array, forms: Sequence[Form]) -> jax
 
     Arguments:
         residual: what the derivative reads.
-        *operands: the values from which `Derived` forms are computed.
+        *operands: the values from which `Derived` and `Decoded` forms are computed.
         forms: in order of preference, the best one last.
     """
     return _tap_p.bind(residual, *operands, forms=tuple(forms))[0]
+
+
+def encoded(value: jax.Array, codecs: Sequence[Codec]) -> list[jax.Array]:
+    """The arrays of a value's codes, one codec after the other, for `Decoded` forms of taps."""
+    return _tap_p.bind(value, forms=tuple(map(Stored, codecs)))[1:]
 
 
 def _results(residual: Any, *operands: Any, forms: tuple[Form, ...]) -> list[Any]:
@@ -93,10 +124,23 @@ def forms_of(equation: Equation) -> Iterator[tuple[Form, tuple[int, ...]]]:
     codes = iter(equation.outputs[1:])
     residual = equation.eqn.outvars[0].aval
     for form in equation.eqn.params["forms"]:
-        if isinstance(form, Derived):
-            yield form, tuple(i for i in [equation.inputs[form.operand]] if isinstance(i, int))
-        else:
-            yield form, tuple(next(codes) for _ in form.arrays(residual))
+        match form:
+            case Derived():
+                yield form, _numbers(equation, [form.operand])
+            case Decoded():
+                yield form, _numbers(equation, form.codes)
+            case Stored():
+                yield form, tuple(next(codes) for _ in form.arrays(residual))
+
+
+def others_of(form: Form, equation: Equation) -> tuple[int, ...]:
+    """What a form of a tap is computed from beside what a plan saves to use it."""
+    return _numbers(equation, form.others) if isinstance(form, Decoded) else ()
+
+
+def _numbers(equation: Equation, places: Sequence[int]) -> tuple[int, ...]:
+    operands = (equation.inputs[place] for place in places)
+    return tuple(i for i in operands if isinstance(i, int))
 
 
 def form_name(equation: Equation, value: int) -> str:
@@ -108,27 +152,74 @@ def form_name(equation: Equation, value: int) -> str:
     return "exact"
 
 
-def run_tap(equation: Equation, env: dict[int, Any], names: Mapping[int, str]) -> None:
+def run_tap(
+    equation: Equation,
+    env: dict[int, Any],
+    names: Mapping[int, str],
+    active: Set[int] = frozenset(),
+    words: jax.Array | None = None,
+) -> None:
     """Run a tap as a plan says, reading and writing `env`.
 
     Arguments:
         equation: the tap.
         env: value number -> array.
         names: value number -> name, of what the plan saves.
+        active: values that are differentiated.
+        words: two words, uint32 of shape [2], from which the noise of codes is drawn.
     """
     (residual,) = values_of(env, equation.inputs[:1])
     env[equation.outputs[0]] = residual
-    for form, values in reversed(list(forms_of(equation))):
+    for form, values in forms_of(equation):
         if values and all(i in names for i in values):
-            env[equation.outputs[0]] = _by(form, values, residual, env, names)
-            return
+            if isinstance(form, Stored):
+                env.update(_encoded(form.codec, values, residual, names, words))
+            found = _by(form, values, equation, env)
+            if not active.isdisjoint(equation.reads[:1]):
+                found = _instead(residual, found)
+            env[equation.outputs[0]] = found
 
 
-def _by(form: Form, values: tuple[int, ...], residual: Any, env, names) -> jax.Array:
-    """The residual by one of its forms."""
-    if isinstance(form, Derived):
-        return form.compute(jax.lax.stop_gradient(env[values[0]]))
+def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words) -> dict[int, Any]:
+    """The code of a residual, named."""
+    residual, noise = jax.lax.stop_gradient(residual), None
+    if codec.kind is Kind.UNBIASED:
+        noise = fold(_words_by(residual, words), values[0])
     # Behind the barrier, what is decoded is not what was encoded, whatever the compiler knows.
-    code = jax.lax.optimization_barrier(form.codec.encode(jax.lax.stop_gradient(residual)))
-    code = [checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)]
-    return form.codec.decode(tuple(code), jax.typeof(residual))
+    code = jax.lax.optimization_barrier(codec.encode(residual, noise))
+    return {i: checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)}
+
+
+def _words_by(value: jax.Array, words: jax.Array | None) -> jax.Array:
+    """Other words for other data, so that no two steps and no two devices draw the same."""
+    words = jnp.zeros(2, jnp.uint32) if words is None else words
+    some = value.reshape(-1)[:: max(1, value.size // _SAMPLED)].astype(jnp.float32)
+    drawn = jax.lax.bitcast_convert_type(some, jnp.uint32)
+    places = jnp.arange(some.size, dtype=jnp.uint32) * 2 + 1
+    return fold(words, jnp.sum(drawn * places, dtype=jnp.uint32))
+
+
+def _by(form: Form, values: tuple[int, ...], equation: Equation, env) -> jax.Array:
+    """The residual by one of its forms."""
+    match form:
+        case Stored():
+            code = tuple(env[i] for i in values)
+            return form.codec.decode(code, equation.eqn.outvars[0].aval)
+        case Derived():
+            return form.compute(jax.lax.stop_gradient(env[values[0]]))
+        case Decoded():
+            places = (*form.codes, *form.others)
+            read = values_of(env, (equation.inputs[place] for place in places))
+            return form.compute(*map(jax.lax.stop_gradient, read))
+
+
+@jax.custom_jvp
+def _instead(residual: jax.Array, decoded: jax.Array) -> jax.Array:
+    """The second, with the tangent of the first."""
+    del residual
+    return decoded
+
+
+@_instead.defjvp
+def _instead_jvp(primals, tangents):
+    return primals[1], tangents[0]

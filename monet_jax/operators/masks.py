@@ -173,6 +173,11 @@ def _from_result(eqn: Any) -> Callable[[jax.Array], jax.Array] | None:
     return None
 
 
+def is_relu(eqn: Any) -> bool:
+    """Whether an equation is a call of `jax.nn.relu`."""
+    return _from_result(eqn) is _is_positive
+
+
 def _literal(atom: Any) -> float | None:
     return None if isinstance(atom, int) else float(atom.val)
 

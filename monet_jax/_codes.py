@@ -1,0 +1,430 @@
+"""Which values of a stage may be kept as lossy codes, so that gradients stay unbiased?
+
+The derivative of a product, a convolution or a square reads its operands, and is linear in them: if
+what it reads is random, with the operand as its expectation, then the gradient is unbiased, which
+it is not where an operation's input is encoded and its derivative computed from that. Such an
+operand is a *leaf* here. Often several leaves follow from one value by sums, scaling and masks:
+what a normalization reads, and the product behind it, from the convolution before it. Then one code
+of that value, the *base*, serves all of them; each leaf's tap decodes it and computes the rest.
+
+What is not encoded: values read by any other derivative (of `exp`, of a division by them), which is
+not linear in them; parameters, which are in memory anyway; what is small.
+
+Where one code enters two factors of a product of the gradient, as the normalized values do in the
+gradient of a normalization, the expectation is off by the code's variance over the number of values
+that are averaged.
+"""
+
+import dataclasses
+import functools
+import itertools as it
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from . import _compat
+from ._fusion import Kind, kind_of
+from ._naming import active_in
+from ._places import filled
+from ._program import Equation, Program, flatten, run
+from ._stages import Stage
+from .operators import Decoded, Stored, encoded, forms_of, is_tap, masks, tap
+from .operators.codecs import Codec, Mask
+
+#: Of each operand that a derivative is linear in: the operands whose tangents it multiplies.
+_LINEAR = {
+    "mul": {0: 1, 1: 0},
+    "dot_general": {0: 1, 1: 0},
+    "conv_general_dilated": {0: 1, 1: 0},
+    "square": {0: 0},
+    "integer_pow": {0: 0},  # where the power is 2
+    "div": {0: 1},
+}
+#: Functions of one value that are linear, up to rounding.
+_UNARY = frozenset(
+    "neg reshape transpose squeeze expand_dims copy copy_p name convert_element_type".split()
+)
+#: Leaves have as many elements, and are no smaller a part of the largest value of the stage.
+_LEAST, _SHARE = 4096, 1 / 64
+#: Beside a base, values of this part of its bytes may be kept exactly.
+_ASIDE = 1 / 16
+
+
+def with_codes(
+    program: Program, stage: Stage, codecs: Sequence[Codec], avals: list[Any]
+) -> tuple[Stage, dict[int, list[Equation]]]:
+    """A stage whose leaves may be kept as codes.
+
+    Arguments:
+        program: that the stage is of.
+        stage: its equations.
+        codecs: how values may be kept, the preferred one last.
+        avals: of all values; those of new ones are added.
+
+    Returns:
+        The stage, and for each equation (its id) that was replaced what stands there now.
+    """
+    leaves = _Leaves(program, stage)
+    bases = leaves.bases(codecs)
+    encoders: dict[int, Equation] = {}
+    listed: dict[int, list[Equation]] = {}
+    for e in stage.equations:
+        read = {p: e.inputs[p] for p in leaves.places(e) if e.inputs[p] in bases}
+        if not read:
+            continue
+        listed[id(e)] = []
+        for base in dict.fromkeys(bases[leaf] for leaf in read.values()):
+            if base not in encoders:
+                fitting = [codec for codec in codecs if codec.applies(avals[base])]
+                encoders[base] = _encoder(base, e, fitting, avals)
+                listed[id(e)].append(encoders[base])
+        taps = {
+            p: _Tap.of(leaves, leaf, bases[leaf], encoders[bases[leaf]]) for p, leaf in read.items()
+        }
+        listed[id(e)] += _replaced(e, taps, avals)
+    equations = it.chain.from_iterable(listed.get(id(e), [e]) for e in stage.equations)
+    return dataclasses.replace(stage, equations=tuple(equations)), listed
+
+
+class _Leaves:
+    """What of a stage may be decoded, and from what."""
+
+    def __init__(self, program: Program, stage: Stage):
+        self.program, self.stage = program, stage
+        self.active = active_in(stage.equations, stage.differentiated_inputs)
+        self.writer = {i: e for e in stage.equations for i in e.outputs}
+        largest = max(map(self._size, (*self.writer, *stage.inputs)), default=0)
+        self.least = max(_LEAST, largest * _SHARE)
+
+    def _size(self, value: int) -> int:
+        return math.prod(getattr(self.program.avals[value], "shape", ()))
+
+    def places(self, equation: Equation) -> list[int]:
+        """The places of an equation's operands that are leaves, wherever they can be decoded."""
+        if equation.eqn.params.get("y", 2) != 2 or not self.active.intersection(equation.outputs):
+            return []
+        factors = _LINEAR.get(equation.primitive, {})
+        return [
+            place
+            for place, other in factors.items()
+            if self._is_large(equation.inputs[place]) and equation.inputs[other] in self.active
+        ]
+
+    def _is_large(self, atom: Any) -> bool:
+        if not isinstance(atom, int) or self._size(atom) < self.least:
+            return False
+        aval = self.program.avals[atom]
+        return _compat.is_float(aval) and not any(aval.sharding.spec)
+
+    def bases(self, codecs: Sequence[Codec]) -> dict[int, int]:
+        """Leaf -> its base. A leaf that is alone with its base is its own."""
+        found = {e.inputs[p] for e in self.stage.equations for p in self.places(e)}
+        sources = {leaf: self.source(leaf) for leaf in found}
+        served = list(sources.values())
+        bases = {
+            leaf: source if served.count(source) > 1 else leaf
+            for leaf, source in sources.items()
+            if source not in self.program.given
+        }
+        avals = self.program.avals
+        return {k: v for k, v in bases.items() if any(x.applies(avals[v]) for x in codecs)}
+
+    @functools.cache  # noqa: B019
+    def source(self, value: int) -> int:
+        """The value furthest back from which one follows by linear steps and small values."""
+        sources = {self.source(i) for i in self.steps(value).needs}
+        return sources.pop() if len(sources) == 1 else value
+
+    @functools.cache  # noqa: B019
+    def steps(self, value: int) -> "_Step":
+        """How a value follows from values of its size; it needs none where it does not."""
+        equation = self.writer.get(value)
+        if equation is None:
+            return _Step()
+        if (masked := self._masked(equation)) is not None:
+            return masked
+        aside = {i for i in equation.reads if self._is_aside(i, value)}
+        needs = [i for i in equation.reads if i not in aside]
+        same = all(
+            _compat.is_float(self.program.avals[i]) and self._size(i) == self._size(value)
+            for i in needs
+        )
+        if not needs or not same or not _is_linear(equation, needs):
+            return _Step()
+        return _Step(equation, tuple(dict.fromkeys(needs)))
+
+    def _masked(self, equation: Equation) -> "_Step | None":
+        """The step of `relu` or `select_n`, whose boolean may be kept as bits; else None."""
+        if equation.primitive != "custom_jvp_call" or len(equation.reads) < 2:
+            return None
+        result, mask = equation.reads[:2]
+        bits = self._bits(mask)
+        original = self.writer.get(result)
+        if bits is None or original is None:
+            return None
+        if original.primitive == "select_n":
+            which, *cases = original.inputs
+            zeros = [c for c in cases if not isinstance(c, int) or self._is_aside(c, result)]
+            needs = tuple(dict.fromkeys(c for c in cases if c not in zeros))
+            return _Step(original, needs, bits, which) if needs else None
+        if masks.is_relu(original.eqn):
+            return _Step(original, original.reads[:1], bits)
+        return None
+
+    def _bits(self, mask: int) -> int | None:
+        """The code, as bits, of what a tap passes."""
+        equation = self.writer.get(mask)
+        if equation is None or not is_tap(equation):
+            return None
+        for form, values in forms_of(equation):
+            if isinstance(form, Stored) and isinstance(form.codec, Mask):
+                return values[0]
+        return None
+
+    def _is_aside(self, atom: Any, beside: int) -> bool:
+        """Whether something is there anyway, or small beside a value, or a broadcast of that."""
+        if not isinstance(atom, int) or atom in self.program.given:
+            return True
+        if self.program.nbytes(atom) <= self.program.nbytes(beside) * _ASIDE:
+            return True
+        equation = self.writer.get(atom)
+        if equation is None or equation.primitive not in (*_UNARY, "broadcast_in_dim"):
+            return False
+        return all(self._is_aside(i, beside) for i in equation.inputs)
+
+
+def _is_linear(equation: Equation, varying: Sequence[int]) -> bool:
+    """Whether an equation is linear in some of its operands, up to rounding."""
+    match equation.primitive:
+        case "add" | "sub" | "add_any":
+            return True
+        case "mul":
+            return len(varying) == 1
+        case "div":
+            return [*varying] == [equation.inputs[0]]
+        case name:
+            view = kind_of(equation) is Kind.VIEW and not is_tap(equation)
+            return len(equation.reads) == 1 and (view or name in _UNARY)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """How a value is computed again; it is not where there is no equation.
+
+    Attributes:
+        equation: that computes it.
+        needs: of its operands those that are computed again or decoded.
+        bits: of a mask, the code of its boolean.
+        which: the boolean, where it is an operand of the equation.
+    """
+
+    equation: Equation | None = None
+    needs: tuple[int, ...] = ()
+    bits: int | None = None
+    which: Any = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Chain:
+    """The steps from a base to a leaf; to be called with a codec and with what is kept.
+
+    Attributes:
+        base: what is decoded.
+        leaf: what is computed from it.
+        aval: of the base.
+        steps: what each value between them is computed by, in order.
+        bits: codes of masks.
+        others: values that are read beside.
+    """
+
+    base: int
+    leaf: int
+    aval: Any
+    steps: tuple[tuple[int, _Step], ...]
+    bits: tuple[int, ...]
+    others: tuple[int, ...]
+
+    @staticmethod
+    def of(leaves: _Leaves, leaf: int, base: int) -> "_Chain":
+        steps: dict[int, _Step] = {}
+
+        def visit(value: int) -> None:
+            if value != base and value not in steps:
+                step = leaves.steps(value)
+                for i in step.needs:
+                    visit(i)
+                steps[value] = step
+
+        visit(leaf)
+        known = {base, *steps, *(step.which for step in steps.values())}
+        read = (i for step in steps.values() if step.equation for i in step.equation.reads)
+        return _Chain(
+            base,
+            leaf,
+            leaves.program.avals[base],
+            tuple(steps.items()),
+            tuple(dict.fromkeys(x.bits for x in steps.values() if x.bits is not None)),
+            tuple(dict.fromkeys(i for i in read if i not in known)),
+        )
+
+    def __call__(self, codec: Codec, *arrays: jax.Array) -> jax.Array:
+        """The leaf from the arrays of the base's code, then the bits, then the others."""
+        count = len(arrays) - len(self.bits) - len(self.others)
+        env: dict[int, Any] = {self.base: codec.decode(arrays[:count], self.aval)}
+        env |= dict(zip((*self.bits, *self.others), arrays[count:], strict=True))
+        for value, step in self.steps:
+            env[value] = _computed(step, env)
+        return env[self.leaf]
+
+    def __repr__(self) -> str:
+        """The same for chains that differ in nothing but the numbers of their values."""
+        local: dict[int, int] = {}
+
+        def text(atom: Any) -> str:
+            is_number = isinstance(atom, int)
+            return str(local.setdefault(atom, len(local))) if is_number else f"{atom.val}"
+
+        for i in (self.base, *self.bits, *self.others):
+            text(i)
+        parts = [
+            (
+                step.equation.primitive,
+                [text(x) for x in step.equation.inputs],
+                {k: str(v) for k, v in step.equation.eqn.params.items() if not callable(v)},
+                text(value),
+            )
+            for value, step in self.steps
+            if step.equation is not None
+        ]
+        return repr(parts)
+
+
+def _computed(step: _Step, env: Mapping[int, Any]) -> jax.Array:
+    """The result of a step."""
+    equation = step.equation
+    assert equation is not None
+    if step.bits is None:
+        return _result(equation, env)
+    aval = equation.eqn.outvars[0].aval
+    mask = Mask().decode((env[step.bits],), jax.ShapeDtypeStruct(aval.shape, jnp.bool))
+    if step.which is None:  # `relu`
+        return jnp.where(mask, env[step.needs[0]], 0)
+    return _result(equation, {**env, step.which: mask})
+
+
+def _result(equation: Equation, env: Mapping[int, Any]) -> jax.Array:
+    env = dict(env)
+    run([equation], env, {})
+    return env[equation.outputs[0]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tap:
+    """A tap of a leaf: its operands, behind the leaf, and its forms."""
+
+    operands: tuple[int, ...]
+    forms: tuple[Decoded, ...]
+
+    @staticmethod
+    def of(leaves: _Leaves, leaf: int, base: int, encoder: Equation) -> "_Tap":
+        chain = _Chain.of(leaves, leaf, base)
+        operands = (*encoder.outputs[1:], *chain.bits, *chain.others)
+        place = {i: n for n, i in enumerate(operands, 1)}
+        others = tuple(place[i] for i in chain.others)
+        forms = []
+        for form, code in forms_of(encoder):
+            assert isinstance(form, Stored)
+            codes = tuple(place[i] for i in (*code, *chain.bits))
+            forms.append(Decoded(form.codec, functools.partial(chain, form.codec), codes, others))
+        return _Tap(operands, tuple(forms))
+
+
+def _encoder(base: int, near: Equation, codecs: Sequence[Codec], avals: list[Any]) -> Equation:
+    """The equation that writes the codes of a base."""
+    (equation,) = _listed(lambda x: encoded(x, codecs), [base], near, avals)
+    return equation
+
+
+def _replaced(equation: Equation, taps: Mapping[int, _Tap], avals: list[Any]) -> list[Equation]:
+    """What stands for an equation whose derivative reads operands through taps, by their places."""
+    count, places = len(equation.inputs), tuple(taps)
+    operands = [*equation.inputs, *it.chain.from_iterable(x.operands for x in taps.values())]
+
+    def function(*arrays):
+        inputs, rest = arrays[:count], iter(arrays[count:])
+        read = [
+            tap(inputs[place], *it.islice(rest, len(x.operands)), forms=x.forms)
+            for place, x in taps.items()
+        ]
+        return _with_derivative_at(equation, places)(_bound(equation, inputs), read, *inputs)
+
+    return _listed(function, operands, equation, avals, equation.outputs)
+
+
+def _with_derivative_at(equation: Equation, places: Sequence[int]) -> Callable[..., jax.Array]:
+    """A function of an equation's result, of some operands, and of all: the result.
+
+    Its derivative is that of the equation, taken where those operands are as they are given.
+    """
+
+    @jax.custom_jvp
+    def joined(result, read, *inputs):
+        return result
+
+    def rule(primals, tangents):
+        result, read, *inputs = primals
+        live = [n for n, t in enumerate(tangents[2:]) if not isinstance(t, SymbolicZero)]
+        at = filled(inputs, places, read)
+
+        def function(*chosen):
+            return _bound(equation, filled(at, live, chosen))
+
+        pushed = [tangents[2 + n] for n in live]
+        return result, jax.jvp(function, [at[n] for n in live], pushed)[1]
+
+    joined.defjvp(rule, symbolic_zeros=True)
+    return joined
+
+
+def _bound(equation: Equation, inputs: Sequence[Any]) -> jax.Array:
+    stack = _compat.current_name_stack()
+    return _compat.bind(equation.eqn, list(inputs), stack)[0]
+
+
+def _listed(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    like: Equation,
+    avals: list[Any],
+    outputs: Sequence[int] = (),
+) -> list[Equation]:
+    """The equations of a function of some values, in the place of another equation.
+
+    What they write is new but for its results, where these have numbers already.
+    """
+    shapes = [_shape(avals[i] if isinstance(i, int) else i.aval) for i in operands]
+    inner = flatten(jax.make_jaxpr(function)(*shapes))
+    known = dict(zip(inner.inputs, operands, strict=True))
+    known |= dict(zip(inner.outputs, outputs, strict=False))
+    for e in inner.equations:
+        for i in e.outputs:
+            if i not in known:
+                known[i] = len(avals)
+                avals.append(inner.avals[i])
+    return [
+        Equation(
+            _compat.placed_like(e.eqn, like.eqn),
+            tuple(known[i] if isinstance(i, int) else i for i in e.inputs),
+            tuple(known[i] for i in e.outputs),
+            like.name_stack,
+        )
+        for e in inner.equations
+    ]
+
+
+def _shape(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
