@@ -111,8 +111,11 @@ class _Leaves:
         return [
             place
             for place, other in factors.items()
-            if self._is_large(equation.inputs[place]) and equation.inputs[other] in self.active
+            if self._is_large(equation.inputs[place]) and self._is_active(equation.inputs[other])
         ]
+
+    def _is_active(self, atom: Any) -> bool:
+        return isinstance(atom, int) and atom in self.active
 
     def _is_large(self, atom: Any) -> bool:
         if not isinstance(atom, int) or self._size(atom) < self.least:

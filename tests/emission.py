@@ -23,6 +23,7 @@ from planners.errors import InvalidPlan
 from planners.graph import Graph
 from planners.plan import Plan, Region
 from planners.replay import Replay, replay
+from planners.stages import bare
 
 ROOFLINE = _costs.Roofline({"float32": 1e12}, 1e12, 1e11)
 
@@ -56,7 +57,7 @@ class Flat:
 EXACT = operators.rewriter(operators.selected("exact"), operators.Context(Backend()))
 
 
-def flat(case: Case) -> Flat:
+def flat(case: Case, rewrite: _program.Rewrite = EXACT) -> Flat:
     """The case with its pytrees flattened."""
     leaves, tree = jax.tree.flatten(case.args)
 
@@ -64,7 +65,7 @@ def flat(case: Case) -> Flat:
         return jax.tree.leaves(case.function(*jax.tree.unflatten(tree, leaves)))
 
     places = tuple(n for n, leaf in enumerate(leaves) if is_float(leaf))
-    program = _program.flatten(jax.make_jaxpr(function)(*leaves), rewrite=EXACT)
+    program = _program.flatten(jax.make_jaxpr(function)(*leaves), rewrite=rewrite)
     return Flat(function, tuple(leaves), places, program)
 
 
@@ -76,6 +77,16 @@ def is_float(x: Any) -> bool:
 def is_key(x: Any) -> bool:
     """Whether an array holds typed PRNG keys."""
     return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def saving_codes(graph: Graph) -> list[Region]:
+    """Regions that save the codes, and what must not run again."""
+    regions = []
+    for s, stage in enumerate(graph.stages):
+        values = [graph.values[i].name for op in stage.forward if op.optional for i in op.outputs]
+        region = bare(graph, s)
+        regions.append(region if region.alone else Region(s, s, (*region.saved, *values)))
+    return regions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,23 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emission import ROOFLINE, Case, emitted, flat
+from emission import ROOFLINE, Case, emitted, flat, saving_codes
 
 from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
 from monet_jax.operators import masks
 from planners import Graph, Region
-from planners.stages import bare
-
-
-def saving_codes(graph: Graph) -> list[Region]:
-    """Regions that save the codes, and what must not run again."""
-    regions = []
-    for s, stage in enumerate(graph.stages):
-        values = [graph.values[i].name for op in stage.forward if op.optional for i in op.outputs]
-        region = bare(graph, s)
-        regions.append(region if region.alone else Region(s, s, (*region.saved, *values)))
-    return regions
 
 
 def saving_results(graph: Graph) -> list[Region]:

@@ -70,7 +70,7 @@ def measure(name: str, models: list[str]) -> None:
         plain = costs_of(trace_for(target, problem.loss, problem.args), target)
         rows = [x for x in rows if x["model"] != model]
         for share in SHARES:
-            for operators in ("none", "exact"):
+            for operators in ("none", "exact", "lossy"):
                 new = {"model": model} | row(problem, plain, target, share, operators)
                 print(new, file=sys.stderr, flush=True)
                 rows.append(new)
