@@ -163,6 +163,27 @@ batching.primitive_batchers[backward_only_p] = _refuse_to_run
 mlir.register_lowering(backward_only_p, _refuse_to_run)
 
 
+#: Its first operand; a `TypeError` where the second one has a tangent.
+constant_p = core.Primitive("monet_jax_constant")
+
+
+def _pushed_constant(primals: Any, tangents: Any, *, message: str) -> Any:
+    if not isinstance(tangents[1], ad.Zero):
+        raise TypeError(message)
+    return constant_p.bind(*primals, message=message), ad.Zero(jax.typeof(primals[0]))
+
+
+def _batched_constant(operands: Any, axes: Any, *, message: str) -> Any:
+    return constant_p.bind(*operands, message=message), axes[0]
+
+
+constant_p.def_impl(lambda x, _, *, message: x)
+constant_p.def_abstract_eval(lambda aval, _, *, message: aval)
+ad.primitive_jvps[constant_p] = _pushed_constant
+batching.primitive_batchers[constant_p] = _batched_constant
+mlir.register_lowering(constant_p, lambda ctx, x, _, *, message: [x])
+
+
 def is_batch_tracer(x: Any) -> bool:
     """Whether `x` is traced by `vmap`, whose axis size the traced function cannot see."""
     while isinstance(x, jax.core.Tracer):

@@ -27,6 +27,11 @@ from .codecs import Codec, Kind, arrays, fold
 
 #: What equations of this kind are called.
 NAME = "monet_tap"
+#: What is said of second derivatives.
+TWICE = (
+    "a plan that keeps lossy codes cannot be differentiated twice: what a code decodes to has no "
+    'derivative. Plan with operators="exact".'
+)
 #: Elements of a value that decide on the noise of its code.
 _SAMPLED = 1024
 
@@ -175,19 +180,26 @@ def run_tap(
             if isinstance(form, Stored):
                 env.update(_encoded(form.codec, values, residual, names, words))
             found = _by(form, values, equation, env)
-            if not active.isdisjoint(equation.reads[:1]):
-                found = _instead(residual, found)
+            if not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded):
+                found = _instead(residual, found, env[_witness(values[0])])
             env[equation.outputs[0]] = found
 
 
 def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words) -> dict[int, Any]:
     """The code of a residual, named."""
-    residual, noise = jax.lax.stop_gradient(residual), None
+    fixed, noise = jax.lax.stop_gradient(residual), None
     if codec.kind is Kind.UNBIASED:
-        noise = fold(_words_by(residual, words), values[0])
+        noise = fold(_words_by(fixed, words), values[0])
+    witness = residual.reshape(-1)[:1]
     # Behind the barrier, what is decoded is not what was encoded, whatever the compiler knows.
-    code = jax.lax.optimization_barrier(codec.encode(residual, noise))
-    return {i: checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)}
+    *code, witness = jax.lax.optimization_barrier((*codec.encode(fixed, noise), witness))
+    found = {i: checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)}
+    return found | {_witness(values[0]): checkpoint_name(witness, names[values[0]])}
+
+
+def _witness(code: int) -> int:
+    """Under which number an element waits that tells whether what a code is of has a tangent."""
+    return ~code
 
 
 def _words_by(value: jax.Array, words: jax.Array | None) -> jax.Array:
@@ -214,12 +226,13 @@ def _by(form: Form, values: tuple[int, ...], equation: Equation, env) -> jax.Arr
 
 
 @jax.custom_jvp
-def _instead(residual: jax.Array, decoded: jax.Array) -> jax.Array:
-    """The second, with the tangent of the first."""
-    del residual
+def _instead(residual: jax.Array, decoded: jax.Array, witness: jax.Array) -> jax.Array:
+    """What was decoded, with the tangent of the residual; but that is not differentiated again."""
+    del residual, witness
     return decoded
 
 
 @_instead.defjvp
 def _instead_jvp(primals, tangents):
-    return primals[1], tangents[0]
+    _, decoded, witness = primals
+    return _compat.constant_p.bind(decoded, witness, message=TWICE), tangents[0]
