@@ -2,12 +2,13 @@
 
     python docs/measurements/operators.py gpu:h100 vgg16 resnet50    # adds to operators-h100.json
 
-For each model of the zoo, at the bench's scale, and each share of plain's temporaries, a plan with
-exact operators and one without. FLOPs and roofline seconds are those of the planned program, by one
+For each model of the zoo, at the bench's scale, and each share of plain's temporaries, a plan
+without operators, one with exact and one with lossy ones; `--shares` and `--operators` choose. FLOPs and roofline seconds are those of the planned program, by one
 counter, over plain's; bytes are as compiled.
 """
 
 import argparse
+import itertools as it
 import json
 import sys
 import time
@@ -59,7 +60,7 @@ def row(problem: Any, plain: Costs, target: Target, share: float, operators: str
     }
 
 
-def measure(name: str, models: list[str]) -> None:
+def measure(name: str, models: list[str], shares: list[float], selections: list[str]) -> None:
     """Plans every cell of some models, and keeps them beside those of others."""
     target = resolve_target(name)
     path = HERE / f"operators-{name.split(':')[-1]}.json"
@@ -68,18 +69,23 @@ def measure(name: str, models: list[str]) -> None:
     for model in models:
         problem = zoo.build(model, scale="bench")
         plain = costs_of(trace_for(target, problem.loss, problem.args), target)
-        rows = [x for x in rows if x["model"] != model]
-        for share in SHARES:
-            for operators in ("none", "exact", "lossy"):
-                new = {"model": model} | row(problem, plain, target, share, operators)
-                print(new, file=sys.stderr, flush=True)
-                rows.append(new)
-        keep(path, f"operators.py {name} {' '.join(models)}", rows, **versions)
+        for share, operators in it.product(shares, selections):
+            new = {"model": model} | row(problem, plain, target, share, operators)
+            print(new, file=sys.stderr, flush=True)
+            rows = [x for x in rows if _cell(x) != _cell(new)] + [new]
+            command = f"operators.py {name} {' '.join(dict.fromkeys(x['model'] for x in rows))}"
+            keep(path, command, rows, **versions)
+
+
+def _cell(row: dict[str, Any]) -> tuple[str, float, str]:
+    return row["model"], row["share"], row["operators"]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     parser.add_argument("models", nargs="+")
+    parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
+    parser.add_argument("--operators", nargs="+", default=("none", "exact", "lossy"))
     asked = parser.parse_args()
-    measure(asked.target, asked.models)
+    measure(asked.target, asked.models, asked.shares, asked.operators)
