@@ -3,8 +3,9 @@
     python docs/measurements/operators.py gpu:h100 vgg16 resnet50    # adds to operators-h100.json
 
 For each model of the zoo, at the bench's scale, and each share of plain's temporaries, a plan
-without operators, one with exact and one with lossy ones; `--shares` and `--operators` choose. FLOPs and roofline seconds are those of the planned program, by one
-counter, over plain's; bytes are as compiled.
+without operators, one with exact and one with lossy ones; `--shares` and `--operators` choose.
+FLOPs and roofline seconds are those of the planned program, by one counter, over plain's; bytes are
+as compiled.
 """
 
 import argparse
