@@ -141,7 +141,10 @@ class Answers:
                 self.graph,
                 start.regions,
                 singles,
-                lambda some: self.modelled(some) <= wanted,
+                lambda some: (
+                    planners.error_of(self.graph, some) <= self.graph.most_error
+                    and self.modelled(some) <= wanted
+                ),
                 trials=POLISH_TRIALS,
             )
             found = min(found, with_regions(self.graph, start, regions), key=lambda x: x.seconds)

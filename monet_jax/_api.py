@@ -24,6 +24,7 @@ from . import _cache, _compat, _multihost, _nesting, _pins, _trace
 from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
+from ._errors import GRADED, ErrorBound, ErrorLimit, Errors, limit_of, settled_within
 from ._loops import lay_out
 from ._pins import Pins, make_pins
 from ._plan import FORMAT, Plan, PlanMismatch
@@ -155,6 +156,8 @@ def plan(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
+    error: float | None = None,
+    sample: Sequence[Any] | None = None,
     checkpoints: str = "keep",
     reserved: int | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
@@ -165,19 +168,32 @@ def plan(
 ) -> Plan:
     """The plan that `remat` would use for these arguments; nothing is allocated or run.
 
+    But with an `error`, gradients of a sample are computed to measure what lossy codes do to them,
+    one for each value that may be encoded; such a plan is not kept on the disk.
+
     Arguments:
         fun: the function.
         *args: its arguments: arrays or `jax.ShapeDtypeStruct`s, with shardings where they matter.
         kwargs: its keyword arguments.
+        error: with lossy operators: the relative error of the gradient that a plan may bring in,
+            as in 0.02: the root mean square, over draws of the codes' noise, of the norm of what is
+            wrong over the gradient's norm. "lossy" then means 8, 4 and 2 bits, value by value.
+        sample: arguments, of the shapes of `args`, on which errors are measured; `args` themselves
+            if nothing is said. Errors on other data, or later in training, may differ.
 
     The other arguments and the errors are those of `remat`.
     """
-    terms = Terms.of(operators, checkpoints)
+    graded = error is not None and operators == "lossy"
+    terms = Terms.of(GRADED if graded else operators, checkpoints)
     settings = make_settings(
         budget, target, terms, reserved, pins, planner, time_limit, verify, cache
     )
     options = make_options(fun, argnums, static_argnums, static_argnames)
-    return plan_call(settings, fun, take_apart(options, args, kwargs or {}))
+    call = take_apart(options, args, kwargs or {})
+    if error is None:
+        return plan_call(settings, fun, call)
+    given = call if sample is None else take_apart(options, sample, kwargs or {})
+    return plan_call(settings, fun, call, limit_of(error, terms, call, given))
 
 
 def apply(
@@ -245,11 +261,13 @@ def runs_as_it_is() -> bool:
     return _nesting.is_inside() or _compat.no_gradient_is_taken()
 
 
-def plan_call(settings: Settings, fun: Callable[..., Any], call: Call) -> Plan:
+def plan_call(
+    settings: Settings, fun: Callable[..., Any], call: Call, limit: ErrorLimit | None = None
+) -> Plan:
     """The plan of a function for one call of it."""
     settings = settings.for_call(call)
     traced = _trace.trace(fun, call, settings.rewrite(call), settings.terms)
-    return _plan_traced(traced, settings)
+    return _plan_traced(traced, settings, limit)
 
 
 def run_planned(source: "Planned | _Fixed", fun: Callable[..., Any], call: Call) -> Any:
@@ -430,10 +448,10 @@ def _has_gradient(traced: Traced) -> bool:
     return True
 
 
-def _plan_traced(traced: Traced, settings: Settings) -> Plan:
+def _plan_traced(traced: Traced, settings: Settings, limit: ErrorLimit | None = None) -> Plan:
     """The settled plan of a traced function: from the disk, from process 0, or made now."""
     fingerprint = _trace.fingerprint(traced.program, traced.derivative)
-    make = functools.partial(_found_or_made, traced, settings, fingerprint)
+    make = functools.partial(_found_or_made, traced, settings, fingerprint, limit)
     made = _multihost.from_first_process(make, FATAL)
     if made.fingerprint != fingerprint:
         raise PlanMismatch(
@@ -443,8 +461,12 @@ def _plan_traced(traced: Traced, settings: Settings) -> Plan:
     return made
 
 
-def _found_or_made(traced: Traced, settings: Settings, fingerprint: str) -> Plan:
+def _found_or_made(
+    traced: Traced, settings: Settings, fingerprint: str, limit: ErrorLimit | None
+) -> Plan:
     target = resolve_target(settings.target)
+    if limit is not None:
+        return _settle_within(traced, settings, target, limit)
     use_disk = settings.cache and settings.planner is None and _cache.is_enabled()
     if not use_disk:
         return _settle(traced, settings, target)
@@ -457,7 +479,15 @@ def _found_or_made(traced: Traced, settings: Settings, fingerprint: str) -> Plan
     return made
 
 
-def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
+def _settle_within(traced: Traced, settings: Settings, target: Target, limit: ErrorLimit) -> Plan:
+    """The settled plan whose gradient is as right as a limit asks for."""
+    errors = Errors(traced, limit.sample, *Trials(traced, target, settings.pins).analyzed)
+    return settled_within(limit, errors, functools.partial(_settle, traced, settings, target))
+
+
+def _settle(
+    traced: Traced, settings: Settings, target: Target, bound: ErrorBound | None = None
+) -> Plan:
     def budget(unplanned_bytes: Callable[[], int]) -> int:
         return parse_budget(
             settings.budget,
@@ -468,7 +498,7 @@ def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
     planner = settings.planner or planners.Stages(time_limit=settings.time_limit)
     if not hasattr(planner, "prepare"):
         planner = functools.partial(_replayed, planner)
-    trials = Trials(traced, target, settings.pins, settings.verify)
+    trials = Trials(traced, target, settings.pins, settings.verify, bound)
     settling = Settling(trials, planner)
     assert isinstance(settings.reserved, int)  # of one call
     made = settling.plan(budget, settings.reserved)
@@ -502,6 +532,7 @@ def _dependencies(
         compiler_version(target),
         os.environ.get("XLA_FLAGS", ""),
         fingerprint,
+        traced.terms,
         [str(getattr(aval, "sharding", None)) for aval in traced.avals],
         (settings.budget, settings.reserved, settings.time_limit, settings.verify),
         # What the pins mean here: names are no part of the fingerprint.

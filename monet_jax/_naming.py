@@ -18,7 +18,7 @@ from . import _compat
 from ._fusion import STOPS
 from ._places import filled, float_places
 from ._program import Equation, Program, flatten, run, values_of
-from .operators import is_tap, run_tap
+from .operators import AS_PLANNED, Encoding, is_tap, run_tap
 
 
 def run_named(
@@ -26,7 +26,7 @@ def run_named(
     env: dict[int, Any],
     names: Mapping[int, str],
     active: frozenset[int] | set[int],
-    words: jax.Array | None = None,
+    encoding: Encoding = AS_PLANNED,
 ) -> None:
     """Run equations in order, reading and writing `env`, and name some of the results.
 
@@ -35,11 +35,11 @@ def run_named(
         env: value number -> array; the results are added to it.
         names: value number -> the name to give it with `checkpoint_name`.
         active: values that will be differentiated.
-        words: two words, uint32 of shape [2], that the noise of lossy codes is drawn from.
+        encoding: how lossy codes are written and read.
     """
     for equation in equations:
         if is_tap(equation):
-            run_tap(equation, env, names, active, words)
+            run_tap(equation, env, names, active, encoding)
             continue
         if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
             inputs = values_of(env, equation.inputs)

@@ -4,13 +4,13 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from . import _compat
 from ._branches import Choice, walk
 from ._loops import Loop, lay_out
 from ._program import Equation, Program
 from ._stages import Differentiation, Stage
+from .operators import AS_PLANNED, Encoding
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Origins:
             may lie in its memory. In the graph such values are free: they are no temporaries.
         loops: the planned loops.
         choices: the planned choices that are in no loop and in no branch.
-        words: two words from which the noise of lossy codes is drawn, while a plan is emitted.
+        encoding: how lossy codes are written and read, while a plan is emitted.
         lines: name of a graph value that is not in `values` -> where it is from, if that is known.
     """
 
@@ -59,7 +59,7 @@ class Origins:
     loops: tuple[Loop, ...] = ()
     choices: tuple[Choice, ...] = ()
     lines: Mapping[str, Line] = dataclasses.field(default_factory=dict)
-    words: Any = None
+    encoding: Encoding = AS_PLANNED
 
     @functools.cached_property
     def writer(self) -> dict[int, Equation]:

@@ -15,7 +15,7 @@ from ._extras import needing_extra
 from ._timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change.
-FORMAT = 2
+FORMAT = 3
 #: What plans of format 1 lack.
 _SINCE_2 = {
     "fixed_bytes": None,
@@ -24,6 +24,8 @@ _SINCE_2 = {
     "operators": [],
     "checkpoints": "keep",
 }
+#: What plans of formats 1 and 2 lack.
+_SINCE_3 = {"error": None, "error_limit": None}
 _TIMELINES = ("before", "after")
 
 
@@ -103,6 +105,8 @@ class Plan:
         devices: how many the arguments are sharded over; bytes are those of one of them.
         operators: names of the residual operators that could be chosen.
         checkpoints: as it was given to `plan`.
+        error: of the gradient, relative, as measured for `error_limit`; None if it was not.
+        error_limit: as it was given to `plan`, where it was.
         fixed_bytes: of arguments and results, which no plan can change.
         before: what is in memory over the step, by the model, where nothing is recomputed; None
             where the function runs as it is.
@@ -131,6 +135,8 @@ class Plan:
     devices: int = 1
     operators: tuple[str, ...] = ()
     checkpoints: str = "keep"
+    error: float | None = None
+    error_limit: float | None = None
     fixed_bytes: int | None = None
     before: Timeline | None = None
     after: Timeline | None = None
@@ -248,10 +254,12 @@ def plan_from_json(text: str) -> Plan:
     """
     data = json.loads(text)
     version = data.pop("format", None) if isinstance(data, dict) else None
-    if version not in (1, FORMAT):
+    if version not in (1, 2, FORMAT):
         raise ValueError(f'need a JSON object with "format": {FORMAT}; make the plan again')
     if version == 1:
         data |= _SINCE_2
+    if version < FORMAT:
+        data |= _SINCE_3
     decisions = data.pop("decisions", None)
     timelines = {name: data.pop(name, None) for name in _TIMELINES}
     fields = _checked(data, Plan, skip=("decisions", *_TIMELINES))
@@ -326,7 +334,7 @@ def _is_of(value: Any, kind: str) -> bool:
         return len(kinds) == len(value) and all(map(_is_of, value, kinds))
     if kind.startswith("int"):
         return isinstance(value, int) and not isinstance(value, bool)
-    if kind == "float":
+    if kind.startswith("float"):
         return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, Mapping if kind.endswith("Row") else str)
 

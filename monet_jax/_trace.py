@@ -167,6 +167,8 @@ def fingerprint(program: Program, derivative: Differentiation) -> str:
         digest.update(f"{e.primitive}{operands}{results}{bodies};".encode())
     digest.update(repr([i if isinstance(i, int) else "" for i in program.outputs]).encode())
     digest.update(repr(derivative.outputs).encode())
+    if program.rewrite.codecs:
+        digest.update(repr(program.rewrite.codecs).encode())
     if derivative.forward_mode or program.inlines_checkpoints:
         digest.update(f"{derivative.forward_mode}{program.inlines_checkpoints}".encode())
     return digest.hexdigest()

@@ -28,18 +28,23 @@ from ._program import Program, values_of
 from ._scan import Body, Run, run_loop
 from ._stages import Stage
 from ._trace import Traced
+from .operators import Encoding
 from .operators.codecs import words_of
 
 #: Before every name given here, so that none collides with a name of the user's.
 NAME_PREFIX = "monet_jax:"
 
 
-def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+def transform(
+    origins: Origins, plan: Plan, encoding: Encoding | None = None
+) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """The function `(inputs, constants) -> outputs` of a program, as planned.
 
     Arguments:
         origins: of the graph that the plan was made for.
         plan: the decisions.
+        encoding: how lossy codes are written and read; if nothing is said, with noise drawn from
+            the keys that the function is given, and from what is encoded.
 
     Returns:
         A function of the values of `program.inputs` and of `program.constants`, in their order.
@@ -51,8 +56,8 @@ def transform(origins: Origins, plan: Plan) -> Callable[[Sequence[Any], Sequence
         env = dict(zip(program.inputs, inputs, strict=True))
         env |= dict(zip(program.constants, constants, strict=True))
         parts = _parts(plan.regions, origins.loops, origins.choices)
-        seeded = dataclasses.replace(origins, words=_words(program, env))
-        _run_parts(seeded, parts, env, _returned(program), None)
+        by = encoding or Encoding(_words(program, env))
+        _run_parts(dataclasses.replace(origins, encoding=by), parts, env, _returned(program), None)
         return values_of(env, program.outputs)
 
     return planned
@@ -159,7 +164,8 @@ def _body(outer: Origins, loop: Loop, regions: Sequence[Region]) -> Body:
     """The body of a loop, run as some regions say."""
     program, carried = loop.body, loop.counts[1]
     origins = origins_to_emit(program, loop.stages, choices=loop.choices)
-    origins = dataclasses.replace(origins, words=outer.words)
+    by = outer.encoding.renamed(lambda v: loop.atom(0, v), origins.writer)
+    origins = dataclasses.replace(origins, encoding=by)
     parts = _parts(regions, (), loop.choices)
 
     def body(consts, carry, slices):
@@ -236,7 +242,7 @@ def _run_region(
         else:
             for stage in _stages(origins, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
-                run_named(stage.equations, local, names, active, origins.words)
+                run_named(stage.equations, local, names, active, origins.encoding)
         return [local[i] for i in writes]
 
     if not region.alone:

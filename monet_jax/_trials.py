@@ -26,6 +26,7 @@ from ._analyze import analyze
 from ._backend import backend_of
 from ._compile import CompiledBytes, compile_bytes, devices_of
 from ._costs import Roofline
+from ._errors import ErrorBound, with_errors
 from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
 from ._origins import Origins
 from ._pins import Pins
@@ -62,10 +63,19 @@ class Trials:
         target: what to compile for.
         pins: values that must be saved or must be recomputed.
         verify: whether planned programs are compiled; without, only what places the model is.
+        bound: what lossy codes may do to the gradient.
     """
 
-    def __init__(self, traced: Traced, target: Target, pins: Pins, verify: bool = True):
+    def __init__(
+        self,
+        traced: Traced,
+        target: Target,
+        pins: Pins,
+        verify: bool = True,
+        bound: ErrorBound | None = None,
+    ):
         self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
+        self.bound = bound
         self._made: dict[_Regions, Trial] = {}
         self._last_added_bytes: int | None = None
 
@@ -113,7 +123,7 @@ class Trials:
         than the backward needs: an elementwise result beside its operand, a copy in another layout.
         What the stage that the base leaves alone keeps is among the bytes of the compiled base.
         """
-        graph, _ = self._analyzed
+        graph, _ = self.analyzed
         modelled = self.modelled(planners.save_all(graph).regions, graph)
         more = self._all_saved_bytes - modelled - self._base_shift
         alone = {region.first for region in self.base.regions if region.alone}
@@ -122,7 +132,7 @@ class Trials:
     @property
     def origins(self) -> Origins:
         """Where the graph came from."""
-        return self._analyzed[1]
+        return self.analyzed[1]
 
     @functools.cached_property
     def base(self) -> planners.Plan:
@@ -132,7 +142,7 @@ class Trials:
         more for it (147 MiB of GPT-2's 540 on a GPU, where the vocabulary is padded), which no plan
         that is worth having does.
         """
-        graph, _ = self._analyzed
+        graph, _ = self.analyzed
         regions = tuple(bare(graph, s) for s in range(len(graph.stages)))
         if len(regions) > 1:
             regions = (*regions[:-1], left_alone(graph, regions[-1]))
@@ -187,14 +197,19 @@ class Trials:
         return self._scale.modelled_for(temp_bytes - self._added_bytes)
 
     @functools.cached_property
-    def _analyzed(self) -> tuple[Graph, Origins]:
+    def analyzed(self) -> tuple[Graph, Origins]:
+        """The planning graph as the analysis has it, and where it came from."""
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
-        return analyze(self.traced.program, self.traced.derivative, roofline, backend, self.pins)
+        program, derivative = self.traced.program, self.traced.derivative
+        graph, origins = analyze(program, derivative, roofline, backend, self.pins)
+        if self.bound is not None:
+            graph = with_errors(graph, origins, self.bound)
+        return graph, origins
 
     @functools.cached_property
     def _scale(self) -> Scale:
         """From modelled temporaries to compiled ones, by the base and by saving all."""
-        small = self.modelled(self.base.regions, self._analyzed[0])
+        small = self.modelled(self.base.regions, self.analyzed[0])
         least = small + self._base_shift
         large, most = self.modelled(planners.save_all(self.graph).regions), self._all_saved_bytes
         if large <= small or most <= least:  # saving all takes no more: the base says it alone
@@ -207,13 +222,13 @@ class Trials:
     def _all_saved_bytes(self) -> int:
         """Compiled temporaries where nothing is recomputed."""
         if self.origins.program.keeps_other:  # then that is not the unplanned program
-            return self._measured(planners.save_all(self._analyzed[0])).temp_bytes
+            return self._measured(planners.save_all(self.analyzed[0])).temp_bytes
         return self.unplanned.temp_bytes
 
     @functools.cached_property
     def _base_shift(self) -> int:
         """Compiled minus modelled temporaries of the base."""
-        modelled = self.modelled(self.base.regions, self._analyzed[0])
+        modelled = self.modelled(self.base.regions, self.analyzed[0])
         return self._base_figures.temp_bytes - modelled
 
     @functools.cached_property

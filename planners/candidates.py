@@ -283,6 +283,7 @@ def _dominates(a: Candidate, b: Candidate) -> bool:
     return (
         a.seconds <= b.seconds
         and a.flops <= b.flops
+        and a.error <= b.error
         and a.retained <= b.retained
         and a.retained - a.lodged <= b.retained - b.lodged
         and a.alone_bytes <= b.alone_bytes

@@ -25,6 +25,7 @@ import bisect
 import collections
 import dataclasses
 import itertools as it
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ from .plan import Region
 # Ties: of plans equally fast take fewer FLOPs, and then fewer retained bytes.
 _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-6, 1e-7
 _TIES = _FLOPS_WEIGHT + _BYTES_WEIGHT
+#: Less than that of any op which has one.
+_NO_ERROR = 1e-30
 
 _Terms = dict[int, float]  # column of the variables -> coefficient
 
@@ -66,6 +69,9 @@ class Composition:
         self._candidates = tuple(candidates)
         self._seconds = graph.seconds or 1.0
         self._rows = rows = _Rows(graph, self._candidates)
+        self._error = None  # of each candidate, over what a plan may have
+        if math.isfinite(graph.most_error):
+            self._error = np.array([c.error for c in candidates]) / (graph.most_error or _NO_ERROR)
         memory, constants = rows.memory()
         self._memory = matrix(memory, rows.width), np.array(constants)
         self._budget, peak = cp.Parameter(), cp.Variable()
@@ -92,6 +98,8 @@ class Composition:
         constraints = [cover @ choose == 1, matrix(rows.earlier(), rows.width) @ x == 0]
         if rows.kept_rows:
             constraints.append(matrix(rows.kept_rows, rows.width) @ x >= 0)
+        if self._error is not None:
+            constraints.append(self._error @ choose <= 1)
         memory, constants = self._memory
         return constraints, memory @ x + constants
 

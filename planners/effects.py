@@ -22,7 +22,7 @@ import numpy as np
 
 from .graph import Graph, Op
 from .plan import Region
-from .schedule import Run, backward_runs
+from .schedule import Run, backward_runs, error_of
 
 MOMENTS = 4
 
@@ -55,6 +55,7 @@ class Candidate:
         moments: for each of its stages, first to last, the moments that may set the peak.
         lodged: of `retained`, the values that wait in the memory of results (`Graph.lodged`).
         alone_bytes: bytes, beside `retained`, that its forward leaves where it is left alone.
+        error: of its optional ops (`Op.error`).
     """
 
     region: Region
@@ -65,6 +66,7 @@ class Candidate:
     moments: tuple[tuple[Moment, ...], ...]
     lodged: frozenset[int] = frozenset()
     alone_bytes: int = 0
+    error: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class Walker:
                 for constant, some in zip(self._gradients[first:], effect.moments, strict=False)
             ),
             alone_bytes=sum(_alone_bytes(self.graph, region)) if region.alone else 0,
+            error=error_of(self.graph, [region]),
         )
 
     def _effect(self, region: Region) -> _Effect:

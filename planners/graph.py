@@ -13,6 +13,7 @@ import bisect
 import dataclasses
 import functools as ft
 import itertools as it
+import math
 from collections.abc import Container, Iterable, Sequence
 
 
@@ -77,6 +78,8 @@ class Op:
             values by which it knows enough (a packed mask, or what it can be computed from).
         optional: True for an op that need not run at all (it packs a mask that only one variant of
             a backward op reads, say).
+        error: of an optional op, what is wrong with the step's gradient if it runs: the expected
+            square of the error's norm, over the gradient's. Errors of several ops add up.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Op:
     recomputable: bool = True
     variants: tuple[Variant, ...] = ()
     optional: bool = False
+    error: float = 0.0
 
     @property
     def ways(self) -> tuple[Variant, ...]:
@@ -223,6 +227,7 @@ class Graph:
         loops: in order. A region lies in one iteration, or outside of all loops.
         choices: a region lies in one branch, or outside of all choices. Where choices are in
             branches, as much waits in all branches of the inner ones together.
+        most_error: the errors of a plan's ops may add up to this (`error_of`).
 
     Raises:
         ValueError: an index is out of range, loops overlap, a choice is empty, a value is written
@@ -235,6 +240,7 @@ class Graph:
     recomputes_late: bool = False
     loops: tuple[Loop, ...] = ()
     choices: tuple[Choice, ...] = ()
+    most_error: float = math.inf
 
     def __post_init__(self):
         _check_values(self)

@@ -79,6 +79,13 @@ def first_forward(schedule: Sequence[Run]) -> int:
     return sum(run.depth == 0 for run in schedule)
 
 
+def error_of(graph: Graph, regions: Iterable[Region]) -> float:
+    """The errors of the optional ops that some regions run (`Op.error`), added up."""
+    saved = {graph.index[name] for region in regions for x in region.walk() for name in x.saved}
+    writers = {graph.forward_writer[i] for i in saved}
+    return sum(graph.stages[s].forward[o].error for s, o in writers)
+
+
 def spans_alone(
     regions: Iterable[Region], schedule: Sequence[Run]
 ) -> Iterator[tuple[int, int, int]]:

@@ -15,6 +15,7 @@ Every plan that leaves this file was replayed.
 import dataclasses
 import functools as ft
 import itertools as it
+import sys
 import time
 from collections.abc import Iterator, Sequence
 
@@ -26,6 +27,7 @@ from .errors import InfeasibleBudget, SolverStopped
 from .graph import Graph
 from .plan import Plan, Region
 from .replay import replay
+from .schedule import error_of
 from .stages import Stages, certified, save_all, save_nothing
 
 # Solves of one composition before giving up on a model that replay contradicts.
@@ -281,7 +283,9 @@ class Search:
         return self._plans[regions]
 
     def _peak_bytes(self, regions: tuple[Region, ...]) -> int:
-        return self._plan(regions).peak_bytes
+        """Infinite, as it were, where the errors are more than they may be."""
+        is_right = error_of(self._graph, regions) <= self._graph.most_error
+        return self._plan(regions).peak_bytes if is_right else sys.maxsize
 
     def _overhead(self, regions: tuple[Region, ...]) -> float:
         """Seconds of recomputation."""

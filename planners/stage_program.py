@@ -23,6 +23,7 @@ smaller transient peak need not be the one that is found.
 import dataclasses
 import functools
 import itertools as it
+import math
 import time
 from collections.abc import Callable, Container, Mapping, Sequence, Set
 from typing import Any
@@ -120,9 +121,10 @@ def options(
     results = graph.stages[s - 1].result_bytes if s else ()
     # What is lodged may find its place taken after all, so both fronts are options.
     found: dict[tuple[int, ...], None] = {}
-    for lodging in ((), results) if any(results) else ((),):
+    kinds = it.product(((), results) if any(results) else ((),), _refused(graph, s))
+    for lodging, refused in kinds:
         if time.monotonic() < deadline:  # stating a program takes longer than a solve
-            program = _Program(graph, s, stage, free, lodging)
+            program = _Program(graph, s, stage, free, lodging, refused)
             found |= dict.fromkeys(_front(program, count, deadline))
     return list(found)
 
@@ -164,6 +166,25 @@ def _used(read: Set[int], writer: Mapping[int, Op], saved: Set[int]) -> set[int]
     return seen & saved
 
 
+def _refused(graph: Graph, s: int) -> list[frozenset[int]]:
+    """Sets of codes that options do without, so that there are some for every error.
+
+    Of codes of the same values the one with the least error is allowed, then the next, and so on;
+    at last none with an error. Where errors do not matter, all are allowed at once.
+    """
+    encoders = [op for op in graph.stages[s].forward if op.optional and op.error]
+    if not math.isfinite(graph.most_error) or not encoders:
+        return [frozenset()]
+    alike: dict[tuple[int, ...], list[Op]] = {}
+    for op in sorted(encoders, key=lambda op: op.error):
+        alike.setdefault(op.inputs, []).append(op)
+    every = frozenset(i for op in encoders for i in op.outputs)
+    ranks = max(map(len, alike.values()))
+    chosen = ([ops[min(rank, len(ops) - 1)] for ops in alike.values()] for rank in range(ranks))
+    allowed = (frozenset(i for op in ops for i in op.outputs) for ops in chosen)
+    return [*(every - some for some in allowed), every]
+
+
 def _front(program: "_Program", count: int, deadline: float) -> list[tuple[int, ...]]:
     """Answers of a program, fastest first, for fewer and fewer bytes."""
     found: list[tuple[int, ...]] = []
@@ -191,7 +212,13 @@ class _Program:
     """The integer program of one stage, compiled once and solved for many limits."""
 
     def __init__(
-        self, graph: Graph, s: int, stage: Needs, free: Set[int], result_bytes: Sequence[int]
+        self,
+        graph: Graph,
+        s: int,
+        stage: Needs,
+        free: Set[int],
+        result_bytes: Sequence[int],
+        refused: Set[int],
     ):
         forward = graph.stages[s].forward
         self._stage, self._forward = stage, forward
@@ -200,7 +227,8 @@ class _Program:
         nbytes = [0 if i in free else graph.values[i].nbytes for i in stage.values]
         sizes = np.array([graph.values[i].nbytes for i in stage.values])
         fixed = sizes < _NEGLIGIBLE * sizes.sum()
-        savable = np.array([graph.values[i].savable for i in stage.values])
+        savable = [graph.values[i].savable and i not in refused for i in stage.values]
+        savable = np.array(savable)
         held = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
         counted = np.where(fixed, 0, nbytes)
         self.total_bytes = int(counted.sum()) + sum(held)

@@ -18,8 +18,10 @@ from typing import Any
 from .._backend import Backend
 from .._program import Replacement, Rewrite
 from . import codecs, masks, pooling
+from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
+from ._tap import Encoding as Encoding
 from ._tap import Stored as Stored
 from ._tap import encoded as encoded
 from ._tap import form_name as form_name

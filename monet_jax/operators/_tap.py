@@ -14,7 +14,7 @@ is the one that JAX would have made.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -94,6 +94,31 @@ class Decoded:
 Form = Stored | Derived | Decoded
 
 
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How codes are written and read while a plan is emitted.
+
+    Attributes:
+        words: two words, uint32 of shape [2], from which noise is drawn; zeros if None.
+        trial: first value of a lossy code -> 0 or 1: whether it is read, to find out what it does;
+            None reads all.
+    """
+
+    words: jax.Array | None = None
+    trial: Mapping[int, jax.Array] | None = None
+
+    def renamed(self, number: Callable[[int], int], values: Iterable[int]) -> "Encoding":
+        """The same by other numbers of some values."""
+        if self.trial is None:
+            return self
+        trial = {i: self.trial[number(i)] for i in values if number(i) in self.trial}
+        return Encoding(self.words, trial)
+
+
+#: All codes are read, and the noise is that of the data alone.
+AS_PLANNED = Encoding()
+
+
 def tap(residual: jax.Array, *operands: jax.Array, forms: Sequence[Form]) -> jax.Array:
     """The residual, as a derivative is to read it. No tangent passes.
 
@@ -162,7 +187,7 @@ def run_tap(
     env: dict[int, Any],
     names: Mapping[int, str],
     active: Set[int] = frozenset(),
-    words: jax.Array | None = None,
+    encoding: Encoding = AS_PLANNED,
 ) -> None:
     """Run a tap as a plan says, reading and writing `env`.
 
@@ -171,15 +196,17 @@ def run_tap(
         env: value number -> array.
         names: value number -> name, of what the plan saves.
         active: values that are differentiated.
-        words: two words, uint32 of shape [2], from which the noise of codes is drawn.
+        encoding: how codes are written and read.
     """
     (residual,) = values_of(env, equation.inputs[:1])
     env[equation.outputs[0]] = residual
     for form, values in forms_of(equation):
         if values and all(i in names for i in values):
             if isinstance(form, Stored):
-                env.update(_encoded(form.codec, values, residual, names, words))
+                env.update(_encoded(form.codec, values, residual, names, encoding.words))
             found = _by(form, values, equation, env)
+            if encoding.trial is not None and isinstance(form, Decoded):
+                found = jnp.where(encoding.trial[values[0]], found, env[equation.outputs[0]])
             if not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded):
                 found = _instead(residual, found, env[_witness(values[0])])
             env[equation.outputs[0]] = found

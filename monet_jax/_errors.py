@@ -1,0 +1,256 @@
+"""How wrong do lossy codes make a gradient? Measured, on sample arguments.
+
+The error of a code is the expected square of what it adds to the gradient, over the square of the
+gradient, both as norms over all that is differentiated. Codes are drawn independently, so that the
+errors of several add up, and a plan is held to a sum of them: the form in which ActNN (Chen et al.,
+ICML 2021, arXiv 2104.14129) and GACT (Liu et al., ICML 2022, arXiv 2206.11357) choose their bits.
+There the terms are estimated from norms; here each value is encoded by itself and gradients are
+compared. How the codecs of one value differ is taken from what they do to all values together.
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import planners
+from planners.graph import Graph
+from planners.plan import Region
+from planners.stages import bare
+
+from ._gradient import cotangent_avals, value_and_gradient
+from ._origins import Origins
+from ._plan import Plan
+from ._progress import progress
+from ._signature import Call, abstract_leaf
+from ._trace import Terms, Traced
+from ._transform import transform
+from .operators import Encoding, Stored, forms_of, is_tap, selected
+from .operators.codecs import Codec, Kind
+
+#: What "lossy" means where there is a limit of the error.
+GRADED = (*(x.name for x in selected("lossy")), "int4", "int2")
+#: How often the gradient of a plan is drawn.
+DRAWS = 8
+#: Of the error that is asked for what is aimed at: on other data it differs, and adds up roughly.
+AIM = 0.8
+#: How often a plan is made anew whose measured error is more than it may be.
+ROUNDS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorBound:
+    """What lossy codes may do to a gradient.
+
+    Attributes:
+        of_codes: the first value of each lossy code -> its error.
+        most: errors of a plan may add up to this.
+    """
+
+    of_codes: Mapping[int, float]
+    most: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorLimit:
+    """What a user allows.
+
+    Attributes:
+        error: the relative error of the gradient.
+        sample: arguments on which it is measured, flat.
+    """
+
+    error: float
+    sample: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Code:
+    """A lossy code.
+
+    Attributes:
+        number: the first of the program's values that hold it; those of the iterations of a loop
+            are taken for one, that of the first block.
+        of: the value that is encoded.
+        codec: by which.
+    """
+
+    number: int
+    of: int
+    codec: Codec
+
+
+class Errors:
+    """What the lossy codes of a traced function do to its gradient.
+
+    Arguments:
+        traced: the function.
+        sample: its arguments, flat, on which errors are measured.
+        graph, origins: of its analysis.
+    """
+
+    def __init__(self, traced: Traced, sample: Sequence[Any], graph: Graph, origins: Origins):
+        self.traced, self.sample = traced, list(sample)
+        self.graph, self.origins = graph, origins
+        self._rng = np.random.default_rng(0)
+        self._same = _first_blocks(origins)
+        self.codes = self._codes()
+
+    def of_codes(self) -> dict[int, float]:
+        """For each value of the program that is the first of a lossy code its error."""
+        by_codec: dict[Codec, list[_Code]] = collections.defaultdict(list)
+        for code in self.codes:
+            by_codec[code.codec].append(code)
+        if not by_codec:
+            return {}
+        wanted = [code for some in by_codec.values() for code in some]
+        error = self._measure(self._saving_codes())
+        with progress() as say:
+            say("Measuring what codes do to the gradient")
+            totals = {codec: error(some) for codec, some in by_codec.items()}
+            reference = sorted(totals, key=totals.__getitem__)[len(totals) // 2]
+            known = {}
+            for n, code in enumerate(by_codec[reference]):
+                say(f"Measuring what codes do to the gradient: {n} of {len(by_codec[reference])}")
+                known[code.of] = error([code])
+        total = sum(known.values()) or 1.0
+        blocks = collections.Counter(self._same.values())
+        found = {}
+        for code in wanted:
+            share = known.get(code.of, total / len(known)) / total
+            found[code.number] = totals[code.codec] * share / (blocks[code.number] or 1)
+        return found | {i: found[first] for i, first in self._same.items() if first in found}
+
+    def of_plan(self, regions: Sequence[Region]) -> float:
+        """The root mean square of the relative error of the gradient, as planned."""
+        error = self._measure(regions)
+        return math.sqrt(float(np.mean([error(self.codes) for _ in range(DRAWS)])))
+
+    def _codes(self) -> list[_Code]:
+        found: dict[int, _Code] = {}
+        for stage in self.origins.stages:
+            for e in filter(is_tap, stage.equations):
+                for form, values in forms_of(e):
+                    if isinstance(form, Stored) and form.codec.kind in (Kind.UNBIASED, Kind.BIASED):
+                        number, (base,) = self._same.get(values[0], values[0]), e.reads
+                        code = _Code(number, self._same.get(base, base), form.codec)
+                        found.setdefault(number, code)
+        return list(found.values())
+
+    def _saving_codes(self) -> list[Region]:
+        """Regions that save all codes, and recompute what they may."""
+        regions = []
+        for s, stage in enumerate(self.graph.stages):
+            optional = (i for op in stage.forward if op.optional for i in op.outputs)
+            codes = tuple(self.graph.values[i].name for i in optional)
+            region = bare(self.graph, s)
+            regions.append(region if region.alone else Region(s, s, (*region.saved, *codes)))
+        return regions
+
+    def _measure(self, regions: Sequence[Region]) -> Any:
+        """A function of codes: the error of reading just these, once drawn."""
+        program, derivative = self.traced.program, self.traced.derivative
+        plan = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "measured")
+        seeds = [
+            jnp.asarray(self._rng.standard_normal(x.shape), x.dtype)
+            for x in cotangent_avals(program, derivative)
+        ]
+
+        def gradient(inputs, words, trial):
+            planned = transform(self.origins, plan, Encoding(words, trial))
+            step = value_and_gradient(planned, program, derivative)
+            return step(inputs, list(self.traced.constants), seeds)[1]
+
+        @jax.jit
+        def compared(inputs, words, trial, exact):
+            found = gradient(inputs, words, trial)
+            return _square(jax.tree.map(jnp.subtract, found, exact)) / _square(exact)
+
+        def trial(codes: Sequence[_Code]) -> Mapping[int, Any]:
+            chosen = {code.number for code in codes}
+            return {code.number: jnp.int32(code.number in chosen) for code in self.codes}
+
+        def words() -> jax.Array:
+            return jnp.asarray(self._rng.integers(2**32, size=2, dtype=np.uint32))
+
+        exact = jax.jit(gradient)(self.sample, words(), trial([]))
+        return lambda codes: float(compared(self.sample, words(), trial(codes), exact))
+
+
+def limit_of(error: float, terms: Terms, call: Call, sample: Call) -> ErrorLimit:
+    """The limit that the arguments of `plan` mean.
+
+    Raises:
+        ValueError: they mean none, nothing is lossy, or the sample is not one of such a call.
+    """
+    if not 0 < error < 1:
+        raise ValueError(f"`error` must be between 0 and 1; got {error!r}.")
+    if not any(x.is_lossy for x in selected(terms.operators)):
+        raise ValueError('`error` is about lossy operators; give `operators="lossy"` as well.')
+    wanted, given = (
+        [(x.shape, x.dtype) for x in map(abstract_leaf, some.leaves)] for some in (call, sample)
+    )
+    if wanted != given:
+        raise ValueError("`sample` must be arguments of the same shapes and dtypes as `args`.")
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in sample.leaves):
+        raise ValueError("`error` is measured on arrays: give some as `sample`.")
+    return ErrorLimit(float(error), tuple(sample.leaves))
+
+
+def settled_within(
+    limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBound], Plan]
+) -> Plan:
+    """The plan whose gradient is as right as a limit asks for, as measured on the sample.
+
+    Arguments:
+        limit: the limit.
+        errors: measures them.
+        settle: the plan for a bound of the modelled errors.
+    """
+    of_codes, aim = errors.of_codes(), AIM * limit.error
+    most = aim**2
+    for _ in range(ROUNDS):
+        made = settle(ErrorBound(of_codes, most))
+        error = errors.of_plan(made.decisions.regions) if made.decisions else 0.0
+        if error <= limit.error:
+            break
+        most *= (aim / error) ** 2
+    else:
+        made, error = settle(ErrorBound(of_codes, 0.0)), 0.0
+    return dataclasses.replace(made, error=error, error_limit=limit.error)
+
+
+def with_errors(graph: Graph, origins: Origins, bound: ErrorBound) -> Graph:
+    """A graph whose plans keep a bound."""
+    error_of = {name: bound.of_codes.get(i, 0.0) for name, i in origins.values.items()}
+
+    def known(op: planners.Op) -> planners.Op:
+        error = sum(error_of.get(graph.values[i].name, 0.0) for i in op.outputs)
+        return dataclasses.replace(op, error=error) if op.optional and error else op
+
+    stages = tuple(
+        dataclasses.replace(stage, forward=tuple(map(known, stage.forward)))
+        for stage in graph.stages
+    )
+    return dataclasses.replace(graph, stages=stages, most_error=bound.most)
+
+
+def _first_blocks(origins: Origins) -> dict[int, int]:
+    """Value of an iteration of a loop -> the same value in the loop's first block."""
+    found = {}
+    for loop in origins.loops:
+        for stage in loop.stages:
+            for v in (i for e in stage.equations for i in e.outputs):
+                found |= {loop.atom(k, v): loop.atom(0, v) for k in range(loop.blocks)}
+    return found
+
+
+def _square(arrays: Sequence[jax.Array]) -> jax.Array:
+    """The square of the norm of some arrays together."""
+    squares = (jnp.sum(jnp.square(jnp.abs(x).astype(jnp.float32))) for x in arrays)
+    return sum(squares, jnp.float32(0))
