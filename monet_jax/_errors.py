@@ -202,9 +202,7 @@ def limit_of(error: float, terms: Terms, call: Call, sample: Call) -> ErrorLimit
     return ErrorLimit(float(error), tuple(sample.leaves))
 
 
-def settled_within(
-    limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBound], Plan]
-) -> Plan:
+def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBound], Plan]) -> Plan:
     """The plan whose gradient is as right as a limit asks for, as measured on the sample.
 
     Arguments:

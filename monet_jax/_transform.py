@@ -28,7 +28,7 @@ from ._program import Program, values_of
 from ._scan import Body, Run, run_loop
 from ._stages import Stage
 from ._trace import Traced
-from .operators import Encoding
+from .operators import Encoding, is_tap
 from .operators.codecs import words_of
 
 #: Before every name given here, so that none collides with a name of the user's.
@@ -243,6 +243,7 @@ def _run_region(
             for stage in _stages(origins, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
                 run_named(stage.equations, local, names, active, origins.encoding)
+                _wait_for_codes(stage, local, names)
         return [local[i] for i in writes]
 
     if not region.alone:
@@ -254,6 +255,20 @@ def _run_region(
     tied = [i not in origins.shared or i not in wanted for i in reads]
     inputs = tie([env[i] for i in reads], tied)
     env.update(zip(writes, body(inputs), strict=True))
+
+
+def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str]) -> None:
+    """What a stage hands on is there no earlier than the codes of what it has computed.
+
+    XLA would otherwise encode when the backward is about to begin, and keep what is to be encoded.
+    """
+    written = (i for e in stage.equations if is_tap(e) for i in e.outputs[1:])
+    codes = [i for i in written if i in names and i in env]
+    outputs = [i for i in stage.outputs if _compat.is_float(jax.typeof(env[i]))]
+    if codes and outputs:
+        arrays = tuple(jax.lax.stop_gradient(env[i]) for i in codes)
+        *later, _ = jax.lax.optimization_barrier((*(env[i] for i in outputs), arrays))
+        env.update(zip(outputs, later, strict=True))
 
 
 def _tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
