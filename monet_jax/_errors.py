@@ -10,6 +10,7 @@ compared. How the codecs of one value differ is taken from what they do to all v
 
 import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -108,23 +109,29 @@ class Errors:
             by_codec[code.codec].append(code)
         if not by_codec:
             return {}
-        wanted = [code for some in by_codec.values() for code in some]
-        error = self._measure(self._saving_codes())
         with progress() as say:
             say("Measuring what codes do to the gradient")
-            totals = {codec: error(some) for codec, some in by_codec.items()}
+            totals = {codec: self.of(some) for codec, some in by_codec.items()}
             reference = sorted(totals, key=totals.__getitem__)[len(totals) // 2]
             known = {}
             for n, code in enumerate(by_codec[reference]):
                 say(f"Measuring what codes do to the gradient: {n} of {len(by_codec[reference])}")
-                known[code.of] = error([code])
+                known[code.of] = self.of([code])
         total = sum(known.values()) or 1.0
         blocks = collections.Counter(self._same.values())
         found = {}
-        for code in wanted:
+        for code in self.codes:
             share = known.get(code.of, total / len(known)) / total
             found[code.number] = totals[code.codec] * share / (blocks[code.number] or 1)
         return found | {i: found[first] for i, first in self._same.items() if first in found}
+
+    def of(self, codes: Sequence[_Code]) -> float:
+        """The error of some codes together, drawn once."""
+        return self._of_all(codes)
+
+    @functools.cached_property
+    def _of_all(self) -> Callable[[Sequence[_Code]], float]:
+        return self._measure(self._saving_codes())
 
     def of_plan(self, regions: Sequence[Region]) -> float:
         """The root mean square of the relative error of the gradient, as planned."""
@@ -152,7 +159,7 @@ class Errors:
             regions.append(region if region.alone else Region(s, s, (*region.saved, *codes)))
         return regions
 
-    def _measure(self, regions: Sequence[Region]) -> Any:
+    def _measure(self, regions: Sequence[Region]) -> Callable[[Sequence[_Code]], float]:
         """A function of codes: the error of reading just these, once drawn."""
         program, derivative = self.traced.program, self.traced.derivative
         plan = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "measured")

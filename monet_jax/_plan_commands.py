@@ -38,8 +38,14 @@ def plan(
     argnums: Argnums = "0",
     operators: Annotated[
         str,
-        typer.Option(help='"exact"; "none", so that forward mode works everywhere; or some names.'),
+        typer.Option(
+            help='"exact"; "lossy"; "none", so that forward mode works everywhere; or some names.'
+        ),
     ] = "exact",
+    error: Annotated[
+        float | None,
+        typer.Option(help="With lossy operators: of the gradient, relative, as in 0.02."),
+    ] = None,
     checkpoints: Annotated[
         str, typer.Option(help='"keep" jax.checkpoint regions, or "plan" through them.')
     ] = "keep",
@@ -56,6 +62,7 @@ def plan(
         fun = load_object(function)
         positional, keywords = load_arguments(args)
         import monet_jax  # with JAX
+        from monet_jax.operators import SELECTIONS
 
         made = monet_jax.plan(
             fun,
@@ -64,7 +71,8 @@ def plan(
             budget=parse_budget_option(budget),
             target=target,
             argnums=positions(argnums),
-            operators=operators if operators in ("exact", "none") else operators.split(","),
+            operators=operators if operators in SELECTIONS else operators.split(","),
+            error=error,
             checkpoints=checkpoints,
             reserved=reserved_for(reserved),
         )

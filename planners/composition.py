@@ -41,8 +41,8 @@ from .plan import Region
 # Ties: of plans equally fast take fewer FLOPs, and then fewer retained bytes.
 _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-6, 1e-7
 _TIES = _FLOPS_WEIGHT + _BYTES_WEIGHT
-#: Less than that of any op which has one.
-_NO_ERROR = 1e-30
+#: Times the error that a plan may have: what candidates with more are taken to have.
+_TOO_MUCH = 2.0
 
 _Terms = dict[int, float]  # column of the variables -> coefficient
 
@@ -71,7 +71,10 @@ class Composition:
         self._rows = rows = _Rows(graph, self._candidates)
         self._error = None  # of each candidate, over what a plan may have
         if math.isfinite(graph.most_error):
-            self._error = np.array([c.error for c in candidates]) / (graph.most_error or _NO_ERROR)
+            errors = np.array([c.error for c in candidates])
+            # What is too much by itself need not be known any better.
+            limit = np.maximum(graph.most_error, errors / _TOO_MUCH)
+            self._error = np.divide(errors, limit, out=np.zeros_like(errors), where=errors > 0)
         memory, constants = rows.memory()
         self._memory = matrix(memory, rows.width), np.array(constants)
         self._budget, peak = cp.Parameter(), cp.Variable()

@@ -198,7 +198,7 @@ def _front(program: "_Program", count: int, deadline: float) -> list[tuple[int, 
             break
         found.append(answer.saved)
         # The next multiple of `step` below this answer; zero comes last.
-        limit = (np.ceil(answer.retained_bytes / step) - 1) * step
+        limit = math.floor((math.ceil(answer.retained_bytes / step) - 1) * step)
     return found
 
 

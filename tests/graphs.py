@@ -207,6 +207,35 @@ def without_extras(graph: Graph) -> Graph:
     return dataclasses.replace(graph, stages=tuple(stages))
 
 
+def lossy(most_error: float) -> Graph:
+    """Three stages, each with a value that is dear to recompute and two codes of it.
+
+    The larger code has an error of 1, the smaller one of 3.
+    """
+    make = Builder()
+    forward, backward = [], []
+    for s in range(3):
+        before = f"y{s - 1}" if s else ""
+        forward.append(
+            [
+                make.op(f"f{s}", before, f"x{s}:8", 4.0),
+                make.op(f"fine{s}", f"x{s}", f"c{s}:4", 0.25, optional=True, error=1.0),
+                make.op(f"rough{s}", f"x{s}", f"d{s}:2", 0.25, optional=True, error=3.0),
+                make.op(f"g{s}", f"x{s}", f"y{s}:3", 1.0),
+            ]
+        )
+    for s in reversed(range(3)):
+        after = f" dy{s + 1}" if s < 2 else ""
+        op = make.op(f"b{s}", f"x{s}{after}", f"dy{s}:3!", 1.0)
+        _, fine, rough, _ = forward[s]
+        x = forward[s][0].outputs[0]
+        ways = [
+            Variant(tuple(sorted({*op.inputs, *code.outputs} - {x})), 1.0) for code in (fine, rough)
+        ]
+        backward.insert(0, [dataclasses.replace(op, variants=tuple(ways))])
+    return dataclasses.replace(make.graph(forward, backward), most_error=most_error)
+
+
 def with_codes(graph: Graph, seed: int) -> Graph:
     """The graph with codes that backward ops may read instead of what the forward writes.
 

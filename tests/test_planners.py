@@ -8,6 +8,7 @@ import dataclasses
 import functools as ft
 import itertools as it
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from planners import (
     InfeasibleBudget,
     InvalidPlan,
     Plan,
+    PlanningError,
     Region,
     SolverStopped,
     Stages,
@@ -186,6 +188,50 @@ def disagreements(seed: int) -> int:
         else:
             count += outcome.found or best is not None
     return count
+
+
+def wrong_by_errors(enumerated: int) -> list[tuple[float, int]]:
+    """Limits of the error and budgets for which a plan is not the best that keeps both."""
+    found = []
+    for most_error in (0.0, 1.5, 4.0, math.inf):
+        graph = graphs.lossy(most_error)
+        singles = [
+            [Region(s, s, x) for x in graphs.subsets(n)] for s, n in enumerate(savable(graph))
+        ]
+        singles = [
+            [Region(s, s, alone=True), *(Region(s, s, x) for x in graphs.subsets(names))]
+            for s, names in enumerate(savable(graph))
+        ]
+        allowed = []
+        for regions in it.product(*singles):
+            names = "".join(name for x in regions for name in x.saved)
+            if names.count("c") + 3 * names.count("d") <= most_error:
+                allowed.append(regions)
+        oracle = space(graph, allowed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage_program, "_ENUMERATED", enumerated)
+            search = EXACT.prepare(graph)
+            for budget in range(oracle.least_bytes, save_all(graph).peak_bytes + 1):
+                try:
+                    plan, best = search.fastest(budget), oracle.best(budget)
+                except PlanningError:
+                    found.append((most_error, budget))
+                    continue
+                saved = "".join(name for x in plan.regions for y in x.walk() for name in y.saved)
+                error = saved.count("c") + 3 * saved.count("d")
+                if error > most_error or plan.seconds > best + 1e-9:
+                    found.append((most_error, budget))
+    return found
+
+
+@pytest.mark.parametrize("enumerated", [4, 0])
+def test_plans_are_the_best_whose_errors_are_within_their_limit(enumerated):
+    assert not wrong_by_errors(enumerated)
+
+
+def test_a_limit_of_errors_that_is_not_kept_is_noticed(monkeypatch):
+    monkeypatch.setattr(effects, "error_of", lambda *_: 0.0)
+    assert wrong_by_errors(4)
 
 
 FAULTS = {

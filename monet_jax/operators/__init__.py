@@ -130,6 +130,7 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
 
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
 register(Operator("pool", Kind.REORDERED, pooling.rewrite))
+# Those that keep windows, blocks or rows know nothing of what an array's axes are.
 for _codec in (
     codecs.BFloat16(),
     codecs.RandomBFloat16(),
@@ -137,10 +138,5 @@ for _codec in (
     codecs.Groups(8),
     codecs.Groups(4, 128),
     codecs.Groups(2, 64),
-    codecs.Pool(),
-    codecs.PoolResidual(),
-    codecs.Pixel(),
-    codecs.Blocks(),
-    codecs.Rows(),
 ):
     register(Operator(_codec.name, _codec.kind, codec=_codec))

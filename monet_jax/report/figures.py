@@ -43,6 +43,8 @@ def figures(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "spared", f"{spared:.1%}", f"of {format_bytes(plan.unplanned_bytes)} as written"
     bound = plan.bound_seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
     yield "overhead", f"{plan.overhead:.2%}", f"proven to be at least {bound:.2%}"
+    if plan.error is not None and plan.error_limit is not None:
+        yield "gradient error", f"{plan.error:.2%}", f"of at most {plan.error_limit:.2%}"
     rounds = f"{plan.rounds} plan{'' if plan.rounds == 1 else 's'} compiled"
     yield "planned in", f"{plan.planning_seconds:.1f} s", rounds
 

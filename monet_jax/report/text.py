@@ -61,6 +61,7 @@ def verdict(plan: Plan) -> str:
             f"{outcome(plan)}: {_compiled(plan)}, {format_bytes(plan.predicted_bytes)} predicted, "
             f"{_or_unknown(plan.unplanned_bytes)} unplanned.",
             _overhead(plan),
+            *_error(plan),
             f"Planned in {plan.planning_seconds:.1f} s, {_counted(plan.rounds, 'round')}, for "
             f"{_device(plan)} ({plan.compiler}).",
         )
@@ -78,6 +79,13 @@ def outcome(plan: Plan) -> str:
         return f"Planned for {budget}, not verified"
     kept = plan.compiled_bytes + plan.reserved_bytes <= plan.budget_bytes
     return f"{'Keeps' if kept else 'BREAKS'} its budget of {budget}"
+
+
+def _error(plan: Plan) -> list[str]:
+    """What lossy codes do to the gradient, where that was measured."""
+    if plan.error is None or plan.error_limit is None:
+        return []
+    return [f"Gradient error {plan.error:.2%} on the sample (limit {plan.error_limit:.2%})."]
 
 
 def use_of_budget(plan: Plan) -> list[str]:

@@ -1,0 +1,152 @@
+"""Is the error that lossy codes bring into a gradient what was measured, and no more than asked?"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from programs import array
+
+import monet_jax
+from monet_jax import _codes
+from monet_jax._analyze import NO_PINS
+from monet_jax._errors import ErrorBound, Errors, with_errors
+from monet_jax._plan import plan_from_json
+from monet_jax._targets import resolve_target
+from monet_jax._trace import trace_for
+from monet_jax._trials import Trials
+
+LAYERS = [(array(i, 32, 32), 1 + array(9 + i, 32)) for i in range(3)]
+BATCH = array(20, 256, 32)
+SHAPE = jax.ShapeDtypeStruct(BATCH.shape, BATCH.dtype)
+CPU = resolve_target("cpu")
+
+
+def loss(layers, x, key):
+    """Layers that differ in how much their errors matter; the key only draws noise."""
+    del key
+    for n, (w, scale) in enumerate(layers):
+        y = x @ w
+        y = (y - y.mean(0)) * jax.lax.rsqrt(jnp.var(y, 0) + 1e-3) * scale
+        x = x + jax.nn.relu(y) / (1 + 3 * n)
+    return jnp.mean(x**2)
+
+
+def looped(layers, x, key):
+    """The same as a loop over stacked layers."""
+    del key
+
+    def layer(x, weights):
+        w, scale = weights
+        y = x @ w
+        y = (y - y.mean(0)) * jax.lax.rsqrt(jnp.var(y, 0) + 1e-3) * scale
+        return x + jax.nn.relu(y) / 2, None
+
+    x, _ = jax.lax.scan(layer, x, jax.tree.map(lambda *some: jnp.stack(some), *layers))
+    return jnp.mean(x**2)
+
+
+ARGS = (LAYERS, BATCH, jax.random.key(0))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Small values may be kept as codes."""
+    monkeypatch.setattr(_codes, "_LEAST", 1024)
+
+
+def measured(function, operators):
+    """The errors of a function's codes, and what measures them."""
+    traced = trace_for(CPU, function, ARGS, operators=operators)
+    trials = Trials(traced, CPU, NO_PINS)
+    errors = Errors(traced, jax.tree.leaves(ARGS), *trials.analyzed)
+    return errors, errors.of_codes()
+
+
+def draws(plan, function, count=24):
+    """The relative error of a planned gradient, for several keys."""
+    gradient = jax.jit(jax.grad(plan.apply(function)))
+    exact, _ = ravel_pytree(jax.grad(function)(*ARGS))
+    found = []
+    for key in jax.random.split(jax.random.key(7), count):
+        ours, _ = ravel_pytree(gradient(LAYERS, BATCH, key))
+        found.append(float(jnp.linalg.norm(ours - exact) / jnp.linalg.norm(exact)))
+    return np.array(found)
+
+
+def planned(function, error, **more):
+    """A plan for two thirds of the temporaries, by which nothing exact is fast enough."""
+    base = monet_jax.plan(function, *ARGS, budget=1.0, cache=False)
+    budget = int(base.fixed_bytes + 0.62 * (base.unplanned_bytes - base.fixed_bytes))
+    return monet_jax.plan(
+        function, *ARGS, budget=budget, operators="lossy", error=error, cache=False, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "limit"),
+    [
+        (looped, 0.05),
+        *(pytest.param(f, x, marks=pytest.mark.slow) for f in (loss, looped) for x in (0.01, 0.2)),
+    ],
+)
+def test_the_error_is_what_was_measured_and_within_the_limit(function, limit):
+    plan = planned(function, limit)
+    assert 0 < plan.error <= plan.error_limit == limit
+    assert math.sqrt(np.square(draws(plan, function)).mean()) < 1.1 * limit
+    assert plan.compiled_bytes <= plan.budget_bytes
+    assert f"Gradient error {plan.error:.2%}" in str(plan)
+    assert plan_from_json(plan.to_json()) == plan
+
+
+@pytest.mark.slow
+def test_more_is_made_of_a_higher_limit():
+    low, high = (planned(looped, limit) for limit in (0.01, 0.2))
+    assert high.error > 0.1
+    assert high.seconds <= low.seconds
+
+
+def test_errors_of_codes_add_up():
+    errors, of_codes = measured(loss, ["mask", "int8", "int4"])
+    for codec in {code.codec for code in errors.codes}:
+        chosen = [code for code in errors.codes if code.codec == codec]
+        together = np.mean([errors.of(chosen) for _ in range(4)])
+        assert sum(of_codes[code.number] for code in chosen) == pytest.approx(together, rel=0.5)
+
+
+@pytest.mark.slow
+def test_where_nothing_may_be_wrong_nothing_lossy_is_read(monkeypatch):
+    monkeypatch.setattr(Errors, "of_plan", lambda *_: 1.0)  # whatever is planned is too wrong
+    plan = planned(loss, 0.01)
+    assert plan.error == 0.0
+    saved = {row.operator for row in plan.values if row.decision == "saved"}
+    assert saved <= {"exact", "mask"}
+
+
+def test_a_graph_has_the_errors_of_its_codes():
+    errors, of_codes = measured(loss, ["mask", "int8"])
+    graph = with_errors(errors.graph, errors.origins, ErrorBound(of_codes, 1e-6))
+    found = [op.error for stage in graph.stages for op in stage.forward if op.error]
+    assert sorted(found) == sorted(of_codes.values()) and found
+    assert graph.most_error == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (dict(error=2.0), "between 0 and 1"),
+        (dict(error=0.01, operators="exact"), "lossy"),
+        (dict(error=0.01, sample=(LAYERS, BATCH[:5], ARGS[2])), "shapes"),
+        (
+            dict(
+                error=0.01, sample=(LAYERS, jax.ShapeDtypeStruct(BATCH.shape, "float32"), ARGS[2])
+            ),
+            "arrays",
+        ),
+    ],
+)
+def test_a_limit_that_means_nothing_is_refused(more, says):
+    with pytest.raises(ValueError, match=says):
+        monet_jax.plan(loss, *ARGS, budget=0.6, **{"operators": "lossy"} | more)
