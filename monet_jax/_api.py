@@ -114,7 +114,8 @@ def remat(
         static_argnums, static_argnames: arguments that are not arrays, as in `jax.jit`. Leaves that
             are bool, str, None or no array at all are static wherever they stand.
         operators: how residuals may be kept: "exact", in every way that leaves gradients as they
-            are (see `monet_jax.operators`); "none", as JAX keeps them; or names of operators. With
+            are (see `monet_jax.operators`); "lossy", also as 8 bits, with unbiased noise, from
+            which no second derivative can be taken; "none", as JAX keeps them; or names. With
             "none" nothing in the plan has a derivative of its own, so that forward mode works
             everywhere; all iterations of a loop are alike then.
         checkpoints: "keep" or "plan": whether the `jax.checkpoint` regions in `fun` stay as they
