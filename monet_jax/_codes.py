@@ -99,6 +99,7 @@ class _Leaves:
         self.writer = {i: e for e in stage.equations for i in e.outputs}
         largest = max(map(self._size, (*self.writer, *stage.inputs)), default=0)
         self.least = max(_LEAST, largest * _SHARE)
+        self._sources: dict[int, int] = {}
 
     def _size(self, value: int) -> int:
         return math.prod(getattr(self.program.avals[value], "shape", ()))
@@ -136,14 +137,14 @@ class _Leaves:
         avals = self.program.avals
         return {k: v for k, v in bases.items() if any(x.applies(avals[v]) for x in codecs)}
 
-    @functools.cache  # noqa: B019
     def source(self, value: int) -> int:
         """The value furthest back from which one follows by linear steps and small values."""
-        sources = {self.source(i) for i in self.steps(value).needs}
-        return sources.pop() if len(sources) == 1 else value
+        if value not in self._sources:
+            sources = {self.source(i) for i in self.step(value).needs}
+            self._sources[value] = sources.pop() if len(sources) == 1 else value
+        return self._sources[value]
 
-    @functools.cache  # noqa: B019
-    def steps(self, value: int) -> "_Step":
+    def step(self, value: int) -> "_Step":
         """How a value follows from values of its size; it needs none where it does not."""
         equation = self.writer.get(value)
         if equation is None:
@@ -164,29 +165,18 @@ class _Leaves:
         """The step of `relu` or `select_n`, whose boolean may be kept as bits; else None."""
         if equation.primitive != "custom_jvp_call" or len(equation.reads) < 2:
             return None
-        result, mask = equation.reads[:2]
-        bits = self._bits(mask)
-        original = self.writer.get(result)
-        if bits is None or original is None:
+        original, tapped = (self.writer.get(i) for i in equation.reads[:2])
+        bits = _bits(tapped)
+        if original is None or tapped is None or bits is None:
             return None
-        if original.primitive == "select_n":
-            which, *cases = original.inputs
-            zeros = [c for c in cases if not isinstance(c, int) or self._is_aside(c, result)]
-            needs = tuple(dict.fromkeys(c for c in cases if c not in zeros))
-            return _Step(original, needs, bits, which) if needs else None
-        if masks.is_relu(original.eqn):
-            return _Step(original, original.reads[:1], bits)
-        return None
-
-    def _bits(self, mask: int) -> int | None:
-        """The code, as bits, of what a tap passes."""
-        equation = self.writer.get(mask)
-        if equation is None or not is_tap(equation):
+        which = tapped.inputs[0]
+        if original.primitive == "select_n" and original.inputs[0] == which:
+            cases = [c for c in original.inputs[1:] if not self._is_aside(c, original.outputs[0])]
+            return _Step(original, tuple(dict.fromkeys(cases)), bits, which) if cases else None
+        sign = self.writer.get(which)
+        if sign is None or not masks.is_sign(sign) or not masks.is_positive_part(original.eqn):
             return None
-        for form, values in forms_of(equation):
-            if isinstance(form, Stored) and isinstance(form.codec, Mask):
-                return values[0]
-        return None
+        return _Step(original, original.reads, bits) if sign.reads == original.reads else None
 
     def _is_aside(self, atom: Any, beside: int) -> bool:
         """Whether something is there anyway, or small beside a value, or a broadcast of that."""
@@ -198,6 +188,15 @@ class _Leaves:
         if equation is None or equation.primitive not in (*_UNARY, "broadcast_in_dim"):
             return False
         return all(self._is_aside(i, beside) for i in equation.inputs)
+
+
+def _bits(equation: Equation | None) -> int | None:
+    """The code, as bits, of what a tap passes."""
+    if equation is not None and is_tap(equation):
+        for form, values in forms_of(equation):
+            if isinstance(form, Stored) and isinstance(form.codec, Mask):
+                return values[0]
+    return None
 
 
 def _is_linear(equation: Equation, varying: Sequence[int]) -> bool:
@@ -257,7 +256,7 @@ class _Chain:
 
         def visit(value: int) -> None:
             if value != base and value not in steps:
-                step = leaves.steps(value)
+                step = leaves.step(value)
                 for i in step.needs:
                     visit(i)
                 steps[value] = step
@@ -312,7 +311,7 @@ def _computed(step: _Step, env: Mapping[int, Any]) -> jax.Array:
     assert equation is not None
     if step.bits is None:
         return _result(equation, env)
-    aval = equation.eqn.outvars[0].aval
+    aval = equation.eqn.invars[0].aval  # of the boolean, or of what is as large
     mask = Mask().decode((env[step.bits],), jax.ShapeDtypeStruct(aval.shape, jnp.bool))
     if step.which is None:  # `relu`
         return jnp.where(mask, env[step.needs[0]], 0)

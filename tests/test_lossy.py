@@ -119,6 +119,39 @@ def test_a_wrong_chain_is_noticed(monkeypatch):
         test_gradients_are_those_of_jax_where_codes_keep_everything("conv_norm_relu")
 
 
+@jax.custom_jvp
+def straight_through(x):
+    """A `relu` whose derivative somebody has declared to be one from -1 on."""
+    return jnp.maximum(x, 0)
+
+
+straight_through.defjvps(lambda t, ans, x: jnp.where(x > -1, t, 0))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        straight_through,
+        jax.nn.relu,
+        lambda x: jnp.where(x > 0, x, 0.1 * x),
+        lambda x: jnp.where(x[0, 0] > 0, x, -x),
+        lambda x: jax.lax.select_n(x > 0, x * 2, jnp.ones_like(x)),
+        lambda x: jnp.maximum(x, 0) + jnp.clip(x, -1, 1) / 3 - x.T.T,
+        lambda x: (x - x.mean(0)) / x.std(0) * x.max(),
+    ],
+)
+def test_what_follows_from_a_code_is_what_it_would_be(function):
+    def loss(x, w):
+        y = x @ w
+        return jnp.sum((function(y) @ w + y * y) ** 2)
+
+    made, found = with_every_code(Case(loss, (array(1, 24, 16), array(2, 16, 16))), Whole())
+    assert lossy_bytes(found)
+    plain = pulled(made, made.function)
+    results = plain(*made.leaves), in_double(plain, made.leaves)
+    assert_same(pulled(made, found.function)(*made.leaves), *results)
+
+
 def network(params, x, key):
     """Normalized, masked, squashed and squared; the key is there to draw noise from."""
     del key

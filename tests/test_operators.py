@@ -168,3 +168,21 @@ def test_a_wrong_mask_is_noticed(monkeypatch):
     monkeypatch.setattr(masks, "_is_positive", lambda result: result >= 0)
     with pytest.raises(AssertionError):
         test_gradients_are_those_of_jax_bit_for_bit("relu", jnp.float32, saving_results)
+
+
+@jax.custom_jvp
+def straight_through(x):
+    """A `relu` whose derivative somebody has declared to be one from -1 on."""
+    return jnp.maximum(x, 0)
+
+
+straight_through.defjvps(lambda t, ans, x: jnp.where(x > -1, t, 0))
+
+
+@pytest.mark.parametrize("regions", [saving_codes, saving_results])
+def test_a_rule_of_ones_own_is_kept(regions):
+    function = layered(straight_through)
+    x, w, ct = arguments((7, 37), jnp.float32)
+    ours, _ = planned(function, x, w, regions=regions)
+    want = jax.jit(functools.partial(pulled, function))(x, w, ct)
+    same(jax.jit(functools.partial(pulled, ours))(x, w, ct), want)

@@ -63,7 +63,7 @@ def rewrite(eqn: Any, context: "Context") -> Replacement | None:
     forms: list[Form] = []
     if not context.is_sharded:
         forms.append(Stored(Mask()))
-    if by_result := _from_result(eqn):
+    if by_result := _from_result(eqn, derivative):
         forms.append(Derived(by_result))
     if not forms:
         return None
@@ -159,23 +159,37 @@ def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
     return jax.make_jaxpr(push)(list(avals), [avals[n] for n in floats])
 
 
-def _from_result(eqn: Any) -> Callable[[jax.Array], jax.Array] | None:
+def _from_result(eqn: Any, derivative: _Derivative) -> Callable[[jax.Array], jax.Array] | None:
     """The boolean of a derivative by the result of the equation, where that is known to do."""
     if _compat.primitive_name(eqn) != "custom_jvp_call":
         return None
-    body = flatten(eqn.params["call_jaxpr"])
-    limits = [(e.primitive, *map(_literal, e.inputs)) for e in body.equations]
-    match limits:
-        case [("max", None, 0.0)]:
+    # Somebody's rule for the same function may read something else.
+    match _limits(flatten(eqn.params["call_jaxpr"]).equations), _limits(derivative.early):
+        case [("max", None, 0.0)], [("gt", None, 0.0)]:
             return _is_positive
-        case [("max", None, 0.0), ("min", None, 6.0)]:
+        case (
+            [("max", None, 0.0), ("min", None, 6.0)],
+            [("gt", None, 0.0), ("lt", None, 6.0), ("and", None, None)],
+        ):
             return _is_inside_six
     return None
 
 
-def is_relu(eqn: Any) -> bool:
-    """Whether an equation is a call of `jax.nn.relu`."""
-    return _from_result(eqn) is _is_positive
+def _limits(equations: Iterable[Equation]) -> list[tuple[Any, ...]]:
+    """What equations compare with which numbers."""
+    return [(e.primitive, *map(_literal, e.inputs)) for e in equations]
+
+
+def is_positive_part(eqn: Any) -> bool:
+    """Whether an equation is a call of `x -> max(x, 0)`, whatever its derivative."""
+    if _compat.primitive_name(eqn) != "custom_jvp_call":
+        return False
+    return _limits(flatten(eqn.params["call_jaxpr"]).equations) == [("max", None, 0.0)]
+
+
+def is_sign(equation: Equation) -> bool:
+    """Whether an equation is `x > 0`."""
+    return _limits([equation]) == [("gt", None, 0.0)]
 
 
 def _literal(atom: Any) -> float | None:
