@@ -1,0 +1,129 @@
+"""Do networks learn as much from gradients that were read from lossy codes?
+
+    python docs/measurements/digits.py    # writes digits.json; the extra `examples`; minutes
+
+A small convolutional network and a small transformer learn scikit-learn's handwritten digits, from
+several seeds, by plain JAX and by plans for a share of plain's temporaries with one lossy codec
+each. Rows have the accuracy on held-back digits, mean and spread over the seeds, and what of each
+plan was saved in codes.
+"""
+
+import functools
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from keeping import keep
+from sklearn.datasets import load_digits
+
+import monet_jax
+
+HELD_BACK, BATCH, EPOCHS, SEEDS, SHARE = 360, 128, 12, 5, 0.5
+OPERATORS = {"exact": "exact"} | {
+    codec: ["mask", "pool", codec] for codec in ("bf16", "fp8", "int8", "int4", "int2")
+}
+
+
+class Convolutions(nn.Module):
+    """Convolutions, each with a normalization over the batch and a relu."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        x = images[..., None]
+        for n, width in enumerate((16, 32, 32, 64, 64)):
+            x = nn.Conv(width, (3, 3))(x)
+            x = x - x.mean((0, 1, 2))
+            x = x * jax.lax.rsqrt(jnp.square(x).mean((0, 1, 2)) + 1e-5)
+            x = nn.relu(x * self.param(f"scale{n}", nn.initializers.ones, (width,)))
+        return nn.Dense(10)(x.mean((1, 2)))
+
+
+class Transformer(nn.Module):
+    """Rows of an image as tokens."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        x = nn.Dense(64)(images)
+        x = x + self.param("places", nn.initializers.normal(0.02), x.shape[1:])
+        for _ in range(3):
+            x = x + nn.MultiHeadDotProductAttention(4)(nn.LayerNorm()(x))
+            x = x + nn.Dense(64)(nn.gelu(nn.Dense(256)(nn.LayerNorm()(x))))
+        return nn.Dense(10)(nn.LayerNorm()(x).mean(1))
+
+
+def data() -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Digits to learn from, and held-back ones."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = jnp.asarray(images.reshape(-1, 8, 8) / 16, jnp.float32), jnp.asarray(labels)
+    return (x[:-HELD_BACK], y[:-HELD_BACK]), (x[-HELD_BACK:], y[-HELD_BACK:])
+
+
+def accuracy(model: nn.Module, loss: Callable[..., jax.Array], seed: int) -> float:
+    """Of a model that has learned by a loss."""
+    (x, y), (held_back, labels) = data()
+    key = jax.random.key(seed)
+    params = model.init(key, x[:1])
+    optimizer = optax.adam(2e-3)
+
+    @jax.jit
+    def step(params, state, x, y, key):
+        updates, state = optimizer.update(jax.grad(loss)(params, x, y, key), state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    for n in range(EPOCHS * (len(x) // BATCH)):
+        batch, noise = jax.random.split(jax.random.fold_in(key, n))
+        chosen = jax.random.choice(batch, len(x), (BATCH,), replace=False)
+        params, state = step(params, state, x[chosen], y[chosen], noise)
+    return float(jnp.mean(jnp.argmax(model.apply(params, held_back), -1) == labels))
+
+
+def rows(model: nn.Module) -> list[dict[str, Any]]:
+    """Plain, and each of the operators."""
+
+    def loss(params, x, y, key):
+        del key  # from which the noise of codes is drawn
+        logits = model.apply(params, x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+    (x, y), _ = data()
+    args = model.init(jax.random.key(0), x[:1]), x[:BATCH], y[:BATCH], jax.random.key(0)
+    plain = monet_jax.compiled_bytes(jax.value_and_grad(loss), *args)
+    fixed = plain.total_bytes - plain.temp_bytes
+    found = [row(model, "plain", loss)]
+    for name, operators in OPERATORS.items():
+        budget = int(fixed + SHARE * plain.temp_bytes)
+        plan = monet_jax.plan(loss, *args, budget=budget, operators=operators, cache=False)
+        codes = [v for v in plan.values if v.decision == "saved" and v.operator == name]
+        saved = [v for v in plan.values if v.decision in ("saved", "kept")]
+        found.append(
+            row(model, name, plan.apply(loss))
+            | {
+                "temps": round(((plan.compiled_bytes or 0) - fixed) / plain.temp_bytes, 4),
+                "in_codes": sum(v.nbytes for v in codes),
+                "saved": sum(v.nbytes for v in saved),
+            }
+        )
+    return found
+
+
+def row(model: nn.Module, name: str, loss: Callable[..., jax.Array]) -> dict[str, Any]:
+    """The accuracies of one loss."""
+    found = [accuracy(model, loss, seed) for seed in range(SEEDS)]
+    spread = {"mean": statistics.mean(found), "spread": statistics.stdev(found)}
+    made = {"model": type(model).__name__, "operators": name}
+    made |= {key: round(x, 4) for key, x in spread.items()}
+    print(made, file=sys.stderr, flush=True)
+    return made
+
+
+if __name__ == "__main__":
+    every = functools.reduce(list.__add__, map(rows, (Convolutions(), Transformer())))
+    versions = {"jax": jax.__version__, "device": jax.devices()[0].platform, "seeds": SEEDS}
+    keep(Path(__file__).parent / "digits.json", "digits.py", every, **versions)
