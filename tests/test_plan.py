@@ -144,13 +144,21 @@ def test_damaged_files_are_refused(kind, tmp_path):
         monet_jax.load_plan(path)
 
 
-def test_plans_of_the_first_format_still_load(tmp_path):
+#: By format what plans stored in it lack, and what is taken for it.
+LACKING = {
+    1: {"fixed_bytes": None, "before": None, "after": None, "operators": (), "checkpoints": "keep"},
+    2: {"error": None, "error_limit": None},
+}
+
+
+@pytest.mark.parametrize("version", LACKING)
+def test_plans_of_earlier_formats_still_load(version, tmp_path):
     data = json.loads(made().to_json())
-    missing = {"fixed_bytes": None, "before": None, "after": None, "operators": ()}
-    for name in (*missing, "checkpoints"):
+    missing = {k: v for n, fields in LACKING.items() if n >= version for k, v in fields.items()}
+    for name in missing:
         del data[name]
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps({**data, "format": 1}, indent=1, sort_keys=True))
+    path.write_text(json.dumps({**data, "format": version}, indent=1, sort_keys=True))
     assert monet_jax.load_plan(path) == dataclasses.replace(made(), **missing)
 
 
