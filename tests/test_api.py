@@ -551,7 +551,7 @@ def test_large_float_suggests_an_int():
     ("options", "error", "says"),
     [
         ({"target": "gpu:z80"}, ValueError, "gpu:h100.*tpu:v5e"),
-        ({"operators": "lossy"}, ValueError, "operators.*exact"),
+        ({"operators": "loose"}, ValueError, "operators.*exact"),
         ({"reserved": -1}, ValueError, "reserved"),
         ({"reserved": 0.5}, TypeError, "reserved"),
         ({"time_limit": 0}, ValueError, "time_limit"),
