@@ -13,16 +13,18 @@ from ._words import (
     Argnums,
     AsJson,
     Budget,
+    Checkpoints,
     Function,
     MakeArgs,
+    Operators,
     Reserved,
     TargetName,
     exit_codes,
     load_arguments,
     load_object,
+    operators_of,
     parse_budget_option,
     positions,
-    reserved_bytes,
     reserved_for,
 )
 
@@ -36,17 +38,9 @@ def plan(
     budget: Budget,
     target: TargetName = None,
     argnums: Argnums = "0",
-    operators: Annotated[
-        str,
-        typer.Option(help='"exact"; "none", so that forward mode works everywhere; or some names.'),
-    ] = "exact",
-    checkpoints: Annotated[
-        str, typer.Option(help='"keep" jax.checkpoint regions, or "plan" through them.')
-    ] = "keep",
-    reserved: Annotated[
-        str,
-        typer.Option(help='For other things: bytes, "2GiB", or `module:optimizer` for its state.'),
-    ] = "0",
+    operators: Operators = "exact",
+    checkpoints: Checkpoints = "keep",
+    reserved: Reserved = "0",
     out: Annotated[Path | None, typer.Option(help="Save the plan here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report here, as a page.")] = None,
     as_json: AsJson = False,
@@ -64,7 +58,7 @@ def plan(
             budget=parse_budget_option(budget),
             target=target,
             argnums=positions(argnums),
-            operators=operators if operators in ("exact", "none") else operators.split(","),
+            operators=operators_of(operators),
             checkpoints=checkpoints,
             reserved=reserved_for(reserved),
         )
@@ -128,6 +122,8 @@ def fit(
     axis: Annotated[str, typer.Option(help="The keyword that takes the size.")] = "batch",
     target: TargetName = None,
     argnums: Argnums = "0",
+    operators: Operators = "exact",
+    checkpoints: Checkpoints = "keep",
     reserved: Reserved = "0",
     step: Annotated[int, typer.Option(min=1, help="Sizes are multiples of it.")] = 1,
     limit: Annotated[int, typer.Option(min=1, help="The largest size to consider.")] = 1 << 20,
@@ -146,7 +142,9 @@ def fit(
             axis=axis,
             budget=given,
             target=target,
-            reserved=reserved_bytes(reserved),
+            operators=operators_of(operators),
+            checkpoints=checkpoints,
+            reserved=reserved_for(reserved),
             step=step,
             limit=limit,
             argnums=positions(argnums),
@@ -168,6 +166,8 @@ def sweep(
         ),
     ] = None,
     argnums: Argnums = "0",
+    operators: Operators = "exact",
+    checkpoints: Checkpoints = "keep",
     out: Annotated[
         Path | None, typer.Option(help="Keep it here: .json, .svg, .png or .pdf.")
     ] = None,
@@ -192,6 +192,8 @@ def sweep(
             points=points,
             baselines=baselines,
             argnums=positions(argnums),
+            operators=operators_of(operators),
+            checkpoints=checkpoints,
         )
         if out is not None:
             found.save(out)
