@@ -12,7 +12,8 @@ import monet_jax.cli
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS += PAGES
 MEASUREMENTS = sorted((ROOT / "docs/measurements").glob("*.py"))
 
 
@@ -24,11 +25,15 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def test_the_python_of_the_readme_runs_in_one_go(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "path", [p for p in [ROOT / "README.md", *PAGES] if blocks(p, "python")], ids=named
+)
+def test_the_python_of_a_document_runs_in_one_go(path, tmp_path, monkeypatch):
     pytest.importorskip("flax")
+    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
-    source = "\n".join(blocks(ROOT / "README.md", "python"))
-    exec(compile(source, str(ROOT / "README.md"), "exec"), {"__name__": "readme"})
+    source = "\n".join(blocks(path, "python"))
+    exec(compile(source, str(path), "exec"), {"__name__": "document"})
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
