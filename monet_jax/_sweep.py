@@ -103,7 +103,7 @@ class Sweep:
         if path.suffix == ".json":
             write_whole(path, self.to_json())
         else:
-            needing_extra("monet_jax.report.plots", "plot").save(self.plot(), path)
+            needing_extra("monet_jax.report.plots", "plot").save_sweep(self, path)
 
     def __str__(self) -> str:
         from .report.answers import describe_sweep  # rich is imported only where a text is wanted
