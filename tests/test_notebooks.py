@@ -69,7 +69,10 @@ def test_the_quickstart_trains_within_its_budget(run):
     ("name", "words"),
     [
         ("what_is_saved", ["more modelled seconds", "recomputed, then "]),
-        ("bytes_against_seconds", ["each block: nothing", "jax.checkpoint: dots", "bytes planned, "]),
+        (
+            "bytes_against_seconds",
+            ["each block: nothing", "jax.checkpoint: dots", "bytes planned, "],
+        ),
         ("compressed_residuals", ["exact: ", "digits read right: plain "]),
     ],
 )

@@ -1,9 +1,11 @@
 """The documents: their Python runs as printed, and what they refer to is there."""
 
+import importlib
 import re
 import runpy
 import shlex
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 from typer.main import get_command
@@ -62,6 +64,27 @@ def test_what_a_measurement_imports_exists(path, monkeypatch):
     pytest.importorskip("flax")
     monkeypatch.syspath_prepend(str(path.parent))  # as it is where a script is run
     runpy.run_path(str(path), run_name="imported")
+
+
+@pytest.mark.parametrize(
+    ("package", "page"),
+    [
+        ("monet_jax", "planning"),
+        ("monet_jax.flax", "flax"),
+        ("monet_jax.operators.codecs", "operators"),
+        ("planners", "planners"),
+    ],
+)
+def test_the_reference_has_all_public_names(package, page):
+    text = (ROOT / "docs/api" / f"{page}.md").read_text()
+    shown = set(re.findall(rf"^::: {package}\.(\w+)$", text, re.MULTILINE))
+    module = importlib.import_module(package)
+    public = {
+        name
+        for name in dir(module)
+        if not name.startswith("_") and isinstance(getattr(module, name), type | FunctionType)
+    }
+    assert shown == public
 
 
 def test_ci_runs_the_test_command_of_the_readme():
