@@ -1,6 +1,7 @@
 """The documents: their Python runs as printed, and what they refer to is there."""
 
 import importlib
+import json
 import re
 import runpy
 import shlex
@@ -13,6 +14,7 @@ from typer.main import get_command
 import monet_jax.cli
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS += PAGES
@@ -64,6 +66,18 @@ def test_what_a_measurement_imports_exists(path, monkeypatch):
     pytest.importorskip("flax")
     monkeypatch.syspath_prepend(str(path.parent))  # as it is where a script is run
     runpy.run_path(str(path), run_name="imported")
+
+
+def test_the_figures_on_the_first_screen_are_measured():
+    """After a new measurement: `python docs/measurements/curves.py`, and README.md."""
+    rows = json.loads((ROOT / "docs/measurements/resnet50-h100.json").read_text())["rows"]
+    usual = "blocks: nothing"
+    (theirs,) = [row for row in rows if row["program"] == usual]
+    (ours,) = [row for row in rows if row["rival"] == usual]
+    assert ours["total_bytes"] <= theirs["total_bytes"]
+    more = [f"{100 * (row['flops_ratio'] - 1):.1f} %" for row in (ours, theirs)]
+    (said,) = re.findall(r"takes ([\d.]+ %) more FLOPs than\s+plain JAX, not ([\d.]+ %)", README)
+    assert list(said) == more
 
 
 @pytest.mark.parametrize(
