@@ -1,10 +1,11 @@
 """How large a batch fits a number of bytes, planned and as written?
 
-    python docs/measurements/fit.py gpu:h100 gpt2 resnet50    # adds to fit-h100.json
+    python docs/measurements/fit.py gpu:h100 gpt2_scan resnet50    # adds to fit-h100.json
 
-The models are the zoo's, as published: GPT-2 small on 1024 tokens, ResNet-50 on 224 x 224 pixels.
-What `monet_jax.fit` answers is compiled once more: the planned step with the size that it names,
-the step as written with the size that it says fits, and with the next one.
+The models are the zoo's, as published: GPT-2 small on 1024 tokens, its layers under a scan, and
+ResNet-50 on 224 x 224 pixels. What `monet_jax.fit` answers is compiled once more: the planned step
+with the size that it names, the step as written with the size that it says fits, and with the next
+one.
 """
 
 import argparse
