@@ -18,7 +18,9 @@ from ._largest import largest
 from ._pins import make_pins
 from ._plan import Plan
 from ._progress import progress
+from ._reserved import Optimizer, check_reserved, reserved_bytes
 from ._settle import InfeasibleBudget, Settling
+from ._signature import make_options, take_apart
 from ._targets import Target, resolve_target, usable_bytes
 from ._trace import trace_for
 from ._trials import Trials
@@ -94,12 +96,14 @@ def fit(
     axis: str = "batch",
     budget: int | str,
     target: str | None = None,
-    reserved: int = 0,
+    reserved: int | Optimizer = 0,
     step: int = 1,
     limit: int = 1 << 20,
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
     time_limit: float = 10.0,
 ) -> Fit:
     """The largest size of an axis with which a planned step fits a budget.
@@ -114,10 +118,11 @@ def fit(
         axis: the keyword.
         budget: bytes, an amount such as "12GiB", or "auto"; no share, for the step grows.
         target: what to compile for, as in `remat`.
-        reserved: bytes of the budget for what lives outside.
+        reserved: bytes of the budget for what lives outside; or an optimizer, for the bytes of its
+            state, as in `remat`, with the smallest size.
         step: sizes are multiples of it.
         limit: the largest size to consider.
-        argnums, static_argnums, static_argnames, time_limit: as in `remat`.
+        argnums, static_argnums, static_argnames, operators, checkpoints, time_limit: as in `remat`.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
@@ -127,21 +132,27 @@ def fit(
     resolved = resolve_target(target)
     _check_sizes(step, limit)
     _check_axis(make_args, axis)
-    total = _budget_bytes(budget, reserved, resolved)
-    options: dict[str, Any] = {
+    check_reserved(reserved)
+    total = _budget_bytes(budget, resolved)
+    which: dict[str, Any] = {
         "argnums": argnums,
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
     }
+    terms: dict[str, Any] = {"operators": operators, "checkpoints": checkpoints}
+
+    def arguments(size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return arguments_of(make_args(**{axis: size}))
 
     def trials_of(size: int) -> Trials:
-        args, kwargs = arguments_of(make_args(**{axis: size}))
-        traced = trace_for(resolved, fun, args, kwargs, **options)
+        traced = trace_for(resolved, fun, *arguments(size), **which, **terms)
         return Trials(traced, resolved, make_pins(None))
 
+    params = take_apart(make_options(fun, **which), *arguments(step)).params
+    aside = _reserved_bytes(reserved, params, total)
     with progress() as say:
         planner = planners.Stages(time_limit=time_limit)
-        probes = _Probes(trials_of, planner, total - reserved, reserved, say)
+        probes = _Probes(trials_of, planner, total - aside, aside, say)
         planned, above = largest(probes.planned, probes.room, limit // step, step, {})
         if planned is None:
             raise _nothing_fits(axis, step, probes, total)
@@ -157,7 +168,7 @@ def fit(
         _size(plain_above, probes.plain),
         plan,
         total,
-        reserved,
+        aside,
         resolved.name,
         limit // step * step,
     )
@@ -238,21 +249,24 @@ def _check_sizes(step: int, limit: int) -> None:
         raise ValueError(f"`limit` is {limit}, less than one `step` of {step}.")
 
 
-def _budget_bytes(budget: int | str, reserved: int, target: Target) -> int:
+def _budget_bytes(budget: int | str, target: Target) -> int:
     if isinstance(budget, float):
         raise ValueError(
             f"The budget {budget!r} is a share of what the step takes, which grows with the size; "
             'give bytes, an amount such as "12GiB", or "auto".'
         )
-    total = parse_budget(
+    return parse_budget(
         budget, unplanned_bytes=lambda: 0, target_memory=lambda: usable_bytes(target)
     )
-    if isinstance(reserved, bool) or not isinstance(reserved, int) or not 0 <= reserved < total:
+
+
+def _reserved_bytes(reserved: int | Optimizer, params: Any, total: int) -> int:
+    found = reserved_bytes(reserved, params)
+    if found >= total:
         raise ValueError(
-            f"`reserved` must be bytes, 0 or more and less than the budget of {total:,}; got "
-            f"{reserved!r}."
+            f"`reserved` must be less than the budget of {total:,} bytes; got {found:,} bytes."
         )
-    return total
+    return found
 
 
 def _check_axis(make_args: Callable[..., Any], axis: str) -> None:

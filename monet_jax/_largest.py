@@ -1,12 +1,15 @@
 """Which is the largest size that fits, by asking about few of them?
 
-Bytes are all but linear in a batch or a length, so that two sizes say where to look.
+Bytes are all but linear in a batch or a length, so that two sizes say where to look. Those of plans
+are not where a plan is needed: it fills the room. So what a line says is not followed for long.
 """
 
 from collections.abc import Callable, Mapping
 
 #: The second size is at most so many times the first.
 GROWTH = 8
+#: What takes this share of the room may be a plan that fills it.
+FULL = 0.9
 
 
 def largest(
@@ -38,14 +41,27 @@ def largest(
 def _next_size(found: Mapping[int, int], room: int, low: int, high: int) -> int:
     """A number between `low` and `high`, both left out: where a line says that room ends.
 
-    Every fourth is chosen without the line, so that the search ends soon whatever the bytes.
+    Where the last two lay on the same side of it, the middle; and while there is no upper end,
+    every fourth is twice the lower one: so the search ends soon whatever the bytes.
     """
-    if len(found) % 4 == 3:
-        guess = (low + high) // 2 if high in found else 2 * low
+    last = [nbytes <= room for nbytes in list(found.values())[-2:]]
+    if high in found and len(found) > 2 and len(set(last)) == 1:
+        guess = (low + high) // 2
+    elif high not in found and len(found) % 4 == 3:
+        guess = 2 * low
     elif len(found) < 2:
         guess = 1 if not found else min(GROWTH, room * max(found) // found[max(found)])
     else:
-        near = sorted(found, key=lambda n: abs(found[n] - room))[:2]
-        (a, b), slope = near, found[near[1]] - found[near[0]]
+        a, b = _on_a_line(found, room)
+        slope = found[b] - found[a]
         guess = a + (room - found[a]) * (b - a) // slope if slope else 2 * low
     return min(max(guess, low + 1), high - 1)
+
+
+def _on_a_line(found: Mapping[int, int], room: int) -> tuple[int, int]:
+    """Two sizes whose bytes are near the room, but are not what fills it."""
+    over = sorted(n for n, nbytes in found.items() if nbytes > room)
+    below = sorted((n for n, nbytes in found.items() if nbytes < FULL * room), reverse=True)
+    near = sorted(found, key=lambda n: abs(found[n] - room))
+    a, b = [*over[:2], *below[:2], *(n for n in near if n not in {*over, *below})][:2]
+    return a, b

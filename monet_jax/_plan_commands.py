@@ -13,16 +13,18 @@ from ._words import (
     Argnums,
     AsJson,
     Budget,
+    Checkpoints,
     Function,
     MakeArgs,
+    Operators,
     Reserved,
     TargetName,
     exit_codes,
     load_arguments,
     load_object,
+    operators_of,
     parse_budget_option,
     positions,
-    reserved_bytes,
     reserved_for,
 )
 
@@ -36,23 +38,13 @@ def plan(
     budget: Budget,
     target: TargetName = None,
     argnums: Argnums = "0",
-    operators: Annotated[
-        str,
-        typer.Option(
-            help='"exact"; "lossy"; "none", so that forward mode works everywhere; or some names.'
-        ),
-    ] = "exact",
+    operators: Operators = "exact",
     error: Annotated[
         float | None,
         typer.Option(help="With lossy operators: of the gradient, relative, as in 0.02."),
     ] = None,
-    checkpoints: Annotated[
-        str, typer.Option(help='"keep" jax.checkpoint regions, or "plan" through them.')
-    ] = "keep",
-    reserved: Annotated[
-        str,
-        typer.Option(help='For other things: bytes, "2GiB", or `module:optimizer` for its state.'),
-    ] = "0",
+    checkpoints: Checkpoints = "keep",
+    reserved: Reserved = "0",
     out: Annotated[Path | None, typer.Option(help="Save the plan here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report here, as a page.")] = None,
     as_json: AsJson = False,
@@ -62,7 +54,6 @@ def plan(
         fun = load_object(function)
         positional, keywords = load_arguments(args)
         import monet_jax  # with JAX
-        from monet_jax.operators import SELECTIONS
 
         made = monet_jax.plan(
             fun,
@@ -71,7 +62,7 @@ def plan(
             budget=parse_budget_option(budget),
             target=target,
             argnums=positions(argnums),
-            operators=operators if operators in SELECTIONS else operators.split(","),
+            operators=operators_of(operators),
             error=error,
             checkpoints=checkpoints,
             reserved=reserved_for(reserved),
@@ -136,6 +127,8 @@ def fit(
     axis: Annotated[str, typer.Option(help="The keyword that takes the size.")] = "batch",
     target: TargetName = None,
     argnums: Argnums = "0",
+    operators: Operators = "exact",
+    checkpoints: Checkpoints = "keep",
     reserved: Reserved = "0",
     step: Annotated[int, typer.Option(min=1, help="Sizes are multiples of it.")] = 1,
     limit: Annotated[int, typer.Option(min=1, help="The largest size to consider.")] = 1 << 20,
@@ -154,7 +147,9 @@ def fit(
             axis=axis,
             budget=given,
             target=target,
-            reserved=reserved_bytes(reserved),
+            operators=operators_of(operators),
+            checkpoints=checkpoints,
+            reserved=reserved_for(reserved),
             step=step,
             limit=limit,
             argnums=positions(argnums),
@@ -176,6 +171,8 @@ def sweep(
         ),
     ] = None,
     argnums: Argnums = "0",
+    operators: Operators = "exact",
+    checkpoints: Checkpoints = "keep",
     out: Annotated[
         Path | None, typer.Option(help="Keep it here: .json, .svg, .png or .pdf.")
     ] = None,
@@ -200,6 +197,8 @@ def sweep(
             points=points,
             baselines=baselines,
             argnums=positions(argnums),
+            operators=operators_of(operators),
+            checkpoints=checkpoints,
         )
         if out is not None:
             found.save(out)

@@ -103,7 +103,7 @@ class Sweep:
         if path.suffix == ".json":
             write_whole(path, self.to_json())
         else:
-            needing_extra("monet_jax.report.plots", "plot").save(self.plot(), path)
+            needing_extra("monet_jax.report.plots", "plot").save_sweep(self, path)
 
     def __str__(self) -> str:
         from .report.answers import describe_sweep  # rich is imported only where a text is wanted
@@ -150,6 +150,8 @@ def sweep(
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
     time_limit: float = 10.0,
 ) -> Sweep:
     """Plans of a function over a range of budgets, beside `jax.checkpoint` placed by hand.
@@ -166,7 +168,7 @@ def sweep(
         points: how many budgets, 2 or more.
         baselines: name -> another function of the same arguments: the model with `jax.checkpoint`
             round each block, say.
-        argnums, static_argnums, static_argnames, time_limit: as in `remat`.
+        argnums, static_argnums, static_argnames, operators, checkpoints, time_limit: as in `remat`.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
@@ -179,6 +181,8 @@ def sweep(
         "argnums": argnums,
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
+        "operators": operators,
+        "checkpoints": checkpoints,
     }
 
     def traced(one: Callable[..., Any]) -> Traced:

@@ -28,7 +28,18 @@ TargetName = Annotated[
     str | None, typer.Option(help='"cpu", "gpu:h100", "tpu:v5e", ...; default: this device.')
 ]
 Argnums = Annotated[str, typer.Option(help='As in "0" or "0,2".')]
-Reserved = Annotated[str, typer.Option(help="Bytes of the budget for other things.")]
+Reserved = Annotated[
+    str, typer.Option(help='For other things: bytes, "2GiB", or `module:optimizer` for its state.')
+]
+Operators = Annotated[
+    str,
+    typer.Option(
+        help='"exact"; "lossy"; "none", so that forward mode works everywhere; or some names.'
+    ),
+]
+Checkpoints = Annotated[
+    str, typer.Option(help='"keep" jax.checkpoint regions, or "plan" through them.')
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -87,6 +98,11 @@ def reserved_bytes(text: str) -> int:
     if isinstance(given, float) or given == "auto":
         raise ValueError(f'`--reserved` must be bytes or an amount such as "2GiB"; got {text!r}')
     return parse_budget(given, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
+
+
+def operators_of(text: str) -> str | list[str]:
+    """Residual operators: "exact", "lossy", "none", or names with commas between them."""
+    return text if text in ("exact", "lossy", "none") else text.split(",")
 
 
 def reserved_for(text: str) -> Any:

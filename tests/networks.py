@@ -12,6 +12,7 @@ import planners
 from monet_jax import Plan, _api, _trace
 from monet_jax._analyze import analyze
 from monet_jax._backend import backend_of
+from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler
 from monet_jax._trials import roofline_of
 
 WIDTH, BATCH, DEPTH = 32, 1024, 4
@@ -129,6 +130,14 @@ def settled(monkeypatch):
 
     monkeypatch.setattr(_api, "_settle", settle)
     return calls
+
+
+def skip_without_compiler(target: str) -> None:
+    """Skips a test where a target cannot be compiled for."""
+    try:
+        require_compiler(TARGETS[target])
+    except TargetUnavailable as error:
+        pytest.skip(str(error))
 
 
 def some_slow(names, *slow) -> list:

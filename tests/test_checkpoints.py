@@ -140,6 +140,15 @@ def test_a_function_without_checkpoints_is_planned_as_ever():
     assert kept.fingerprint == through.fingerprint
 
 
+def test_a_sweep_plans_through_checkpoints_as_well():
+    options = {"target": "cpu", "points": 2}
+    kept, through = (
+        monet_jax.sweep(coarse, *arguments(), checkpoints=c, **options) for c in ("keep", "plan")
+    )
+    least = [found.of_kind("planned")[-1].total_bytes for found in (kept, through)]
+    assert least[1] < 0.9 * least[0]
+
+
 def test_another_word_is_refused():
     with pytest.raises(ValueError, match=r"checkpoints.*keep.*plan.*'drop'"):
         monet_jax.remat(loss, budget=0.5, checkpoints="drop")

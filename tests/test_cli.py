@@ -127,6 +127,17 @@ def test_the_largest_batch_is_found(run, tmp_path):
     assert run(*words, "--budget", "1000").exit_code == 2
 
 
+def test_the_largest_batch_on_other_terms(run):
+    words = ("fit", "train_here:loss", "--args", "train_here:sized", "--step", 64)
+    terms = ("--operators", "none", "--checkpoints", "plan", "--reserved", "train_here:optimizer")
+    result = run(*words, "--budget", "1MiB", *terms, "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["reserved_bytes"] == 2 * 6 * 64 * 64 * 4 + 4
+    assert data["planned"]["total_bytes"] + data["reserved_bytes"] <= 1 << 20
+    assert (data["plan"]["operators"], data["plan"]["checkpoints"]) == ([], "plan")
+
+
 def test_a_sweep_is_kept_as_picture_and_as_json(run, tmp_path):
     words = ("sweep", *PLAN[1:], "--points", 2, "--baseline", "a=b=train_here:changed")
     result = run(*words, "--out", tmp_path / "sweep.json", "--json")
@@ -141,6 +152,8 @@ def test_a_sweep_is_kept_as_picture_and_as_json(run, tmp_path):
     [
         (("sweep", *PLAN[1:], "--out", "sweep.gif"), "must end in one of"),
         (("sweep", *PLAN[1:], "--baseline", "train_here:loss"), "`name=module:function`"),
+        (("sweep", *PLAN[1:], "--operators", "mask,magic"), "no operators ['magic']"),
+        (("sweep", *PLAN[1:], "--checkpoints", "drop"), "got 'drop'"),
         (("fit", *PLAN[1:], "--budget", "1GiB"), "keyword `batch`"),
         (("fit", *PLAN[1:], "--budget", "0.5"), "keyword `batch`"),
         ((*PLAN[:5], "gpu:toaster", "--budget", "0.5"), "unknown target 'gpu:toaster'"),

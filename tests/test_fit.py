@@ -115,6 +115,21 @@ def test_the_search_finds_what_trying_all_finds(kind):
         assert above is None or above in tried
 
 
+@pytest.mark.parametrize("room", [5_000, 24_000, 100_000])
+def test_where_plans_fill_the_room_few_sizes_are_tried(room):
+    """Where saving nothing by hand does not fit, a plan does for a while, with all there is."""
+    tried: list[int] = []
+
+    def need(size: int) -> int:
+        tried.append(size)
+        base, least = 1000 + 600 * size, 1000 + 400 * size
+        return base if base <= room else room - size % 3 if least <= room else least
+
+    best, above = largest(need, room, 1 << 20, 1, {})
+    assert (best, above) == ((room - 1000) // 400, (room - 1000) // 400 + 1)
+    assert len(tried) == len(set(tried)) <= 12
+
+
 def test_on_a_line_few_sizes_are_tried():
     tried: list[int] = []
     best, above = largest(lambda n: tried.append(n) or 1000 + 7 * n, 10_000, 1 << 20, 1, {})

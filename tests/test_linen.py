@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
-from networks import assert_same, recomputes, some_slow
+from networks import assert_same, recomputes, skip_without_compiler, some_slow
 from networks import settled as settled
 
 import monet_jax
@@ -137,10 +137,13 @@ def trained(module, params, stats, batch, key, steps=3):
     return losses, params, stats, state
 
 
-@pytest.mark.parametrize("name", some_slow(MODELS, "gpt2"))
-def test_models_train_within_the_budget_as_they_do_without(name):
+def under_a_budget(name, scale, target=None):
+    """A model, the same under a budget that it breaks as it is, and arguments of both.
+
+    The budget is kept as compiled for the target.
+    """
     module, size = MODELS[name]
-    params, stats, batch, key = zoo.build(name, scale="tiny", batch=size).make_args(0)
+    params, stats, batch, key = zoo.build(name, scale="tiny", batch=scale * size).make_args(0)
     logits = jax.eval_shape(
         lambda p, x: module.apply(
             {"params": p, "batch_stats": stats}, x, rngs={"dropout": key}, mutable=["batch_stats"]
@@ -149,12 +152,26 @@ def test_models_train_within_the_budget_as_they_do_without(name):
         batch[0],
     )
     given = params, stats, batch[0], key, logits
-    unplanned = monet_jax.compiled_bytes(module_step(module), *given)
+    unplanned = monet_jax.compiled_bytes(module_step(module), *given, target=target)
     budget = unplanned.total_bytes - unplanned.temp_bytes // 4
-    lean = monet_jax.flax.remat(module, budget=budget)
-    assert monet_jax.compiled_bytes(module_step(lean), *given).total_bytes <= budget
-    got = trained(lean, params, stats, batch, key)
-    assert_same(got, trained(module, params, stats, batch, key), least=1e-5)
+    lean = monet_jax.flax.remat(module, budget=budget, target=target)
+    taken = monet_jax.compiled_bytes(module_step(lean), *given, target=target)
+    assert taken.total_bytes <= budget < unplanned.total_bytes
+    return module, lean, (params, stats, batch, key)
+
+
+@pytest.mark.parametrize("name", some_slow(MODELS, "gpt2"))
+def test_models_train_within_the_budget_as_they_do_without(name):
+    module, lean, given = under_a_budget(name, 1)
+    assert_same(trained(lean, *given), trained(module, *given), least=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_budgets_are_kept_as_compiled_for_a_card_that_is_not_here(name):
+    skip_without_compiler("gpu:h100")
+    under_a_budget(name, 4, "gpu:h100")
 
 
 # ------------------------------------------------------------------------------ ways to plan one

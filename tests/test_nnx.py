@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from networks import assert_same, some_slow
+from networks import assert_same, skip_without_compiler, some_slow
 from networks import settled as settled
 
 import monet_jax
@@ -81,7 +81,7 @@ def recomputes(fun, module, *args) -> bool:
 # ------------------------------------------------------------------------------ whole models
 
 
-def step_bytes(loss, module, batch):
+def step_bytes(loss, module, batch, target=None):
     """What one value and gradient of a model takes, and returns of state, as compiled."""
     graphdef, params, rest = nnx.split(module, nnx.Param, ...)
 
@@ -90,7 +90,17 @@ def step_bytes(loss, module, batch):
         value, gradient = nnx.value_and_grad(loss)(module, *batch)
         return value, gradient, nnx.state(module, nnx.Not(nnx.Param))
 
-    return monet_jax.compiled_bytes(step, params, rest, *batch)
+    return monet_jax.compiled_bytes(step, params, rest, *batch, target=target)
+
+
+def under_a_budget(name, batch, target=None):
+    """The loss under a budget that it breaks as it is, and keeps as compiled for the target."""
+    unplanned = step_bytes(models.loss, models.make(name), batch, target)
+    budget = unplanned.total_bytes - unplanned.temp_bytes // 4
+    lean = monet_jax.flax.remat(models.loss, budget=budget, target=target)
+    assert step_bytes(lean, models.make(name), batch, target).total_bytes <= budget
+    assert recomputes(lean, models.make(name), *batch)
+    return lean
 
 
 def trained(loss, module, batch, steps=3):
@@ -110,14 +120,18 @@ def trained(loss, module, batch, steps=3):
 @pytest.mark.parametrize("name", some_slow(models.MODELS, "resnet"))
 def test_models_train_within_the_budget_as_they_do_without(name):
     batch = models.batch(name)
-    unplanned = step_bytes(models.loss, models.make(name), batch)
-    budget = unplanned.total_bytes - unplanned.temp_bytes // 4
-    lean = monet_jax.flax.remat(models.loss, budget=budget)
-    assert step_bytes(lean, models.make(name), batch).total_bytes <= budget
-    assert recomputes(lean, models.make(name), *batch)
+    lean = under_a_budget(name, batch)
     got = trained(lean, models.make(name), batch)
     assert_same(got, trained(models.loss, models.make(name), batch), least=1e-5)
     assert len(set(map(float, got[0]))) == 3  # it moves
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.MODELS)
+def test_budgets_are_kept_as_compiled_for_a_card_that_is_not_here(name):
+    skip_without_compiler("gpu:h100")
+    under_a_budget(name, models.batch(name, 64), "gpu:h100")
 
 
 @pytest.mark.parametrize("name", some_slow(models.MODELS, "gpt2"))

@@ -1,9 +1,12 @@
 """The documents: their Python runs as printed, and what they refer to is there."""
 
+import importlib
+import json
 import re
 import runpy
 import shlex
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 from typer.main import get_command
@@ -11,8 +14,10 @@ from typer.main import get_command
 import monet_jax.cli
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCUMENTS += PAGES
 MEASUREMENTS = sorted((ROOT / "docs/measurements").glob("*.py"))
 
 
@@ -24,11 +29,15 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def test_the_python_of_the_readme_runs_in_one_go(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "path", [p for p in [ROOT / "README.md", *PAGES] if blocks(p, "python")], ids=named
+)
+def test_the_python_of_a_document_runs_in_one_go(path, tmp_path, monkeypatch):
     pytest.importorskip("flax")
+    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
-    source = "\n".join(blocks(ROOT / "README.md", "python"))
-    exec(compile(source, str(ROOT / "README.md"), "exec"), {"__name__": "readme"})
+    source = "\n".join(blocks(path, "python"))
+    exec(compile(source, str(path), "exec"), {"__name__": "document"})
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
@@ -57,6 +66,39 @@ def test_what_a_measurement_imports_exists(path, monkeypatch):
     pytest.importorskip("flax")
     monkeypatch.syspath_prepend(str(path.parent))  # as it is where a script is run
     runpy.run_path(str(path), run_name="imported")
+
+
+def test_the_figures_on_the_first_screen_are_measured():
+    """After a new measurement: `python docs/measurements/curves.py`, and README.md."""
+    rows = json.loads((ROOT / "docs/measurements/resnet50-h100.json").read_text())["rows"]
+    usual = "blocks: nothing"
+    (theirs,) = [row for row in rows if row["program"] == usual]
+    (ours,) = [row for row in rows if row["rival"] == usual]
+    assert ours["total_bytes"] <= theirs["total_bytes"]
+    more = [f"{100 * (row['flops_ratio'] - 1):.1f} %" for row in (ours, theirs)]
+    (said,) = re.findall(r"takes ([\d.]+ %) more FLOPs than\s+plain JAX, not ([\d.]+ %)", README)
+    assert list(said) == more
+
+
+@pytest.mark.parametrize(
+    ("package", "page"),
+    [
+        ("monet_jax", "planning"),
+        ("monet_jax.flax", "flax"),
+        ("monet_jax.operators.codecs", "operators"),
+        ("planners", "planners"),
+    ],
+)
+def test_the_reference_has_all_public_names(package, page):
+    text = (ROOT / "docs/api" / f"{page}.md").read_text()
+    shown = set(re.findall(rf"^::: {package}\.(\w+)$", text, re.MULTILINE))
+    module = importlib.import_module(package)
+    public = {
+        name
+        for name in dir(module)
+        if not name.startswith("_") and isinstance(getattr(module, name), type | FunctionType)
+    }
+    assert shown == public
 
 
 def test_ci_runs_the_test_command_of_the_readme():

@@ -44,6 +44,12 @@ def test_str_is_the_report(planned):
     assert str(planned) == report(planned)
 
 
+def test_in_a_notebook_the_text_is_the_same(planned, monkeypatch):
+    text = str(planned)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(planned) == text
+
+
 def test_every_large_value_has_a_row_with_its_source(planned):
     text = report(planned)
     assert "1024x64" in text and "float32" in text

@@ -1,10 +1,11 @@
 """How do a plan and a sweep look in matplotlib? Needs the extra `plot`.
 
 Figures are made without pyplot where no axes are given, so that no window opens and nothing has to
-be closed; notebooks show the axes' figure all the same.
+be closed; but with it in a notebook, which shows pyplot's figures where a cell ends.
 """
 
 import io
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .figures import FAR_ABOVE, fixed_bytes
 
 _INK, _SOFT, _BUDGET = "#1b1f24", "#57606a", "#c0271f"
 _MARKERS = "s^Dv<>pPXh"
+_SWEEP_SIZE = (8.0, 4.6)
 #: A legend to the right of the axes, where it hides nothing.
 _OUTSIDE: dict[str, Any] = {
     "loc": "upper left",
@@ -41,7 +43,7 @@ def plot_plan(plan: Plan, axes: Axes | None = None) -> Axes:
     """
     if plan.after is None:
         raise ValueError("The plan was stored without its timeline; make it again to plot it.")
-    axes = axes or _axes((8.0, 4.2))
+    axes = axes or _new_axes((8.0, 4.2))
     fixed = fixed_bytes(plan)
     shown = [plan.after, *filter(None, [plan.before])]
     edges, layers = _stack(plan.after, fixed)
@@ -117,7 +119,7 @@ def plot_sweep(sweep: Sweep, axes: Axes | None = None, against: str = "seconds")
     """
     if against not in ("seconds", "flops"):
         raise ValueError(f'`against` must be "seconds" or "flops"; got {against!r}.')
-    axes = axes or _axes((8.0, 4.6))
+    axes = axes or _new_axes(_SWEEP_SIZE)
     (plain,) = sweep.of_kind("plain")
     planned = sorted(sweep.of_kind("planned"), key=lambda p: p.total_bytes or 0)
 
@@ -174,7 +176,21 @@ def save(axes: Axes, path: Path) -> None:
     write_whole(path, picture.getvalue())
 
 
-def _axes(size: tuple[float, float]) -> Axes:
+def save_sweep(sweep: Sweep, path: Path) -> None:
+    """Write the picture of a sweep, which a notebook does not show for it."""
+    save(plot_sweep(sweep, _hidden_axes(_SWEEP_SIZE)), path)
+
+
+def _new_axes(size: tuple[float, float]) -> Axes:
+    """Axes of a figure that a notebook shows."""
+    if "ipykernel" not in sys.modules:
+        return _hidden_axes(size)
+    from matplotlib import pyplot  # it decides for a backend, which only notebooks need
+
+    return pyplot.subplots(figsize=size, layout="constrained")[1]
+
+
+def _hidden_axes(size: tuple[float, float]) -> Axes:
     return Figure(figsize=size, layout="constrained").add_subplot()
 
 

@@ -142,7 +142,13 @@ def render(table: Table) -> str:
     """A rich table as plain text: no colours, no line cut."""
     out = io.StringIO()
     console = Console(
-        file=out, width=_WIDTH, color_system=None, markup=False, highlight=False, emoji=False
+        file=out,
+        width=_WIDTH,
+        color_system=None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        force_jupyter=False,  # which would show the table and leave the text empty
     )
     console.print(table)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines()).rstrip()

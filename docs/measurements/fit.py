@@ -1,0 +1,84 @@
+"""How large a batch fits a number of bytes, planned and as written?
+
+    python docs/measurements/fit.py gpu:h100 resnet50 gpt2_scan    # adds to fit-h100.json
+
+The models are the zoo's, as published: GPT-2 small on 1024 tokens, its layers under a scan, and
+ResNet-50 on 224 x 224 pixels. What `monet_jax.fit` answers is compiled once more: the planned step
+with the size that it names, the step as written with the size that it says fits, and with the next
+one.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from keeping import keep
+
+import monet_jax
+from monet_jax import zoo
+
+HERE = Path(__file__).parent
+BUDGET = "24GiB"
+#: Of which batches are multiples.
+STEPS = {"resnet50": 16}
+
+
+def row(model: str, target: str) -> dict[str, Any]:
+    """The largest batches of one model."""
+    loss = zoo.build(model).loss
+
+    def make_args(batch: int) -> tuple[Any, ...]:
+        return zoo.build(model, batch=batch).args
+
+    def taken(fun: Any, batch: int) -> int:
+        step = jax.value_and_grad(fun, has_aux=True)
+        return monet_jax.compiled_bytes(step, *make_args(batch), target=target).total_bytes
+
+    started = time.perf_counter()
+    step = STEPS.get(model, 1)
+    found = monet_jax.fit(loss, make_args, budget=BUDGET, target=target, step=step)
+    seconds = time.perf_counter() - started
+    assert found.planned_next and found.plain and found.plain_next  # no limit was reached
+    again = {
+        "planned": taken(found.plan.apply(loss), found.planned.size),
+        "plain": taken(loss, found.plain.size),
+        "plain_next": taken(loss, found.plain_next.size),
+    }
+    assert max(again["planned"], again["plain"]) <= found.budget_bytes < again["plain_next"]
+    assert found.planned_next.total_bytes > found.budget_bytes
+    names = ("planned", "planned_next", "plain", "plain_next")
+    sizes = {name: vars(getattr(found, name)) for name in names}
+    return {
+        "model": model,
+        "budget_bytes": found.budget_bytes,
+        **sizes,
+        "compiled_again": again,
+        "overhead": round(found.plan.overhead, 4),
+        "flops": round(found.plan.flops / found.plan.base_flops, 4),
+        "seconds": round(seconds),
+        "jax": jax.__version__,
+        "compiler": found.plan.compiler,
+    }
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("models", nargs="+")
+    args = parser.parse_args()
+    path = HERE / f"fit-{args.target.split(':')[-1]}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    for model in args.models:
+        found = row(model, args.target)
+        print(found, file=sys.stderr, flush=True)
+        rows = [*(x for x in rows if x["model"] != model), found]
+        keep(path, f"fit.py {args.target} {' '.join(args.models)}", rows)
+
+
+if __name__ == "__main__":
+    main()

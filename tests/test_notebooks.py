@@ -1,0 +1,79 @@
+"""Do the notebooks run from top to bottom, and do they show what they say?"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+nbformat = pytest.importorskip("nbformat")
+
+
+def read(path: Path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_of(notebook) -> list[str]:
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a notebook in an empty directory, and returns what its cells printed and showed."""
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+
+    def run(name: str) -> tuple[str, set[str]]:
+        notebook = read(ROOT / "notebooks" / f"{name}.ipynb")
+        where = {"metadata": {"path": str(tmp_path)}}
+        nbclient.NotebookClient(notebook, timeout=1200, resources=where).execute()
+        outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]
+        assert not [o.text for o in outputs if o.get("name") == "stderr"]  # no warnings
+        text = "".join(o.text for o in outputs if o.output_type == "stream")
+        return text, {kind for o in outputs for kind in o.get("data", {})}
+
+    return run
+
+
+def test_there_are_notebooks_and_the_readme_names_them():
+    named = set(re.findall(r"notebooks/(\w+\.ipynb)", (ROOT / "README.md").read_text()))
+    assert named == {path.name for path in NOTEBOOKS} != set()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_kept_clean_and_small(path):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells)
+    code = code_of(notebook)
+    assert "%pip install" in code[0] and "%pip" not in "\n".join(code[1:])
+    assert "\n".join(code).count("FULL = False") == 1
+    assert notebook.cells[0].cell_type == "markdown"
+
+
+def test_the_quickstart_trains_within_its_budget(run):
+    text, shown = run("quickstart")
+    taken, budget = map(float, re.findall(r"([\d.]+) MiB of ([\d.]+) MiB", text)[-1])
+    assert taken <= budget
+    assert "No plan fits" in text and {"text/html", "image/png"} <= shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("what_is_saved", ["more modelled seconds", "recomputed, then "]),
+        (
+            "bytes_against_seconds",
+            ["each block: nothing", "jax.checkpoint: dots", "bytes planned, "],
+        ),
+        ("compressed_residuals", ["exact: ", "digits read right: plain "]),
+    ],
+)
+def test_the_others_show_what_they_say(run, name, words):
+    text, shown = run(name)
+    assert all(word in text for word in words), text
+    assert name == "compressed_residuals" or "image/png" in shown
