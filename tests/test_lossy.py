@@ -183,6 +183,21 @@ def bias(codec, count=600):
     return draws(estimate, exact, count).bias
 
 
+LOSSY = [x.codec for x in operators.selected(["bf16", "bf16-random", "fp8", "int8", "int4"])]
+
+
+@pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: codec.name)
+def test_gradients_are_as_wrong_as_their_codes(codec):
+    """What is saved comes back as it was: an error of the code is one of the gradient."""
+    made, found = with_every_code(Case(network, (PARAMS, BATCH, jax.random.key(0))), codec)
+    assert lossy_bytes(found)
+    exact = jax.jit(pulled(made, made.function))(*made.leaves)
+    ours = jax.jit(pulled(made, found.function))(*made.leaves)
+    of_code = jnp.sqrt(codec.mean_square(BATCH).mean() / jnp.square(BATCH).mean())
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
+        assert jnp.linalg.norm(a - b) <= 6 * of_code * jnp.linalg.norm(b)
+
+
 def test_gradients_are_unbiased():
     assert bias(Groups(4, 64)) < 1.5
 

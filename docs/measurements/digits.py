@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 
 import monet_jax
 
-HELD_BACK, BATCH, EPOCHS, SEEDS, SHARE = 360, 128, 12, 5, 0.5
+HELD_BACK, BATCH, EPOCHS, SEEDS, SHARE = 360, 128, 10, 5, 0.6
 OPERATORS = {"exact": "exact"} | {
     codec: ["mask", "pool", codec] for codec in ("bf16", "fp8", "int8", "int4", "int2")
 }
@@ -36,11 +36,11 @@ class Convolutions(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         x = images[..., None]
-        for n, width in enumerate((16, 32, 32, 64, 64)):
-            x = nn.Conv(width, (3, 3))(x)
+        for n in range(10):
+            x = nn.Conv(16, (3, 3))(x)
             x = x - x.mean((0, 1, 2))
             x = x * jax.lax.rsqrt(jnp.square(x).mean((0, 1, 2)) + 1e-5)
-            x = nn.relu(x * self.param(f"scale{n}", nn.initializers.ones, (width,)))
+            x = nn.relu(x * self.param(f"scale{n}", nn.initializers.ones, (16,)))
         return nn.Dense(10)(x.mean((1, 2)))
 
 
@@ -51,7 +51,7 @@ class Transformer(nn.Module):
     def __call__(self, images: jax.Array) -> jax.Array:
         x = nn.Dense(64)(images)
         x = x + self.param("places", nn.initializers.normal(0.02), x.shape[1:])
-        for _ in range(3):
+        for _ in range(4):
             x = x + nn.MultiHeadDotProductAttention(4)(nn.LayerNorm()(x))
             x = x + nn.Dense(64)(nn.gelu(nn.Dense(256)(nn.LayerNorm()(x))))
         return nn.Dense(10)(nn.LayerNorm()(x).mean(1))

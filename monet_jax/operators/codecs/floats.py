@@ -79,7 +79,7 @@ class RandomBFloat16:
 
 @dataclasses.dataclass(frozen=True)
 class Float8:
-    """float8_e4m3fn with a bfloat16 scale for each group of consecutive elements.
+    """The bits of float8_e4m3fn with a bfloat16 scale for each group of consecutive elements.
 
     After COAT (arXiv 2410.19313): deterministic, scaled by the group's largest
     magnitude over 448. The scale is rounded up, so that nothing saturates. An error is at most 2^-4
@@ -112,11 +112,15 @@ class Float8:
         scale = jnp.where(jnp.isfinite(scale * _LARGEST_E4M3), scale, jnp.nan)
         scaled = groups / jnp.where(scale == 0, 1, scale)[:, None]
         code = _rounding.nearest(scaled, jnp.float8_e4m3fn).astype(jnp.float8_e4m3fn)
-        return code.reshape(-1)[: x.size], scale.astype(jnp.bfloat16)
+        # As bits: what `jax.checkpoint` saves passes a `reduce_precision` that knows of infinities,
+        # and makes NaN of the largest values of this dtype, which has none (JAX 0.12).
+        code = jax.lax.bitcast_convert_type(code.reshape(-1)[: x.size], jnp.uint8)
+        return code, scale.astype(jnp.bfloat16)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """Scaled back, and rounded to the dtype of `aval`."""
-        groups = split(code[0].astype(jnp.float32), self.group)
+        levels = jax.lax.bitcast_convert_type(code[0], jnp.float8_e4m3fn)
+        groups = split(levels.astype(jnp.float32), self.group)
         values = groups * code[1].astype(jnp.float32)[:, None]
         return joined(_rounding.held(values, aval.dtype), aval)
 
