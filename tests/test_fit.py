@@ -4,10 +4,12 @@ import dataclasses
 import json
 import random
 
+import jax
 import pytest
-from networks import by_hand, compiled, net, specs
+from networks import by_hand, compiled, net, skip_without_compiler, specs
 
 import monet_jax
+from monet_jax import zoo
 from monet_jax._largest import largest
 
 BUDGET = 3 << 18
@@ -60,6 +62,29 @@ def test_where_not_even_one_fits():
     with pytest.raises(monet_jax.InfeasibleBudget, match="`batch=1`") as error:
         monet_jax.fit(net, make_args, budget=20_000, reserved=1000)
     assert error.value.minimum_budget > 20_000
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet50", "gpt2"])
+def test_models_on_a_card_that_is_not_here(model):
+    """Few and narrow layers of them; `docs/measurements/fit.py` takes all of these."""
+    skip_without_compiler("gpu:h100")
+    loss, target = zoo.build(model, scale="tiny").loss, "gpu:h100"
+
+    def arguments(batch: int):
+        return zoo.build(model, scale="tiny", batch=batch).args
+
+    def taken(fun, batch: int) -> int:
+        step = jax.value_and_grad(fun, has_aux=True)
+        return monet_jax.compiled_bytes(step, *arguments(batch), target=target).total_bytes
+
+    budget = taken(loss, 128)
+    found = monet_jax.fit(loss, arguments, budget=budget, target=target, step=32)
+    assert taken(found.plan.apply(loss), found.size) <= budget < found.planned_next.total_bytes
+    assert found.planned_next.size == found.size + 32
+    assert found.plain.size == 128 < found.size
+    assert taken(loss, found.plain_next.size) > budget
 
 
 @pytest.mark.parametrize(

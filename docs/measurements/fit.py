@@ -1,11 +1,11 @@
 """How large a batch fits a number of bytes, planned and as written?
 
-    python docs/measurements/fit.py gpu:h100 resnet50 gpt2_scan    # adds to fit-h100.json
+    python docs/measurements/fit.py gpu:h100 resnet50 gpt2 --step 8    # adds to fit-h100.json
 
-The models are the zoo's, as published: GPT-2 small on 1024 tokens, its layers under a scan, and
-ResNet-50 on 224 x 224 pixels. What `monet_jax.fit` answers is compiled once more: the planned step
-with the size that it names, the step as written with the size that it says fits, and with the next
-one.
+The models are the zoo's, as published: GPT-2 small on 1024 tokens, ResNet-50 on 224 x 224 pixels
+(`--scale bench` and `tiny` are smaller). That is dozens of compilations a model. What
+`monet_jax.fit` answers is compiled once more: the planned step with the size that it names, the
+step as written with the size that it says fits, and with the next one.
 """
 
 import argparse
@@ -22,25 +22,21 @@ import monet_jax
 from monet_jax import zoo
 
 HERE = Path(__file__).parent
-BUDGET = "24GiB"
-#: Of which batches are multiples.
-STEPS = {"resnet50": 16}
 
 
-def row(model: str, target: str) -> dict[str, Any]:
+def row(model: str, target: str, scale: Any, budget: str, step: int) -> dict[str, Any]:
     """The largest batches of one model."""
-    loss = zoo.build(model).loss
+    loss = zoo.build(model, scale=scale).loss
 
     def make_args(batch: int) -> tuple[Any, ...]:
-        return zoo.build(model, batch=batch).args
+        return zoo.build(model, scale=scale, batch=batch).args
 
     def taken(fun: Any, batch: int) -> int:
-        step = jax.value_and_grad(fun, has_aux=True)
-        return monet_jax.compiled_bytes(step, *make_args(batch), target=target).total_bytes
+        gradient = jax.value_and_grad(fun, has_aux=True)
+        return monet_jax.compiled_bytes(gradient, *make_args(batch), target=target).total_bytes
 
     started = time.perf_counter()
-    step = STEPS.get(model, 1)
-    found = monet_jax.fit(loss, make_args, budget=BUDGET, target=target, step=step)
+    found = monet_jax.fit(loss, make_args, budget=budget, target=target, step=step)
     seconds = time.perf_counter() - started
     assert found.planned_next and found.plain and found.plain_next  # no limit was reached
     again = {
@@ -54,6 +50,7 @@ def row(model: str, target: str) -> dict[str, Any]:
     sizes = {name: vars(getattr(found, name)) for name in names}
     return {
         "model": model,
+        "scale": scale,
         "budget_bytes": found.budget_bytes,
         **sizes,
         "compiled_again": again,
@@ -70,14 +67,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     parser.add_argument("models", nargs="+")
+    parser.add_argument("--scale", default="full")
+    parser.add_argument("--budget", default="24GiB")
+    parser.add_argument("--step", type=int, default=1, help="batches are multiples of it")
     args = parser.parse_args()
     path = HERE / f"fit-{args.target.split(':')[-1]}.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     for model in args.models:
-        found = row(model, args.target)
+        found = row(model, args.target, args.scale, args.budget, args.step)
         print(found, file=sys.stderr, flush=True)
         rows = [*(x for x in rows if x["model"] != model), found]
-        keep(path, f"fit.py {args.target} {' '.join(args.models)}", rows)
+        keep(path, f"fit.py {' '.join(sys.argv[1:])}", rows)
 
 
 if __name__ == "__main__":
