@@ -32,7 +32,7 @@ class Deadline:
     def to_write(self) -> "Deadline":
         """Until when a program may be written: half of the time is for handing it over and solving.
 
-        To hand a program over to HiGHS takes about as long as writing it, and is not interrupted.
+        CVXPY takes about as long to hand a program over as writing it took, and is not interrupted.
         """
         return Deadline.after(self.left / 2)
 

@@ -13,8 +13,7 @@ once is kept for as long as anything reads it, whatever S says; what S keeps for
 `bound_seconds` is the relaxation's for the whole budget, where epsilon 0 was solved: no schedule of
 Checkmate's space takes less. Else it is the step's own.
 
-Known limits: the program grows with the square of the ops, as Checkmate's. `time_limit` is exceeded
-by what CVXPY takes to hand it to HiGHS: seconds for hundreds of ops.
+Known limit: the program grows with the square of the ops, as Checkmate's.
 """
 
 import dataclasses
