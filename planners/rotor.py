@@ -231,7 +231,8 @@ class _Table:
         self.unit = max(1, -(-budget_bytes // slots))
         # Rounding loses at most a slot for each thing that is kept: so many more are tried.
         self.width = budget_bytes // self.unit + count + 2
-        self.best = np.full((2, count, count, self.width), np.inf)
+        self.sizes = np.arange(self.width) * self.unit
+        self.best = np.empty((2, count, count, self.width))  # only from `s` to `t` is ever read
         for length in range(count):
             for s in range(count - length):
                 for h in (0, 1):
@@ -259,40 +260,46 @@ class _Table:
         """Seconds by choice: to keep the tape of `s`, or to split at `s + 1`, ..., `t`."""
         if s == t:
             return self._turned(s, h)[None]
-        return np.vstack([self._taped(s, t, h)[None], self._split(s, t, h)])
+        rows = np.empty((t - s + 1, self.width))
+        self._tape(s, t, h, out=rows[0])
+        self._split(s, t, h, out=rows[1:])
+        return rows
 
     def _turned(self, s: int, h: int) -> np.ndarray:
         costs, first = self.costs, int(s == self.costs.last)
+        found = np.full(self.width, float(costs.seconds["turn"][first][s]))
         peak = max(costs.peak["turn"][first][s][h] + costs.waits[s], costs.back[s][h])
-        return self._where(peak, np.full(self.width, costs.seconds["turn"][first][s]))
+        self._limit(found, np.asarray(peak))
+        return found
 
-    def _taped(self, s: int, t: int, h: int) -> np.ndarray:
+    def _tape(self, s: int, t: int, h: int, out: np.ndarray) -> None:
         costs, first = self.costs, int(t == self.costs.last)
-        peak = max(costs.peak["tape"][first][s][h] + costs.waits[t], costs.back[s][h])
         behind = self.best[int(costs.keeps_next_input(s, h)), s + 1, t]
-        behind = self._less(behind[None], self._tape_slots(s, h))[0]
-        return self._where(peak, costs.seconds["tape"][first][s] + behind)
+        self._add(costs.seconds["tape"][first][s], behind, self._tape_slots(s, h), out)
+        peak = max(costs.peak["tape"][first][s][h] + costs.waits[t], costs.back[s][h])
+        self._limit(out, np.asarray(peak))
 
-    def _split(self, s: int, t: int, h: int) -> np.ndarray:
+    def _split(self, s: int, t: int, h: int, out: np.ndarray) -> None:
         costs, first = self.costs, int(t == self.costs.last)
         held = 0 if h else costs.input_bytes[s]
         seconds = np.cumsum(costs.seconds["pass"][first][s:t])
+        behind = self.best[0, s + 1 : t + 1, t]
+        self._add(seconds[:, None], behind, self._input_slots(s, h), out)
+        out += self.best[h, s, s:t]
         onward = [costs.peak["onward"][first][k][0] + held for k in range(s + 1, t)]
         peaks = np.maximum.accumulate([costs.peak["leave"][first][s][h], *onward]) + costs.waits[t]
-        behind = self._less(self.best[0, s + 1 : t + 1, t], self._input_slots(s, h))
-        return self._where(peaks, seconds[:, None] + behind + self.best[h, s, s:t])
+        self._limit(out, peaks)
 
-    def _where(self, peak: int | np.ndarray, seconds: np.ndarray) -> np.ndarray:
-        """The seconds where so many bytes fit."""
-        return np.where(
-            np.arange(self.width) * self.unit >= np.asarray(peak)[..., None], seconds, np.inf
-        )
+    def _add(
+        self, seconds: float | np.ndarray, rows: np.ndarray, slots: int, out: np.ndarray
+    ) -> None:
+        """Seconds, and then those of rows of the table for `slots` less memory."""
+        out[..., :slots] = np.inf
+        np.add(seconds, rows[..., : max(self.width - slots, 0)], out=out[..., slots:])
 
-    def _less(self, rows: np.ndarray, slots: int) -> np.ndarray:
-        """Rows of the table for `slots` less memory."""
-        found = np.full(rows.shape, np.inf)
-        found[:, slots:] = rows[:, : max(self.width - slots, 0)]
-        return found
+    def _limit(self, rows: np.ndarray, peaks: np.ndarray) -> None:
+        """Strikes out where so many bytes do not fit."""
+        np.copyto(rows, np.inf, where=self.sizes < peaks[..., None])
 
     def _tape_slots(self, s: int, h: int) -> int:
         return -(-self.costs.tape_bytes(s, h) // self.unit)
