@@ -45,7 +45,7 @@ class Deadline:
         for n, item in enumerate(items):
             if n % _EVERY == 0 and self.left < 0:
                 raise SolverStopped(
-                    "The time limit passed while an integer program was being written. "
+                    "The time limit passed while the planner's program was being written. "
                     "Raise `time_limit`, or use a planner for large graphs."
                 )
             yield item

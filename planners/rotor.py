@@ -32,11 +32,13 @@ Known limits: seconds grow with the cube of the blocks, bytes with their square 
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable
+import functools as ft
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
 from ._blocks import Blocks, Split, Tape, walk
+from ._deadline import Deadline
 from ._orders import fastest_within, schedule_of
 from .graph import Graph
 from .steps import Schedule
@@ -49,10 +51,12 @@ class Rotor:
     Attributes:
         slots: into how many parts the budget is cut, at most.
         linearized: make every op a block, even where there are articulation points.
+        time_limit: in seconds, for the program.
     """
 
     slots: int = 500
     linearized: bool = False
+    time_limit: float = 60.0
 
     def __call__(self, graph: Graph, budget_bytes: int) -> Schedule:
         """Plans a step.
@@ -60,35 +64,39 @@ class Rotor:
         Raises:
             InfeasibleBudget: no schedule that the slots can tell fits; `minimum_bytes` is the least
                 peak found, by the same program for smaller and smaller budgets.
+            SolverStopped: `time_limit` passed.
         """
+        deadline = Deadline.after(self.time_limit)
         everything = schedule_of(graph, range(len(graph.ops)), planner="Rotor")
         if everything.peak_bytes <= budget_bytes:
             return everything
         costs = _Costs(Blocks(graph, linearized=self.linearized))
-        table = _Table(costs, budget_bytes, self.slots)
+        table_for = ft.partial(_Table, costs, self.slots, deadline)
+        table = table_for(budget_bytes)
         for m in table.levels():
             found = schedule_of(graph, table.order(m), planner="Rotor")
             if found.peak_bytes <= budget_bytes:
                 return found
-        return fastest_within(graph, [self._smallest(costs)], budget_bytes, planner="Rotor")
+        return fastest_within(graph, [_smallest(graph, table_for)], budget_bytes, planner="Rotor")
 
-    def _smallest(self, costs: "_Costs") -> list[int]:
-        """The order of least peak. It depends on no budget, so that its peak is one that is met."""
-        limit = sum(value.nbytes for value in costs.graph.values) + 1
-        while (found := self._least(costs, limit)) is None:
-            limit *= 2
-        while (better := self._least(costs, found[0])) is not None and better[0] < found[0]:
-            found = better
-        return found[1]
 
-    def _least(self, costs: "_Costs", limit_bytes: int) -> tuple[int, list[int]] | None:
-        """The least peak that a table for a limit knows, and its order; None if it knows none."""
-        table = _Table(costs, limit_bytes, self.slots)
-        levels = table.levels()
-        if not levels:
-            return None
-        order = table.order(levels[-1])
-        return schedule_of(costs.graph, order, planner="Rotor").peak_bytes, order
+def _smallest(graph: Graph, table_for: "Callable[[int], _Table]") -> list[int]:
+    """The order of least peak. It depends on no budget, so that its peak is one that is met."""
+    limit = sum(value.nbytes for value in graph.values) + 1
+    while (found := _least(graph, table_for(limit))) is None:
+        limit *= 2
+    while (better := _least(graph, table_for(found[0]))) is not None and better[0] < found[0]:
+        found = better
+    return found[1]
+
+
+def _least(graph: Graph, table: "_Table") -> tuple[int, list[int]] | None:
+    """The least peak that a table knows, and its order; None if it knows none."""
+    levels = table.levels()
+    if not levels:
+        return None
+    order = table.order(levels[-1])
+    return schedule_of(graph, order, planner="Rotor").peak_bytes, order
 
 
 class _Costs:
@@ -223,9 +231,13 @@ class _Costs:
 
 
 class _Table:
-    """Seconds of forward runs, `best[h, s, t, m]`, infinite where it does not fit."""
+    """Seconds of forward runs, `best[h, s, t, m]`, infinite where it does not fit.
 
-    def __init__(self, costs: _Costs, budget_bytes: int, slots: int):
+    Raises:
+        SolverStopped: the deadline passed before they were all known.
+    """
+
+    def __init__(self, costs: _Costs, slots: int, deadline: Deadline, budget_bytes: int):
         self.costs, count = costs, len(costs.blocks)
         budget_bytes = max(budget_bytes, 0)
         self.unit = max(1, -(-budget_bytes // slots))
@@ -233,10 +245,10 @@ class _Table:
         self.width = budget_bytes // self.unit + count + 2
         self.sizes = np.arange(self.width) * self.unit
         self.best = np.empty((2, count, count, self.width))  # only from `s` to `t` is ever read
-        for length in range(count):
-            for s in range(count - length):
-                for h in (0, 1):
-                    self.best[h, s, s + length] = self._rows(s, s + length, h).min(axis=0)
+        parts = ((s, s + length) for length in range(count) for s in range(count - length))
+        for s, t in deadline.during(parts):
+            for h in (0, 1):
+                self.best[h, s, t] = self._rows(s, t, h).min(axis=0)
 
     def levels(self) -> list[int]:
         """The fewest slots for each number of seconds that the chain may take, fastest first."""
