@@ -31,9 +31,9 @@ from ._deadline import Deadline
 from ._highs_worker import Answer, Request, minimize
 from .errors import InfeasibleBudget, SolverStopped
 
-# A program of more coefficients is solved in a child: of smaller ones HiGHS solves the relaxation
-# within a second or so.
-_LARGE = 100_000
+# A program of more rows is solved in a child: of smaller ones HiGHS solves the relaxation within a
+# second or so. Those of `gap`'s grids are smaller, also for hundreds of ops.
+_LARGE = 15_000
 # So many coefficients of a large program CVXPY hands over in a second, and is not interrupted.
 _RATE = 1e6
 # A child that takes so many seconds too long is ended; it takes about as many to start.
@@ -71,7 +71,8 @@ def solve(
 
     Arguments:
         problem: a minimization whose coefficients are of order one.
-        time_limit: in seconds; nothing is found, or ruled out, where none are left.
+        time_limit: in seconds, with what CVXPY takes; nothing is found, or ruled out, where none
+            are left, or too few to hand over a large program.
         absolute_gap: stop where the objective is within this of its bound. A linear problem
             without integers is solved to the end.
         start: values of all variables, where a feasible point is known; HiGHS ignores what is not.
@@ -81,8 +82,8 @@ def solve(
         SolverStopped: HiGHS failed for another reason than the time limit.
     """
     deadline = Deadline.after(time_limit)
-    size = _coefficients(problem)
-    if time_limit <= 0 or (size > _LARGE and time_limit < size / _RATE):
+    is_large = sum(rows.size for rows in problem.constraints) > _LARGE
+    if time_limit <= 0 or (is_large and time_limit < _coefficients(problem) / _RATE):
         return Outcome()
     options = {"mip_abs_gap": absolute_gap, "mip_rel_gap": 0.0, "threads": 1}
     if enough is not None:
@@ -91,7 +92,7 @@ def solve(
         with warnings.catch_warnings():
             # "Solution may be inaccurate": the caller replays whatever comes back.
             warnings.simplefilter("ignore", UserWarning)
-            if not _run(problem, options, start, deadline, in_child=size > _LARGE):
+            if not _run(problem, options, start, deadline, in_child=is_large):
                 return Outcome()
     except cp.SolverError as error:
         raise SolverStopped(f"HiGHS failed: {error}") from error
