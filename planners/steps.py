@@ -94,7 +94,8 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
     before: set[int] = set()  # ops that have run
     for step in steps:
         if isinstance(step, Free):
-            _require(step.value in live, graph, step.value, "is freed, but not in memory")
+            if step.value not in live:
+                raise _misplaced(graph, step.value, "is freed, but not in memory")
             live.remove(step.value)
             nbytes -= graph.values[step.value].nbytes
             continue
@@ -103,9 +104,11 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
         if way.only_again and step.op not in before:
             raise InvalidPlan(f"Op `{op.name}` runs first in a way that is open only later.")
         for i in way.inputs:
-            _require(i in live, graph, i, f"is read by op `{op.name}`, but not in memory")
+            if i not in live:
+                raise _misplaced(graph, i, f"is read by op `{op.name}`, but not in memory")
         for i in op.outputs:
-            _require(i not in live, graph, i, f"is written by `{op.name}`, but still in memory")
+            if i in live:
+                raise _misplaced(graph, i, f"is written by `{op.name}`, but still in memory")
         live |= set(op.outputs)
         nbytes += sum(graph.values[i].nbytes for i in op.outputs)
         during.append(nbytes + way.workspace_bytes)
@@ -128,9 +131,8 @@ def _number(run: Execute) -> tuple[int, int]:
     return run.op, run.way
 
 
-def _require(holds: bool, graph: Graph, value: int, what: str) -> None:
-    if not holds:
-        raise InvalidPlan(f"Value `{graph.values[value].name}` {what}.")
+def _misplaced(graph: Graph, value: int, what: str) -> InvalidPlan:
+    return InvalidPlan(f"Value `{graph.values[value].name}` {what}.")
 
 
 def _check_times(graph: Graph, times: Mapping[int, int]) -> None:
