@@ -57,12 +57,13 @@ class CheckmateRounding:
                 nothing fits, or HiGHS failed.
         """
         deadline = Deadline.after(self.time_limit)
-        everything, nothing = _extremes(graph)
+        everything = _order_of_all(graph, True)
         if (schedule := schedule_of(graph, everything, planner=_NAME)).peak_bytes <= budget_bytes:
             return schedule
         rounded = self._rounded(graph, budget_bytes, deadline)
         if not rounded.orders and not rounded.is_complete:
             raise self._stopped(budget_bytes)
+        nothing = _order_of_all(graph, False)  # hundreds of thousands of runs of a thousand ops
         orders = [everything, nothing, *rounded.orders]
         bound = rounded.bound_seconds
         try:
@@ -82,7 +83,8 @@ class CheckmateRounding:
 
     def _keeps(self, graph: Graph, budget_bytes: int, deadline: Deadline) -> bool:
         """Whether some rounding for a budget keeps it."""
-        orders = (*_extremes(graph), *self._rounded(graph, budget_bytes, deadline).orders)
+        extremes = (_order_of_all(graph, kept) for kept in (True, False))
+        orders = (*extremes, *self._rounded(graph, budget_bytes, deadline).orders)
         peaks = (schedule_of(graph, order, planner=_NAME).peak_bytes for order in orders)
         return min(peaks) <= budget_bytes
 
@@ -132,10 +134,9 @@ def _kept(program: "_Program") -> np.ndarray:
     return found
 
 
-def _extremes(graph: Graph) -> tuple[list[int], list[int]]:
-    """The orders where all is kept, and where nothing is."""
-    everything = np.ones((len(graph.ops),) * 2, dtype=bool)
-    return _order(graph, everything), _order(graph, ~everything)
+def _order_of_all(graph: Graph, kept: bool) -> list[int]:
+    """The order where all is kept, or where nothing is."""
+    return _order(graph, np.full((len(graph.ops),) * 2, kept))
 
 
 def _order(graph: Graph, kept: np.ndarray) -> list[int]:

@@ -51,7 +51,7 @@ class Rotor:
     Attributes:
         slots: into how many parts the budget is cut, at most.
         linearized: make every op a block, even where there are articulation points.
-        time_limit: in seconds, for the program.
+        time_limit: in seconds.
     """
 
     slots: int = 500
@@ -73,7 +73,7 @@ class Rotor:
         costs = _Costs(Blocks(graph, linearized=self.linearized))
         table_for = ft.partial(_Table, costs, self.slots, deadline)
         table = table_for(budget_bytes)
-        for m in table.levels():
+        for m in deadline.during(table.levels(), every=1):
             found = schedule_of(graph, table.order(m), planner="Rotor")
             if found.peak_bytes <= budget_bytes:
                 return found
