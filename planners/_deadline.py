@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from .errors import SolverStopped
 
-_EVERY = 64  # items between two looks at the clock
+_EVERY = 64  # items between two looks at the clock, where each takes microseconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,20 +32,20 @@ class Deadline:
     def to_write(self) -> "Deadline":
         """Until when a program may be written: half of the time is for handing it over and solving.
 
-        To hand a program over to HiGHS takes about as long as writing it, and is not interrupted.
+        CVXPY takes about as long to hand a program over as writing it took, and is not interrupted.
         """
         return Deadline.after(self.left / 2)
 
-    def during[T](self, items: Iterable[T]) -> Iterator[T]:
-        """The items, while there is time.
+    def during[T](self, items: Iterable[T], every: int = _EVERY) -> Iterator[T]:
+        """The items, while there is time; it looks at the clock before each `every` of them.
 
         Raises:
             SolverStopped: there is none left.
         """
         for n, item in enumerate(items):
-            if n % _EVERY == 0 and self.left < 0:
+            if n % every == 0 and self.left < 0:
                 raise SolverStopped(
-                    "The time limit passed while an integer program was being written. "
+                    "The time limit passed while the planner's program was being written. "
                     "Raise `time_limit`, or use a planner for large graphs."
                 )
             yield item

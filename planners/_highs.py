@@ -1,22 +1,43 @@
 """How a CVXPY problem is solved with HiGHS, and what its statuses mean.
 
-The only place where a solver runs. CVXPY 1.9 reports `user_limit`, an objective of 0 and variables
-of zeros where HiGHS stops without an incumbent (cvxpy/cvxpy#3534), so HiGHS is asked. A solve
-starts from nothing, or from a point that the caller gives; CVXPY's own warm start, which is the
-last solution of the same problem, is not used: with it HiGHS 1.15 called an answer for another
-budget optimal that is not (the tests notice).
+The only place from where a solver runs: in this process (`_highs_worker.minimize`), or where a
+program is so large that HiGHS would not mind its time limit, in a child that is ended in time.
+
+CVXPY 1.9 reports `user_limit`, an objective of 0 and variables of zeros where HiGHS stops without
+an incumbent (cvxpy/cvxpy#3534), so HiGHS is asked. A solve starts from nothing, or from a point
+that the caller gives; CVXPY's own warm start, which is the last solution of the same problem, is
+not used: with it HiGHS 1.15 called an answer for another budget optimal that is not (the tests
+notice).
 """
 
+import contextlib
 import dataclasses
+import io
+import pickle
+import subprocess
+import sys
+import time
+import types
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import cvxpy as cp
-import highspy
 import numpy as np
+import scipy.sparse as sp
 
+from . import _highs_worker
+from ._deadline import Deadline
+from ._highs_worker import Answer, Request, minimize
 from .errors import InfeasibleBudget, SolverStopped
+
+# A program of more rows is solved in a child: of smaller ones HiGHS solves the relaxation within a
+# second or so. Those of `gap`'s grids are smaller, also for hundreds of ops.
+_LARGE = 15_000
+# So many coefficients of a large program CVXPY hands over in a second, and is not interrupted.
+_RATE = 1e6
+# A child that takes so many seconds too long is ended; it takes about as many to start.
+_GRACE = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,7 +71,8 @@ def solve(
 
     Arguments:
         problem: a minimization whose coefficients are of order one.
-        time_limit: in seconds; nothing is found, or ruled out, where none are left.
+        time_limit: in seconds, with what CVXPY takes; nothing is found, or ruled out, where none
+            are left, or too few to hand over a large program.
         absolute_gap: stop where the objective is within this of its bound. A linear problem
             without integers is solved to the end.
         start: values of all variables, where a feasible point is known; HiGHS ignores what is not.
@@ -59,21 +81,19 @@ def solve(
     Raises:
         SolverStopped: HiGHS failed for another reason than the time limit.
     """
-    if time_limit <= 0:
+    deadline = Deadline.after(time_limit)
+    is_large = sum(rows.size for rows in problem.constraints) > _LARGE
+    if time_limit <= 0 or (is_large and time_limit < _coefficients(problem) / _RATE):
         return Outcome()
-    options = {
-        "time_limit": max(time_limit, 0.01),
-        "mip_abs_gap": absolute_gap,
-        "mip_rel_gap": 0.0,
-        "threads": 1,
-    }
+    options = {"mip_abs_gap": absolute_gap, "mip_rel_gap": 0.0, "threads": 1}
     if enough is not None:
         options["objective_target"] = enough
     try:
         with warnings.catch_warnings():
             # "Solution may be inaccurate": the caller replays whatever comes back.
             warnings.simplefilter("ignore", UserWarning)
-            _run(problem, options, start)
+            if not _run(problem, options, start, deadline, in_child=is_large):
+                return Outcome()
     except cp.SolverError as error:
         raise SolverStopped(f"HiGHS failed: {error}") from error
     except ValueError as error:
@@ -83,7 +103,7 @@ def solve(
         return Outcome()
     if problem.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
         return Outcome(infeasible=True, bound=float("inf"))
-    info: Any = problem.solver_stats.extra_stats  # highspy.HighsInfo
+    info: Any = problem.solver_stats.extra_stats  # as `highspy.HighsInfo`
     objective: Any = problem.value
     bound = info.mip_dual_bound if problem.is_mixed_integer() else objective
     found = info.primal_solution_status == 2  # 0: none, 1: violates a constraint
@@ -121,21 +141,63 @@ def require_found(
         )
 
 
+def _coefficients(problem: cp.Problem) -> int:
+    """How many there are, about."""
+    values = (constant.value for constant in problem.constants())
+    return sum(value.nnz if sp.issparse(value) else np.size(value) for value in values)
+
+
 def _run(
-    problem: cp.Problem, options: dict[str, Any], start: Mapping[cp.Variable, np.ndarray] | None
-) -> None:
-    """`Problem.solve`, from a start."""
+    problem: cp.Problem,
+    options: dict[str, Any],
+    start: Mapping[cp.Variable, np.ndarray] | None,
+    deadline: Deadline,
+    *,
+    in_child: bool,
+) -> bool:
+    """`Problem.solve`, from a start; whether HiGHS has answered."""
     data, chain, inverse = problem.get_problem_data(cp.HIGHS)
     assert chain is not None  # but for an interface that CVXPY has retired
-    cache = None
-    if start is not None:
-        cache = {cp.HIGHS: (None, None, _as_results(data, start))}
-    results = chain.solver.solve_via_data(data, start is not None, False, options, cache)
-    problem.unpack_results(results, chain, inverse)
+    request = _request(data, options, start, deadline)
+    answer = _in_child(request, deadline) if in_child else minimize(request)
+    if answer is not None:
+        problem.unpack_results(_results(answer, data), chain, inverse)
+    return answer is not None
 
 
-def _as_results(data: dict[str, Any], start: Mapping[cp.Variable, np.ndarray]) -> dict[str, Any]:
-    """A start as CVXPY keeps the results of an earlier solve."""
+def _request(
+    data: dict[str, Any],
+    options: dict[str, Any],
+    start: Mapping[cp.Variable, np.ndarray] | None,
+    deadline: Deadline,
+) -> Request:
+    """What CVXPY has made of a problem, as HiGHS wants it: first equations, then `<=`."""
+    rows, right = data["A"].tocsc(), data["b"]
+    least = right.copy()
+    least[data["dims"].zero :] = -np.inf
+    width = data["c"].size
+    is_integer = np.zeros(width, np.int32)
+    is_integer[data["bool_vars_idx"] + data["int_vars_idx"]] = 1
+    lower, upper = data["lower_bounds"], data["upper_bounds"]
+    lower = np.full(width, -np.inf) if lower is None else lower.copy()
+    upper = np.full(width, np.inf) if upper is None else upper.copy()
+    boolean = np.array(data["bool_vars_idx"], int)
+    lower[boolean] = np.maximum(lower[boolean], 0.0)
+    upper[boolean] = np.minimum(upper[boolean], 1.0)
+    return {
+        "cost": data["c"],
+        "rows": (rows.indptr, rows.indices, rows.data),
+        "row_bounds": (least, right),
+        "column_bounds": (lower, upper),
+        "is_integer": is_integer,
+        "start": None if start is None else _point(data, start),
+        "options": options,
+        "until": time.time() + deadline.left,
+    }
+
+
+def _point(data: dict[str, Any], start: Mapping[cp.Variable, np.ndarray]) -> np.ndarray:
+    """A start as a number for each column."""
     point = np.zeros(data["c"].size)
     columns = data["param_prob"].var_id_to_col
     for variable, value in start.items():
@@ -143,6 +205,48 @@ def _as_results(data: dict[str, Any], start: Mapping[cp.Variable, np.ndarray]) -
             continue
         first = columns[variable.id]
         point[first : first + variable.size] = value
-    solution = highspy.HighsSolution()
-    solution.col_value = point.tolist()
-    return {"model_status": "kOptimal", "solution": solution}
+    return point
+
+
+def _results(answer: Answer, data: dict[str, Any]) -> dict[str, Any]:
+    """An answer as CVXPY keeps it; nobody reads multipliers, so they are zeros."""
+    multipliers = np.zeros(data["b"].size)
+    return {
+        "model_status": answer["status"],
+        "info": types.SimpleNamespace(**answer["info"]),
+        "run_time": 0.0,
+        "solution": types.SimpleNamespace(col_value=answer["x"], row_dual=multipliers),
+        "dual_ray": (None, False, multipliers),
+    }
+
+
+def _in_child(request: Request, deadline: Deadline) -> Answer | None:
+    """What a child that has until the deadline says last.
+
+    Raises:
+        SolverStopped: it died by itself.
+    """
+    if deadline.left < _GRACE:
+        return None
+    # -P: this package's folder, where the file lies, must not shadow other packages.
+    command = [sys.executable, "-P", _highs_worker.__file__]
+    data, seconds = pickle.dumps(request), deadline.left + _GRACE
+    try:
+        child = subprocess.run(command, input=data, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as stopped:  # by now it has been killed and waited for
+        return _last_answer(stopped.stdout or b"")
+    if child.returncode:
+        raise SolverStopped(
+            f"HiGHS failed: its process ended with status {child.returncode}. It may be short of "
+            f"memory: use a planner for large graphs. Its last words: {child.stderr[-500:]!r}"
+        )
+    return _last_answer(child.stdout)
+
+
+def _last_answer(output: bytes) -> Answer | None:
+    """The last whole one of those that a child has written."""
+    stream, answer = io.BytesIO(output), None
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):  # the end, or one that was cut off
+        while True:
+            answer = pickle.load(stream)
+    return answer

@@ -22,6 +22,7 @@ dozens are practical. Beside the paper: workspaces, and ops that must run once.
 
 import collections
 import dataclasses
+import itertools as it
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,13 +122,15 @@ class _Program:
     def _number_variables(self) -> None:
         ops = range(self.n)
         # In stage `t` op `k` may run, and what it reads and writes may be freed after it.
-        moments = [(t, k) for t in self.deadline.during(ops) for k in range(t + 1)]
-        self.moments = {moment: n for n, moment in enumerate(moments)}
-        keys: list[tuple[Any, ...]] = [("run", *moment) for moment in moments]
-        keys += [("keep", t, i) for t in ops for i in range(t)]
-        keys += [("free", t, i, k) for t, k in moments for i in self._touched(k)]
-        self.width = len(keys)
+        moments = ((t, k) for t in ops for k in range(t + 1))
+        self.moments = {moment: n for n, moment in enumerate(self.deadline.during(moments))}
+        keys: Iterator[tuple[Any, ...]] = it.chain(
+            (("run", *moment) for moment in self.moments),
+            (("keep", t, i) for t in ops for i in range(t)),
+            (("free", t, i, k) for t, k in self.moments for i in self._touched(k)),
+        )
         self.run, self.keep, self.free = numbered(self.deadline.during(keys), "run", "keep", "free")
+        self.width = len(self.run) + len(self.keep) + len(self.free)
 
     def _touched(self, k: int) -> list[int]:
         """Ops whose outputs op `k` reads or writes."""

@@ -13,8 +13,7 @@ once is kept for as long as anything reads it, whatever S says; what S keeps for
 `bound_seconds` is the relaxation's for the whole budget, where epsilon 0 was solved: no schedule of
 Checkmate's space takes less. Else it is the step's own.
 
-Known limits: the program grows with the square of the ops, as Checkmate's. `time_limit` is exceeded
-by what CVXPY takes to hand it to HiGHS: seconds for hundreds of ops.
+Known limit: the program grows with the square of the ops, as Checkmate's.
 """
 
 import dataclasses
@@ -58,12 +57,13 @@ class CheckmateRounding:
                 nothing fits, or HiGHS failed.
         """
         deadline = Deadline.after(self.time_limit)
-        everything, nothing = _extremes(graph)
+        everything = _order_of_all(graph, True)
         if (schedule := schedule_of(graph, everything, planner=_NAME)).peak_bytes <= budget_bytes:
             return schedule
         rounded = self._rounded(graph, budget_bytes, deadline)
         if not rounded.orders and not rounded.is_complete:
             raise self._stopped(budget_bytes)
+        nothing = _order_of_all(graph, False)  # hundreds of thousands of runs of a thousand ops
         orders = [everything, nothing, *rounded.orders]
         bound = rounded.bound_seconds
         try:
@@ -83,7 +83,8 @@ class CheckmateRounding:
 
     def _keeps(self, graph: Graph, budget_bytes: int, deadline: Deadline) -> bool:
         """Whether some rounding for a budget keeps it."""
-        orders = (*_extremes(graph), *self._rounded(graph, budget_bytes, deadline).orders)
+        extremes = (_order_of_all(graph, kept) for kept in (True, False))
+        orders = (*extremes, *self._rounded(graph, budget_bytes, deadline).orders)
         peaks = (schedule_of(graph, order, planner=_NAME).peak_bytes for order in orders)
         return min(peaks) <= budget_bytes
 
@@ -133,10 +134,9 @@ def _kept(program: "_Program") -> np.ndarray:
     return found
 
 
-def _extremes(graph: Graph) -> tuple[list[int], list[int]]:
-    """The orders where all is kept, and where nothing is."""
-    everything = np.ones((len(graph.ops),) * 2, dtype=bool)
-    return _order(graph, everything), _order(graph, ~everything)
+def _order_of_all(graph: Graph, kept: bool) -> list[int]:
+    """The order where all is kept, or where nothing is."""
+    return _order(graph, np.full((len(graph.ops),) * 2, kept))
 
 
 def _order(graph: Graph, kept: np.ndarray) -> list[int]:

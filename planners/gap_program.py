@@ -102,12 +102,12 @@ class GapProgram:
         """Seconds of every variable."""
         cost = np.zeros(self.width)
         for (o, w, *_), column in (*self.first.items(), *self.run.items()):
-            cost[column] = self.graph.ops[o].ways[w].seconds / self.unit
+            cost[column] = self.graph.ways[o][w].seconds / self.unit
         return cost
 
     def _open_ways(self, o: int, again: bool) -> list[int]:
         """Ways in which an op may run, less those that another is better than in all respects."""
-        ways = self.graph.ops[o].ways
+        ways = self.graph.ways[o]
         possible = [
             w
             for w, way in enumerate(ways)
@@ -122,7 +122,7 @@ class GapProgram:
 
     def _read(self, b: int) -> list[tuple[int, set[int]]]:
         """The ways of a backward op and the forward values that they read."""
-        ways = self.graph.ops[b].ways
+        ways = self.graph.ways[b]
         return [(w, {i for i in ways[w].inputs if i in self.writer}) for w in self.ways_first[b]]
 
     def _runs_again(self) -> list[list[int]]:
@@ -268,7 +268,7 @@ class GapProgram:
         rows = [
             {column: -1.0, self.carry[i, self.events[i][0]]: -1.0}
             for (o, w), column in self.first.items()
-            for i in self.graph.ops[o].ways[w].overwrites
+            for i in self.graph.ways[o][w].overwrites
             if i in self.events
         ]
         rows += [
@@ -300,7 +300,7 @@ class GapProgram:
 
     def _workspace(self, o: int) -> tuple[list[tuple[int, float]], float]:
         """Workspace of an op's first run: by decision, and in any case."""
-        ways = self.graph.ops[o].ways
+        ways = self.graph.ways[o]
         if not self._is_chosen(o):
             return [], ways[self.ways_first[o][0]].workspace_bytes / self.scale
         return [
@@ -423,7 +423,7 @@ class GapProgram:
             if column is not None:
                 x[column] = 1.0
             if is_again:
-                read = self.graph.ops[run.op].ways[run.way].inputs
+                read = self.graph.ways[run.op][run.way].inputs
                 x[[self.passed[i, k] for i in read if (i, k) in self.passed]] = 1.0
         for i, written, read in lifetimes(self.graph, order):
             for k in self.events.get(i, ()):
@@ -449,7 +449,7 @@ class GapProgram:
         open_ways = self.ways_again.get(run.op, []) if is_again else self.ways_first[run.op]
         if run.way in open_ways:
             return run
-        ways = self.graph.ops[run.op].ways
+        ways = self.graph.ways[run.op]
         return Execute(run.op, next((v for v in open_ways if _beats(ways, v, run.way)), run.way))
 
     def plain_order(self) -> list[Execute]:

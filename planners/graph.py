@@ -297,6 +297,11 @@ class Graph:
         return tuple(getattr(self.stages[s], phase)[o] for phase, s, o in self.op_numbers)
 
     @ft.cached_property
+    def ways(self) -> tuple[tuple[Variant, ...], ...]:
+        """For each op of `ops` all ways to run it; made once, since replay asks at every step."""
+        return tuple(op.ways for op in self.ops)
+
+    @ft.cached_property
     def op_numbers(self) -> dict[tuple[str, int, int], int]:
         """Phase ("forward" or "backward"), stage and position there -> position in `ops`."""
         stages = list(enumerate(self.stages))

@@ -128,7 +128,7 @@ class BoundProgram:
         samples = range(len(self.samples))
         chosen = [o for o in range(len(self.graph.ops)) if self._is_chosen(o)]
         keys: list[tuple[Any, ...]] = [
-            ("way", o, w) for o in chosen for w in range(len(self.graph.ops[o].ways))
+            ("way", o, w) for o in chosen for w in range(len(self.graph.ways[o]))
         ]
         keys += [("run", o, k) for k in samples if k for o in self.again]
         keys += [("hold", i, k) for k in samples for i in self.needed]
@@ -138,7 +138,7 @@ class BoundProgram:
     def _cost(self) -> np.ndarray:
         cost = np.zeros(self.width)
         for (o, w), column in self.way.items():
-            cost[column] = self.graph.ops[o].ways[w].seconds / self.unit
+            cost[column] = self.graph.ways[o][w].seconds / self.unit
         for (o, _), column in self.run.items():
             cost[column] = min(way.seconds for way in self.forward[o].ways) / self.unit
         return cost
@@ -228,7 +228,7 @@ class BoundProgram:
         rows, room = [], []
         for k, b in enumerate(self.samples):
             row = {self.hold[i, k]: self._bytes(i) for i in self.needed}
-            workspaces = [way.workspace_bytes / self.scale for way in self.graph.ops[b].ways]
+            workspaces = [way.workspace_bytes / self.scale for way in self.graph.ways[b]]
             if self._is_chosen(b):
                 row |= {self.way[b, w]: x for w, x in enumerate(workspaces)}
                 workspaces = [0.0]

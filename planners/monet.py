@@ -175,7 +175,7 @@ class _Program:
             for (k, b), ways in self.ways.items()
             if b not in self.forward
             for w in ways
-            for i in sorted(set(self.graph.ops[b].ways[w].inputs) & set(self.writer))
+            for i in sorted(set(self.graph.ways[b][w].inputs) & set(self.writer))
         ]
         self.width = len(keys)
         kinds = "run", "store", "both"
@@ -189,7 +189,7 @@ class _Program:
         """Seconds of every variable."""
         cost = np.zeros(self.width)
         for (_, o, w), column in self.run.items():
-            cost[column] = self.graph.ops[o].ways[w].seconds / self.unit
+            cost[column] = self.graph.ways[o][w].seconds / self.unit
         return cost
 
     def _constraints(self) -> Iterator[Any]:
@@ -220,7 +220,7 @@ class _Program:
             self._given(k, i, stored=k) | {column: -1.0}
             for (k, o, w), column in self.deadline.during(self.run.items())
             if o in self.forward
-            for i in self.graph.ops[o].ways[w].inputs
+            for i in self.graph.ways[o][w].inputs
         )
         yield from at_least(self.x, rows)
 
@@ -256,7 +256,7 @@ class _Program:
         rows = [
             {column: -1.0, other: -1.0}
             for (k, o, w), column in self.run.items()
-            for i in set(self.graph.ops[o].ways[w].overwrites) & set(self.writer)
+            for i in set(self.graph.ways[o][w].overwrites) & set(self.writer)
             for other in (self.store[k + 1, i], *(way for way, _ in self.reading.get((k, i), ())))
         ]
         yield from at_least(self.x, rows, [-1.0] * len(rows))

@@ -16,6 +16,7 @@ run at least twice even where memory is plenty. `Rotor` does without that.
 """
 
 import dataclasses
+import functools as ft
 import math
 
 from ._blocks import Blocks, Split, walk
@@ -55,6 +56,7 @@ def _order(blocks: Blocks, checkpoints: int) -> list[int]:
     return blocks.order(walk(len(blocks), decide, checkpoints))
 
 
+@ft.cache  # the same parts come up for every number of checkpoints
 def _advance(blocks: int, checkpoints: int) -> int:
     """How many of two or more blocks to run before the next checkpoint; of the best, the most."""
     if checkpoints == 1:

@@ -32,11 +32,13 @@ Known limits: seconds grow with the cube of the blocks, bytes with their square 
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable
+import functools as ft
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
 from ._blocks import Blocks, Split, Tape, walk
+from ._deadline import Deadline
 from ._orders import fastest_within, schedule_of
 from .graph import Graph
 from .steps import Schedule
@@ -49,10 +51,12 @@ class Rotor:
     Attributes:
         slots: into how many parts the budget is cut, at most.
         linearized: make every op a block, even where there are articulation points.
+        time_limit: in seconds.
     """
 
     slots: int = 500
     linearized: bool = False
+    time_limit: float = 60.0
 
     def __call__(self, graph: Graph, budget_bytes: int) -> Schedule:
         """Plans a step.
@@ -60,35 +64,39 @@ class Rotor:
         Raises:
             InfeasibleBudget: no schedule that the slots can tell fits; `minimum_bytes` is the least
                 peak found, by the same program for smaller and smaller budgets.
+            SolverStopped: `time_limit` passed.
         """
+        deadline = Deadline.after(self.time_limit)
         everything = schedule_of(graph, range(len(graph.ops)), planner="Rotor")
         if everything.peak_bytes <= budget_bytes:
             return everything
         costs = _Costs(Blocks(graph, linearized=self.linearized))
-        table = _Table(costs, budget_bytes, self.slots)
-        for m in table.levels():
+        table_for = ft.partial(_Table, costs, self.slots, deadline)
+        table = table_for(budget_bytes)
+        for m in deadline.during(table.levels(), every=1):
             found = schedule_of(graph, table.order(m), planner="Rotor")
             if found.peak_bytes <= budget_bytes:
                 return found
-        return fastest_within(graph, [self._smallest(costs)], budget_bytes, planner="Rotor")
+        return fastest_within(graph, [_smallest(graph, table_for)], budget_bytes, planner="Rotor")
 
-    def _smallest(self, costs: "_Costs") -> list[int]:
-        """The order of least peak. It depends on no budget, so that its peak is one that is met."""
-        limit = sum(value.nbytes for value in costs.graph.values) + 1
-        while (found := self._least(costs, limit)) is None:
-            limit *= 2
-        while (better := self._least(costs, found[0])) is not None and better[0] < found[0]:
-            found = better
-        return found[1]
 
-    def _least(self, costs: "_Costs", limit_bytes: int) -> tuple[int, list[int]] | None:
-        """The least peak that a table for a limit knows, and its order; None if it knows none."""
-        table = _Table(costs, limit_bytes, self.slots)
-        levels = table.levels()
-        if not levels:
-            return None
-        order = table.order(levels[-1])
-        return schedule_of(costs.graph, order, planner="Rotor").peak_bytes, order
+def _smallest(graph: Graph, table_for: "Callable[[int], _Table]") -> list[int]:
+    """The order of least peak. It depends on no budget, so that its peak is one that is met."""
+    limit = sum(value.nbytes for value in graph.values) + 1
+    while (found := _least(graph, table_for(limit))) is None:
+        limit *= 2
+    while (better := _least(graph, table_for(found[0]))) is not None and better[0] < found[0]:
+        found = better
+    return found[1]
+
+
+def _least(graph: Graph, table: "_Table") -> tuple[int, list[int]] | None:
+    """The least peak that a table knows, and its order; None if it knows none."""
+    levels = table.levels()
+    if not levels:
+        return None
+    order = table.order(levels[-1])
+    return schedule_of(graph, order, planner="Rotor").peak_bytes, order
 
 
 class _Costs:
@@ -223,19 +231,24 @@ class _Costs:
 
 
 class _Table:
-    """Seconds of forward runs, `best[h, s, t, m]`, infinite where it does not fit."""
+    """Seconds of forward runs, `best[h, s, t, m]`, infinite where it does not fit.
 
-    def __init__(self, costs: _Costs, budget_bytes: int, slots: int):
+    Raises:
+        SolverStopped: the deadline passed before they were all known.
+    """
+
+    def __init__(self, costs: _Costs, slots: int, deadline: Deadline, budget_bytes: int):
         self.costs, count = costs, len(costs.blocks)
         budget_bytes = max(budget_bytes, 0)
         self.unit = max(1, -(-budget_bytes // slots))
         # Rounding loses at most a slot for each thing that is kept: so many more are tried.
         self.width = budget_bytes // self.unit + count + 2
-        self.best = np.full((2, count, count, self.width), np.inf)
-        for length in range(count):
-            for s in range(count - length):
-                for h in (0, 1):
-                    self.best[h, s, s + length] = self._rows(s, s + length, h).min(axis=0)
+        self.sizes = np.arange(self.width) * self.unit
+        self.best = np.empty((2, count, count, self.width))  # only from `s` to `t` is ever read
+        parts = ((s, s + length) for length in range(count) for s in range(count - length))
+        for s, t in deadline.during(parts):
+            for h in (0, 1):
+                self.best[h, s, t] = self._rows(s, t, h).min(axis=0)
 
     def levels(self) -> list[int]:
         """The fewest slots for each number of seconds that the chain may take, fastest first."""
@@ -259,40 +272,46 @@ class _Table:
         """Seconds by choice: to keep the tape of `s`, or to split at `s + 1`, ..., `t`."""
         if s == t:
             return self._turned(s, h)[None]
-        return np.vstack([self._taped(s, t, h)[None], self._split(s, t, h)])
+        rows = np.empty((t - s + 1, self.width))
+        self._tape(s, t, h, out=rows[0])
+        self._split(s, t, h, out=rows[1:])
+        return rows
 
     def _turned(self, s: int, h: int) -> np.ndarray:
         costs, first = self.costs, int(s == self.costs.last)
+        found = np.full(self.width, float(costs.seconds["turn"][first][s]))
         peak = max(costs.peak["turn"][first][s][h] + costs.waits[s], costs.back[s][h])
-        return self._where(peak, np.full(self.width, costs.seconds["turn"][first][s]))
+        self._limit(found, np.asarray(peak))
+        return found
 
-    def _taped(self, s: int, t: int, h: int) -> np.ndarray:
+    def _tape(self, s: int, t: int, h: int, out: np.ndarray) -> None:
         costs, first = self.costs, int(t == self.costs.last)
-        peak = max(costs.peak["tape"][first][s][h] + costs.waits[t], costs.back[s][h])
         behind = self.best[int(costs.keeps_next_input(s, h)), s + 1, t]
-        behind = self._less(behind[None], self._tape_slots(s, h))[0]
-        return self._where(peak, costs.seconds["tape"][first][s] + behind)
+        self._add(costs.seconds["tape"][first][s], behind, self._tape_slots(s, h), out)
+        peak = max(costs.peak["tape"][first][s][h] + costs.waits[t], costs.back[s][h])
+        self._limit(out, np.asarray(peak))
 
-    def _split(self, s: int, t: int, h: int) -> np.ndarray:
+    def _split(self, s: int, t: int, h: int, out: np.ndarray) -> None:
         costs, first = self.costs, int(t == self.costs.last)
         held = 0 if h else costs.input_bytes[s]
         seconds = np.cumsum(costs.seconds["pass"][first][s:t])
+        behind = self.best[0, s + 1 : t + 1, t]
+        self._add(seconds[:, None], behind, self._input_slots(s, h), out)
+        out += self.best[h, s, s:t]
         onward = [costs.peak["onward"][first][k][0] + held for k in range(s + 1, t)]
         peaks = np.maximum.accumulate([costs.peak["leave"][first][s][h], *onward]) + costs.waits[t]
-        behind = self._less(self.best[0, s + 1 : t + 1, t], self._input_slots(s, h))
-        return self._where(peaks, seconds[:, None] + behind + self.best[h, s, s:t])
+        self._limit(out, peaks)
 
-    def _where(self, peak: int | np.ndarray, seconds: np.ndarray) -> np.ndarray:
-        """The seconds where so many bytes fit."""
-        return np.where(
-            np.arange(self.width) * self.unit >= np.asarray(peak)[..., None], seconds, np.inf
-        )
+    def _add(
+        self, seconds: float | np.ndarray, rows: np.ndarray, slots: int, out: np.ndarray
+    ) -> None:
+        """Seconds, and then those of rows of the table for `slots` less memory."""
+        out[..., :slots] = np.inf
+        np.add(seconds, rows[..., : max(self.width - slots, 0)], out=out[..., slots:])
 
-    def _less(self, rows: np.ndarray, slots: int) -> np.ndarray:
-        """Rows of the table for `slots` less memory."""
-        found = np.full(rows.shape, np.inf)
-        found[:, slots:] = rows[:, : max(self.width - slots, 0)]
-        return found
+    def _limit(self, rows: np.ndarray, peaks: np.ndarray) -> None:
+        """Strikes out where so many bytes do not fit."""
+        np.copyto(rows, np.inf, where=self.sizes < peaks[..., None])
 
     def _tape_slots(self, s: int, h: int) -> int:
         return -(-self.costs.tape_bytes(s, h) // self.unit)

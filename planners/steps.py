@@ -94,18 +94,21 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
     before: set[int] = set()  # ops that have run
     for step in steps:
         if isinstance(step, Free):
-            _require(step.value in live, graph, step.value, "is freed, but not in memory")
+            if step.value not in live:
+                raise _misplaced(graph, step.value, "is freed, but not in memory")
             live.remove(step.value)
             nbytes -= graph.values[step.value].nbytes
             continue
         op = graph.ops[step.op]
-        way = op.ways[step.way]
+        way = graph.ways[step.op][step.way]
         if way.only_again and step.op not in before:
             raise InvalidPlan(f"Op `{op.name}` runs first in a way that is open only later.")
         for i in way.inputs:
-            _require(i in live, graph, i, f"is read by op `{op.name}`, but not in memory")
+            if i not in live:
+                raise _misplaced(graph, i, f"is read by op `{op.name}`, but not in memory")
         for i in op.outputs:
-            _require(i not in live, graph, i, f"is written by `{op.name}`, but still in memory")
+            if i in live:
+                raise _misplaced(graph, i, f"is written by `{op.name}`, but still in memory")
         live |= set(op.outputs)
         nbytes += sum(graph.values[i].nbytes for i in op.outputs)
         during.append(nbytes + way.workspace_bytes)
@@ -115,7 +118,7 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
         times[step] += 1
     _check_times(graph, collections.Counter(run.op for run in times.elements()))
     # In the order of ops, so that the same runs sum to the same seconds in whatever order.
-    ran = [(graph.ops[run.op].ways[run.way], times[run]) for run in sorted(times, key=_number)]
+    ran = [(graph.ways[run.op][run.way], times[run]) for run in sorted(times, key=_number)]
     return Cost(
         max(during, default=0),
         sum(way.seconds * n for way, n in ran),
@@ -128,9 +131,8 @@ def _number(run: Execute) -> tuple[int, int]:
     return run.op, run.way
 
 
-def _require(holds: bool, graph: Graph, value: int, what: str) -> None:
-    if not holds:
-        raise InvalidPlan(f"Value `{graph.values[value].name}` {what}.")
+def _misplaced(graph: Graph, value: int, what: str) -> InvalidPlan:
+    return InvalidPlan(f"Value `{graph.values[value].name}` {what}.")
 
 
 def _check_times(graph: Graph, times: Mapping[int, int]) -> None:
@@ -159,7 +161,7 @@ def at_peak(graph: Graph, steps: Sequence[Step]) -> tuple[int, list[int]]:
         live |= set(op.outputs)
         if runs == peak:
             return step.op, sorted(live, key=lambda i: (-graph.values[i].nbytes, i))
-        live -= set(op.ways[step.way].overwrites)
+        live -= set(graph.ways[step.op][step.way].overwrites)
         runs += 1
     raise AssertionError("a schedule has a peak")
 
@@ -214,7 +216,7 @@ def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]
     ends: dict[int, list[int]] = collections.defaultdict(list)  # position -> values to free
     for i, _, read in lifetimes(graph, order):
         last = order[read]
-        if i not in graph.ops[last.op].ways[last.way].overwrites:
+        if i not in graph.ways[last.op][last.way].overwrites:
             ends[read].append(i)
     found: list[Step] = []
     for k, run in enumerate(order):
@@ -229,7 +231,7 @@ def lifetimes(graph: Graph, order: Sequence[Execute]) -> Iterator[tuple[int, int
     read: dict[int, int] = {}
     for n, run in enumerate(order):
         op = graph.ops[run.op]
-        read.update(dict.fromkeys(op.ways[run.way].inputs, n))
+        read.update(dict.fromkeys(graph.ways[run.op][run.way].inputs, n))
         for i in op.outputs:
             if i in written:
                 yield i, written[i], read[i]

@@ -81,12 +81,22 @@ def test_only_compat_touches_what_is_not_public_in_jax(path):
     assert not imports_any(path, "jax.extend", "jax._src")
 
 
-@each([path for path in EVERY if name_of(path) != "planners/_highs.py"])
+SOLVING = ("planners/_highs.py", "planners/_highs_worker.py")
+
+
+@each([path for path in EVERY if name_of(path) not in SOLVING])
 def test_only_highs_solves(path):
     calls = [n.func for n in nodes(path, ast.Call) if isinstance(n.func, ast.Attribute)]
     assert "solve" not in {call.attr for call in calls}
     assert "HIGHS" not in {n.attr for n in nodes(path, ast.Attribute)}
-    assert not imports_any(path, "highspy")
+    assert not imports_any(path, "highspy", "planners._highs_worker")
+
+
+def test_the_child_that_solves_starts_without_what_takes_long_to_import():
+    run_python(
+        blocking(UPWARDS | {"cvxpy", "scipy", "planners"})
+        + f"import runpy; runpy.run_path({str(ROOT / SOLVING[1])!r})"
+    )
 
 
 def test_replay_imports_no_planner():

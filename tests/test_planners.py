@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 
-import cvxpy as cp
 import graphs
 import numpy as np
 import pytest
@@ -414,26 +413,6 @@ def test_moments_are_merged_on_the_safe_side(monkeypatch):
         program = Composition(oracle.graph, candidates(oracle.graph))
         if program.fastest(budget, time_limit=60.0, gap=0.0).found:
             assert replay(oracle.graph, program.regions()).peak_bytes <= budget
-
-
-def test_highs_at_its_time_limit_has_found_nothing():
-    x = cp.Variable(200, boolean=True)
-    weights = np.random.default_rng(0).integers(1, 10**6, (5, 200))
-    target = weights @ (np.arange(200) % 2)
-    outcome = _highs.solve(
-        cp.Problem(cp.Minimize(cp.sum(x)), [weights @ x == target]), time_limit=0.01, absolute_gap=0
-    )
-    assert not outcome.found and not outcome.infeasible
-
-
-def test_highs_tells_infeasible_from_solved():
-    x = cp.Variable(3, boolean=True)
-    never = cp.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) >= 4])
-    twice = cp.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) >= 2])
-    assert _highs.solve(never, time_limit=5.0, absolute_gap=0.0) == _highs.Outcome(
-        found=False, infeasible=True, bound=float("inf")
-    )
-    assert _highs.solve(twice, time_limit=5.0, absolute_gap=0.0).bound == pytest.approx(2)
 
 
 def test_a_plan_survives_json():

@@ -9,7 +9,15 @@ import graphs
 import numpy as np
 import pytest
 
-from planners import Execute, InfeasibleBudget, Revolve, Rotor, cost_of, rotor
+from planners import (
+    Execute,
+    InfeasibleBudget,
+    Revolve,
+    Rotor,
+    SolverStopped,
+    cost_of,
+    rotor,
+)
 from planners._blocks import Blocks, Move
 from planners.checkmate import Checkmate
 from planners.steps import with_frees
@@ -186,6 +194,14 @@ def test_rotor_is_never_faster_than_checkmate(seed):
     for budget in peaks(graph)[:4]:
         best = Checkmate(gap=1e-9)(graph, budget)
         assert BEST(graph, budget).seconds >= best.seconds - 1e-6
+
+
+def test_rotor_stops_at_its_time_limit_where_it_needs_a_table():
+    graph = random_chain(0)
+    everything = Rotor()(graph, 10**6)
+    assert Rotor(time_limit=0.0)(graph, everything.peak_bytes) == everything
+    with pytest.raises(SolverStopped, match="Raise `time_limit`"):
+        Rotor(time_limit=0.0)(graph, everything.peak_bytes - 1)
 
 
 @pytest.mark.parametrize("slots", [3, 10, 40])

@@ -1,0 +1,143 @@
+"""How does HiGHS run on plain arrays, in this process or in a child that can be ended?
+
+HiGHS does not look at its time limit while it presolves a large program and solves the relaxation,
+and that takes minutes. For large programs `_highs` starts this file by its path, ends the process
+when the time is over, and goes on with the best point that it has reported. The child reads one
+request from stdin, and writes answers to stdout: one for each better point, and one at the end. It
+imports highspy and NumPy alone, since CVXPY takes seconds.
+"""
+
+import faulthandler
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import highspy
+import numpy as np
+
+# HiGHS is given so many seconds at least.
+_LEAST_SECONDS = 0.01
+# A child ends itself so many seconds after its time, should its parent have died before.
+_ORPHAN_SECONDS = 2.0
+# HiGHS' word for a point that meets all constraints.
+_FEASIBLE = 2
+
+
+class Request(TypedDict):
+    """A program: the least `cost @ x` with `rows @ x` and `x` within their bounds.
+
+    Attributes:
+        cost: a number for each column.
+        rows: a sparse matrix by columns: where each begins, numbers of rows, coefficients.
+        row_bounds: lower and upper ones.
+        column_bounds: likewise.
+        is_integer: 0 or 1 for each column.
+        start: where to begin, or None.
+        options: of HiGHS.
+        until: when to stop, by the wall clock, which two processes share: seconds.
+    """
+
+    cost: np.ndarray
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray]
+    row_bounds: tuple[np.ndarray, np.ndarray]
+    column_bounds: tuple[np.ndarray, np.ndarray]
+    is_integer: np.ndarray
+    start: np.ndarray | None
+    options: dict[str, Any]
+    until: float
+
+
+class Answer(TypedDict):
+    """What HiGHS says.
+
+    Attributes:
+        status: the name of a `highspy.HighsModelStatus`.
+        info: the fields of a `highspy.HighsInfo`.
+        x: a number for each column.
+    """
+
+    status: str
+    info: dict[str, float]
+    x: np.ndarray
+
+
+def minimize(request: Request, report: Callable[[Answer], None] | None = None) -> Answer:
+    """Runs HiGHS.
+
+    Arguments:
+        report: is told of each better point of an integer program, as if it were the last.
+    """
+    solver = highspy.Highs()
+    left = max(request["until"] - time.time(), _LEAST_SECONDS)
+    options = {"log_to_console": False, **request["options"], "time_limit": left}
+    for name, value in options.items():
+        status = solver.setOptionValue(name, value)
+        assert status == highspy.HighsStatus.kOk, name
+    _hand_over(solver, request)
+    if report is not None:
+        solver.cbMipImprovingSolution += lambda event: report(_incumbent(solver, event.data_out))
+    solver.run()
+    x = np.array(solver.getSolution().col_value)
+    return {"status": solver.getModelStatus().name, "info": _info(solver), "x": x}
+
+
+def _hand_over(solver: highspy.Highs, request: Request) -> None:
+    """Gives a program and its start to HiGHS."""
+    by_columns, least = int(highspy.MatrixFormat.kColwise), int(highspy.ObjSense.kMinimize)
+    solver.passModel(
+        request["cost"].size,
+        request["row_bounds"][0].size,
+        request["rows"][-1].size,
+        by_columns,
+        least,
+        0.0,
+        request["cost"],
+        *request["column_bounds"],
+        *request["row_bounds"],
+        *request["rows"],
+        request["is_integer"],
+    )
+    if request["start"] is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = request["start"].tolist()
+        solver.setSolution(solution)
+
+
+def _info(solver: highspy.Highs) -> dict[str, float]:
+    info = solver.getInfo()
+    return {name: getattr(info, name) for name in dir(info) if not name.startswith("_")}
+
+
+def _incumbent(solver: highspy.Highs, found: Any) -> Answer:
+    """The answer if HiGHS had to stop at a point that it has just found."""
+    info = {
+        "primal_solution_status": _FEASIBLE,
+        "objective_function_value": found.objective_function_value,
+        "mip_dual_bound": found.mip_dual_bound,
+    }
+    x = np.array(found.mip_solution)  # a copy: HiGHS goes on
+    return {"status": "kTimeLimit", "info": _info(solver) | info, "x": x}
+
+
+def main() -> None:
+    """Answers one request."""
+    # HiGHS may print to standard output: keep the pipe for answers, send the rest to stderr.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    request: Request = pickle.load(sys.stdin.buffer)
+    left = request["until"] - time.time()
+    # By a thread of its own that needs no lock of Python's, which HiGHS holds.
+    faulthandler.dump_traceback_later(max(left, 0.0) + _ORPHAN_SECONDS, exit=True)
+
+    def report(answer: Answer) -> None:
+        pickle.dump(answer, answers)
+        answers.flush()
+
+    report(minimize(request, report))
+
+
+if __name__ == "__main__":
+    main()

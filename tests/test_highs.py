@@ -1,0 +1,174 @@
+"""Programs in this process and in a child, which is ended where HiGHS does not mind its time."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from planners import SolverStopped, _highs, _highs_worker
+
+WORKER = str(_highs_worker.__file__)
+# A child in which HiGHS, once it has run to its end, goes on and on instead of returning.
+ENDLESS = f"""
+import os, pathlib, runpy, time
+import highspy
+
+def run(solver, solve=highspy.Highs.run):
+    if {{solves}}:
+        solve(solver)
+    time.sleep(1000)
+
+highspy.Highs.run = run
+pathlib.Path({{pid!r}}).write_text(str(os.getpid()))
+runpy.run_path({WORKER!r}, run_name="__main__")
+"""
+
+
+def knapsack(**kind: object) -> cp.Problem:
+    """A program whose best objective is found only after others; and one column that is free."""
+    rng = np.random.default_rng(0)
+    worth, weight = rng.integers(1, 100, (2, 40)) / 100
+    x, free = cp.Variable(40, **kind), cp.Variable()
+    return cp.Problem(
+        cp.Minimize(-worth @ x + free),
+        [weight @ x <= weight.sum() / 2, x[0] + x[1] == 1, free >= 0.5 * x[2]],
+    )
+
+
+@pytest.fixture
+def in_child(monkeypatch):
+    """Has every program solved in a child, and nothing in this process."""
+
+    def here(_request):
+        raise AssertionError("solved in this process")
+
+    def force():
+        monkeypatch.setattr(_highs, "_LARGE", 0)
+        monkeypatch.setattr(_highs, "minimize", here)
+
+    return force
+
+
+def solved(problem: cp.Problem, **how: object) -> tuple[_highs.Outcome, list]:
+    """What is said of a problem, and what its variables hold."""
+    outcome = _highs.solve(problem, time_limit=30.0, **({"absolute_gap": 0.0} | how))
+    values = [None if x.value is None else x.value.tolist() for x in problem.variables()]
+    return outcome, values
+
+
+def hard() -> tuple[cp.Problem, cp.Variable]:
+    x = cp.Variable(200, boolean=True)
+    weights = np.random.default_rng(0).integers(1, 10**6, (5, 200))
+    target = weights @ (np.arange(200) % 2)
+    return cp.Problem(cp.Minimize(cp.sum(x)), [weights @ x == target]), x
+
+
+def never() -> cp.Problem:
+    x = cp.Variable(3, boolean=True)
+    return cp.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) >= 4])
+
+
+def test_highs_at_its_time_limit_has_found_nothing():
+    outcome = _highs.solve(hard()[0], time_limit=0.01, absolute_gap=0.0)
+    assert not outcome.found and not outcome.infeasible
+
+
+def test_highs_tells_infeasible_from_solved():
+    x = cp.Variable(3, boolean=True)
+    twice = cp.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) >= 2])
+    assert solved(never())[0] == _highs.Outcome(infeasible=True, bound=float("inf"))
+    assert solved(twice)[0].bound == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: knapsack(boolean=True),
+        lambda: knapsack(integer=True, bounds=[-1, 2]),
+        lambda: knapsack(bounds=[0, 1]),
+        never,
+    ],
+    ids=["0-1", "integer", "linear", "infeasible"],
+)
+def test_a_child_says_what_this_process_says(make, in_child):
+    here, problem = solved(make()), make()
+    in_child()
+    assert solved(problem) == here
+    assert problem.value == pytest.approx(make().solve(solver=cp.SCIPY))
+    assert here[0].proven or here[0].infeasible
+
+
+def test_a_child_begins_where_it_is_told_to(in_child):
+    in_child()
+    problem, x = hard()
+    start = (np.arange(200) % 2).astype(float)
+    outcome, values = solved(problem, start={x: start}, enough=100.5)
+    assert outcome.found and values == [start.tolist()]
+
+
+@pytest.mark.parametrize("solves", [True, False])
+def test_a_child_that_minds_no_time_is_ended_and_its_best_point_kept(
+    solves, in_child, tmp_path, monkeypatch
+):
+    best, values = solved(knapsack(boolean=True))
+    child, pid = tmp_path / "child.py", tmp_path / "pid"
+    child.write_text(ENDLESS.format(solves=solves, pid=str(pid)))
+    monkeypatch.setattr(_highs_worker, "__file__", str(child))
+    in_child()
+    problem = knapsack(boolean=True)
+    outcome = _highs.solve(problem, time_limit=4.0, absolute_gap=0.0)
+    with pytest.raises(ProcessLookupError):  # not even one that waits for its parent
+        os.kill(int(pid.read_text()), 0)
+    if solves:
+        assert outcome.found and not outcome.proven and outcome.bound <= best.bound
+        assert problem.value == pytest.approx(best.bound)
+        assert [x.value.tolist() for x in problem.variables()] == values
+    else:
+        assert outcome == _highs.Outcome()
+
+
+def test_a_child_ends_by_itself_where_its_parent_has_died(tmp_path, in_child, monkeypatch):
+    child = tmp_path / "child.py"
+    child.write_text(ENDLESS.format(solves=False, pid=str(tmp_path / "pid")))
+    requests = []
+    monkeypatch.setattr(_highs, "_in_child", lambda request, _: requests.append(request))
+    in_child()
+    assert _highs.solve(never(), time_limit=1.0, absolute_gap=0.0) == _highs.Outcome()
+    done = subprocess.run(
+        [sys.executable, child], input=pickle.dumps(requests[0]), capture_output=True, timeout=60
+    )
+    assert done.returncode == 1 and b"Timeout" in done.stderr
+
+
+def test_a_child_that_dies_is_no_answer(in_child, tmp_path, monkeypatch):
+    child = tmp_path / "child.py"
+    child.write_text("raise SystemExit('no memory')")
+    monkeypatch.setattr(_highs_worker, "__file__", str(child))
+    in_child()
+    with pytest.raises(SolverStopped, match=r"ended with status 1.*large graphs.*no memory"):
+        solved(never())
+
+
+def test_a_program_too_large_for_the_time_left_is_not_handed_over(in_child, monkeypatch):
+    in_child()
+    problem = knapsack(boolean=True)
+    monkeypatch.setattr(_highs, "_RATE", 1.0)
+    monkeypatch.setattr(problem, "get_problem_data", lambda _: pytest.fail("handed over"))
+    assert solved(problem)[0] == _highs.Outcome()
+
+
+def test_an_answer_that_was_cut_off_leaves_the_one_before():
+    first, second = (
+        _highs_worker.Answer(status=status, info={}, x=np.arange(1000.0))
+        for status in ("kTimeLimit", "kOptimal")
+    )
+    whole = pickle.dumps(first), pickle.dumps(second)
+    for end in range(0, len(whole[1]), 97):
+        answer = _highs._last_answer(whole[0] + whole[1][:end])
+        assert answer is not None and answer["status"] == "kTimeLimit"
+    assert _highs._last_answer(b"".join(whole))["status"] == "kOptimal"
+    assert _highs._last_answer(whole[0][:50]) is None
