@@ -209,14 +209,15 @@ def _point(data: dict[str, Any], start: Mapping[cp.Variable, np.ndarray]) -> np.
 
 
 def _results(answer: Answer, data: dict[str, Any]) -> dict[str, Any]:
-    """An answer as CVXPY keeps it; nobody reads multipliers, so they are zeros."""
-    multipliers = np.zeros(data["b"].size)
+    """An answer as CVXPY keeps it."""
+    nothing = np.zeros(data["b"].size)
+    multipliers = answer["multipliers"] if answer["multipliers"].size else nothing
     return {
         "model_status": answer["status"],
         "info": types.SimpleNamespace(**answer["info"]),
         "run_time": 0.0,
         "solution": types.SimpleNamespace(col_value=answer["x"], row_dual=multipliers),
-        "dual_ray": (None, False, multipliers),
+        "dual_ray": (None, False, nothing),
     }
 
 

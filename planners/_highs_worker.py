@@ -57,11 +57,13 @@ class Answer(TypedDict):
         status: the name of a `highspy.HighsModelStatus`.
         info: the fields of a `highspy.HighsInfo`.
         x: a number for each column.
+        multipliers: a number for each row, of a program without integers; else empty.
     """
 
     status: str
     info: dict[str, float]
     x: np.ndarray
+    multipliers: np.ndarray
 
 
 def minimize(request: Request, report: Callable[[Answer], None] | None = None) -> Answer:
@@ -80,8 +82,10 @@ def minimize(request: Request, report: Callable[[Answer], None] | None = None) -
     if report is not None:
         solver.cbMipImprovingSolution += lambda event: report(_incumbent(solver, event.data_out))
     solver.run()
-    x = np.array(solver.getSolution().col_value)
-    return {"status": solver.getModelStatus().name, "info": _info(solver), "x": x}
+    solution, status = solver.getSolution(), solver.getModelStatus().name
+    multipliers = np.array(solution.row_dual if solution.dual_valid else ())
+    x = np.array(solution.col_value)
+    return {"status": status, "info": _info(solver), "x": x, "multipliers": multipliers}
 
 
 def _hand_over(solver: highspy.Highs, request: Request) -> None:
@@ -119,7 +123,8 @@ def _incumbent(solver: highspy.Highs, found: Any) -> Answer:
         "mip_dual_bound": found.mip_dual_bound,
     }
     x = np.array(found.mip_solution)  # a copy: HiGHS goes on
-    return {"status": "kTimeLimit", "info": _info(solver) | info, "x": x}
+    known = _info(solver) | info
+    return {"status": "kTimeLimit", "info": known, "x": x, "multipliers": np.empty(0)}
 
 
 def main() -> None:

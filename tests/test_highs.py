@@ -172,3 +172,26 @@ def test_an_answer_that_was_cut_off_leaves_the_one_before():
         assert answer is not None and answer["status"] == "kTimeLimit"
     assert _highs._last_answer(b"".join(whole))["status"] == "kOptimal"
     assert _highs._last_answer(whole[0][:50]) is None
+
+
+def relaxation() -> tuple[cp.Problem, cp.Constraint]:
+    """A program without integers, and its constraint that variables are no less than nothing."""
+    rng = np.random.default_rng(1)
+    worth, weight = rng.integers(1, 100, (2, 12)) / 100
+    x = cp.Variable(12)
+    unused = x >= 0
+    rows = [unused, x <= 1, weight @ x <= weight.sum() / 3, x[0] + x[1] == 1]
+    return cp.Problem(cp.Minimize(-worth @ x), rows), unused
+
+
+@pytest.mark.parametrize("where", ["here", "in a child"])
+def test_multipliers_are_those_that_cvxpy_finds(where, in_child):
+    problem, unused = relaxation()
+    problem.solve(solver=cp.HIGHS)
+    wanted = unused.dual_value
+    assert wanted.any()
+    problem, unused = relaxation()
+    if where == "in a child":
+        in_child()
+    solved(problem)
+    np.testing.assert_allclose(unused.dual_value, wanted, atol=1e-9)
