@@ -18,7 +18,7 @@ from monet_jax._targets import resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._trials import Trials
 
-LAYERS = [(array(i, 32, 32), 1 + array(9 + i, 32)) for i in range(3)]
+LAYERS = [(array(i, 32, 32), 1 + array(9 + i, 32)) for i in range(4)]
 BATCH = array(20, 256, 32)
 SHAPE = jax.ShapeDtypeStruct(BATCH.shape, BATCH.dtype)
 CPU = resolve_target("cpu")
