@@ -2,9 +2,9 @@
 
 HiGHS does not look at its time limit while it presolves a large program and solves the relaxation,
 and that takes minutes. For large programs `_highs` starts this file by its path, ends the process
-when the time is over, and goes on with the best point that it has reported. The child reads one
-request from stdin, and writes answers to stdout: one for each better point, and one at the end. It
-imports highspy and NumPy alone, since CVXPY takes seconds.
+when the time is over, and goes on with the best point and bound that it has reported. The child
+reads one request from stdin, and writes answers to stdout: one for each better point or bound, and
+one at the end. It imports highspy and NumPy alone, since CVXPY takes seconds.
 """
 
 import faulthandler
@@ -70,7 +70,7 @@ def minimize(request: Request, report: Callable[[Answer], None] | None = None) -
     """Runs HiGHS.
 
     Arguments:
-        report: is told of each better point of an integer program, as if it were the last.
+        report: is told of each better point and bound of an integer program, as if no other came.
     """
     solver = highspy.Highs()
     left = max(request["until"] - time.time(), _LEAST_SECONDS)
@@ -80,7 +80,7 @@ def minimize(request: Request, report: Callable[[Answer], None] | None = None) -
         assert status == highspy.HighsStatus.kOk, name
     _hand_over(solver, request)
     if report is not None:
-        solver.cbMipImprovingSolution += lambda event: report(_incumbent(solver, event.data_out))
+        _report_to(report, solver, request["cost"].size)
     solver.run()
     solution, status = solver.getSolution(), solver.getModelStatus().name
     multipliers = np.array(solution.row_dual if solution.dual_valid else ())
@@ -115,16 +115,28 @@ def _info(solver: highspy.Highs) -> dict[str, float]:
     return {name: getattr(info, name) for name in dir(info) if not name.startswith("_")}
 
 
-def _incumbent(solver: highspy.Highs, found: Any) -> Answer:
-    """The answer if HiGHS had to stop at a point that it has just found."""
-    info = {
-        "primal_solution_status": _FEASIBLE,
-        "objective_function_value": found.objective_function_value,
-        "mip_dual_bound": found.mip_dual_bound,
-    }
-    x = np.array(found.mip_solution)  # a copy: HiGHS goes on
-    known = _info(solver) | info
-    return {"status": "kTimeLimit", "info": known, "x": x, "multipliers": np.empty(0)}
+def _report_to(report: Callable[[Answer], None], solver: highspy.Highs, width: int) -> None:
+    """Has a report made of each better point, and of each better bound that HiGHS would log."""
+    known: dict[str, float] = {"primal_solution_status": 0, "mip_dual_bound": float("-inf")}
+    x = np.zeros(width)
+
+    def tell(**news: float) -> None:
+        known.update(news)
+        info = _info(solver) | known
+        report({"status": "kTimeLimit", "info": info, "x": x, "multipliers": np.empty(0)})
+
+    def point(event: Any) -> None:
+        nonlocal x
+        x = np.array(event.data_out.mip_solution)  # a copy: HiGHS goes on
+        objective = event.data_out.objective_function_value
+        tell(primal_solution_status=_FEASIBLE, objective_function_value=objective)
+
+    def bound(event: Any) -> None:
+        if (found := event.data_out.mip_dual_bound) > known["mip_dual_bound"]:
+            tell(mip_dual_bound=found)
+
+    solver.cbMipImprovingSolution += point
+    solver.cbMipLogging += bound
 
 
 def main() -> None:

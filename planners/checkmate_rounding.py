@@ -40,7 +40,8 @@ class CheckmateRounding:
     Attributes:
         epsilons: shares of the budget to hold back, each a linear program. The paper's is 0.1.
         thresholds: what is kept to more than this share is kept.
-        time_limit: in seconds, for all linear programs of a budget together, writing them included.
+        time_limit: in seconds, for all linear programs of a budget together, writing them included;
+            not importing CVXPY, which takes some more once.
     """
 
     epsilons: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2)

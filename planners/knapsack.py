@@ -45,7 +45,7 @@ class Knapsack:
     Attributes:
         bounds: how many bounds on saved bytes to try, from all that the backward reads to none.
         halvings: how often to halve between the first of them that fits and the one before.
-        time_limit: in seconds, for all programs together.
+        time_limit: in seconds, for all programs together, but for importing CVXPY, once.
         gap: stop each within this share of the step's seconds of its own bound.
     """
 
