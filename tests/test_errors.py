@@ -108,6 +108,7 @@ def test_more_is_made_of_a_higher_limit():
     assert high.seconds <= low.seconds
 
 
+@pytest.mark.slow
 def test_errors_of_codes_add_up():
     errors, of_codes = measured(loss, ["mask", "int8", "int4"])
     for codec in {code.codec for code in errors.codes}:

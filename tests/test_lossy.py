@@ -84,11 +84,8 @@ def lossy_bytes(found) -> int:
     return total
 
 
-#: Programs that differ in what is encoded: loops, branches, dropout, mixed precision, images.
-ENCODED = """
-    conv_norm_relu attention_typed_key u_net tied_embedding user_checkpoint layers_under_scan
-    branches_under_scan custom_vjp mixed_precision
-""".split()
+#: Programs that differ in what is encoded: loops, mixed precision, images; the others come below.
+ENCODED = "conv_norm_relu u_net user_checkpoint layers_under_scan mixed_precision".split()
 
 
 @pytest.mark.parametrize("name", ENCODED)
@@ -183,7 +180,7 @@ def bias(codec, count=600):
     return draws(estimate, exact, count).bias
 
 
-LOSSY = [x.codec for x in operators.selected(["bf16", "bf16-random", "fp8", "int8", "int4"])]
+LOSSY = [x.codec for x in operators.selected(["bf16", "fp8", "int8"])]
 
 
 @pytest.mark.parametrize("codec", LOSSY, ids=lambda codec: codec.name)
