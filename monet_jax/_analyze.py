@@ -24,7 +24,7 @@ from ._joint import Joint, joint_of
 from ._loops import Layout, lay_out
 from ._origins import Origins
 from ._pins import Pins, find, saved_by_name
-from ._program import Program
+from ._program import Program, parameters_of
 from ._stages import Differentiation, Stage
 
 NO_PINS = Pins()
@@ -176,13 +176,7 @@ def _key(program: Program, cloned: set[int], saved: set[int], stage: Stage) -> s
         outputs = [
             (number(i), program.avals[i].str_short(), i in cloned, i in saved) for i in e.outputs
         ]
-        parts.append((e.primitive, [number(i) for i in e.inputs], outputs, _parameters(e.eqn)))
+        parts.append((e.primitive, [number(i) for i in e.inputs], outputs, parameters_of(e.eqn)))
     parts.append([(number(i), i in returned) for i in stage.outputs])
     parts.append(([number(i) for i in stage.differentiated_outputs], stage.repeats))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _parameters(eqn: Any) -> str:
-    """The parameters of an equation as text, without what only identifies the call."""
-    shown = {name: str(v) for name, v in eqn.params.items() if not callable(v)}
-    return repr(sorted(shown.items()))

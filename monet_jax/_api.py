@@ -138,9 +138,8 @@ def remat(
         InfeasibleBudget: when traced: no plan fits the budget.
         TargetUnavailable: when traced: the target's compiler is not installed.
     """
-    terms = Terms.of(operators, checkpoints)
     settings = make_settings(
-        budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
     if fun is None:
         return functools.partial(_decorate, settings, argnums, static_argnums, static_argnames)
@@ -185,16 +184,16 @@ def plan(
     The other arguments and the errors are those of `remat`.
     """
     graded = error is not None and operators == "lossy"
-    terms = Terms.of(GRADED if graded else operators, checkpoints)
+    operators = GRADED if graded else operators
     settings = make_settings(
-        budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
     options = make_options(fun, argnums, static_argnums, static_argnames)
     call = take_apart(options, args, kwargs or {})
     if error is None:
         return plan_call(settings, fun, call)
     given = call if sample is None else take_apart(options, sample, kwargs or {})
-    return plan_call(settings, fun, call, limit_of(error, terms, call, given))
+    return plan_call(settings, fun, call, limit_of(error, settings.terms, call, given))
 
 
 def apply(
@@ -218,7 +217,7 @@ def apply(
 
 
 def make_settings(
-    budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+    budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
 ) -> Settings:
     """Checked settings, from the arguments of `remat` and `plan`.
 
@@ -226,6 +225,7 @@ def make_settings(
         TypeError, ValueError: an argument is not what it must be.
         TargetUnavailable: there is no such target.
     """
+    terms = Terms.of(operators, checkpoints)
     validate_budget(budget)
     check_reserved(reserved)
     if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):

@@ -30,7 +30,7 @@ from . import _compat
 from ._fusion import Kind, kind_of
 from ._naming import active_in
 from ._places import filled
-from ._program import Equation, Program, flatten, run
+from ._program import Equation, Program, flatten, parameters_of, run
 from ._stages import Stage
 from .operators import Decoded, Stored, encoded, forms_of, is_tap, masks, tap
 from .operators.codecs import Codec, Mask
@@ -296,7 +296,7 @@ class _Chain:
             (
                 step.equation.primitive,
                 [text(x) for x in step.equation.inputs],
-                {k: str(v) for k, v in step.equation.eqn.params.items() if not callable(v)},
+                parameters_of(step.equation.eqn),
                 text(value),
             )
             for value, step in self.steps
@@ -362,7 +362,8 @@ def _replaced(equation: Equation, taps: Mapping[int, _Tap], avals: list[Any]) ->
             tap(inputs[place], *it.islice(rest, len(x.operands)), forms=x.forms)
             for place, x in taps.items()
         ]
-        return _with_derivative_at(equation, places)(_bound(equation, inputs), read, *inputs)
+        (result,) = _compat.bind_here(equation.eqn, inputs)
+        return _with_derivative_at(equation, places)(result, read, *inputs)
 
     return _listed(function, operands, equation, avals, equation.outputs)
 
@@ -383,18 +384,14 @@ def _with_derivative_at(equation: Equation, places: Sequence[int]) -> Callable[.
         at = filled(inputs, places, read)
 
         def function(*chosen):
-            return _bound(equation, filled(at, live, chosen))
+            (found,) = _compat.bind_here(equation.eqn, filled(at, live, chosen))
+            return found
 
         pushed = [tangents[2 + n] for n in live]
         return result, jax.jvp(function, [at[n] for n in live], pushed)[1]
 
     joined.defjvp(rule, symbolic_zeros=True)
     return joined
-
-
-def _bound(equation: Equation, inputs: Sequence[Any]) -> jax.Array:
-    stack = _compat.current_name_stack()
-    return _compat.bind(equation.eqn, list(inputs), stack)[0]
 
 
 def _listed(

@@ -91,6 +91,11 @@ def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
     return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
 
+def bind_here(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
+    """`bind` under the module path in force where the caller stands."""
+    return bind(eqn, inputs, current_name_stack())
+
+
 def placed_like(eqn: Any, other: Any) -> Any:
     """An equation with the source position and the context (mesh, precision) of another one."""
     return eqn.replace(source_info=other.source_info, ctx=other.ctx)

@@ -22,7 +22,7 @@ import numpy as np
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.stages import bare
+from planners.stages import saving_codes
 
 from ._gradient import cotangent_avals, value_and_gradient
 from ._origins import Origins
@@ -32,7 +32,7 @@ from ._signature import Call, abstract_leaf
 from ._trace import Terms, Traced
 from ._transform import transform
 from .operators import Encoding, Stored, forms_of, is_tap, selected
-from .operators.codecs import Codec, Kind
+from .operators.codecs import Codec
 
 #: What "lossy" means where there is a limit of the error.
 GRADED = (*(x.name for x in selected("lossy")), "int4", "int2")
@@ -131,7 +131,7 @@ class Errors:
 
     @functools.cached_property
     def _of_all(self) -> Callable[[Sequence[_Code]], float]:
-        return self._measure(self._saving_codes())
+        return self._measure(saving_codes(self.graph))
 
     def of_plan(self, regions: Sequence[Region]) -> float:
         """The root mean square of the relative error of the gradient, as planned."""
@@ -143,21 +143,11 @@ class Errors:
         for stage in self.origins.stages:
             for e in filter(is_tap, stage.equations):
                 for form, values in forms_of(e):
-                    if isinstance(form, Stored) and form.codec.kind in (Kind.UNBIASED, Kind.BIASED):
+                    if isinstance(form, Stored) and form.codec.kind.is_lossy:
                         number, (base,) = self._same.get(values[0], values[0]), e.reads
                         code = _Code(number, self._same.get(base, base), form.codec)
                         found.setdefault(number, code)
         return list(found.values())
-
-    def _saving_codes(self) -> list[Region]:
-        """Regions that save all codes, and recompute what they may."""
-        regions = []
-        for s, stage in enumerate(self.graph.stages):
-            optional = (i for op in stage.forward if op.optional for i in op.outputs)
-            codes = tuple(self.graph.values[i].name for i in optional)
-            region = bare(self.graph, s)
-            regions.append(region if region.alone else Region(s, s, (*region.saved, *codes)))
-        return regions
 
     def _measure(self, regions: Sequence[Region]) -> Callable[[Sequence[_Code]], float]:
         """A function of codes: the error of reading just these, once drawn."""
@@ -197,7 +187,7 @@ def limit_of(error: float, terms: Terms, call: Call, sample: Call) -> ErrorLimit
     """
     if not 0 < error < 1:
         raise ValueError(f"`error` must be between 0 and 1; got {error!r}.")
-    if not any(x.is_lossy for x in selected(terms.operators)):
+    if not any(x.kind.is_lossy for x in selected(terms.operators)):
         raise ValueError('`error` is about lossy operators; give `operators="lossy"` as well.')
     wanted, given = (
         [(x.shape, x.dtype) for x in map(abstract_leaf, some.leaves)] for some in (call, sample)

@@ -30,7 +30,6 @@ from ._program import Equation, Program, dependents, flatten, run
 from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
 from .operators import Codec, Derived, Stored, forms_of, is_tap, others_of
-from .operators import Kind as Change
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
@@ -247,6 +246,8 @@ class _Reader:
         """The ways of an op beside its own, the best ones last."""
         equation, fusions = fusion.equation, self.fusions
         _, taps = fusions.reads_past(equation)
+        if not taps:
+            return
         fewest, _ = fusions.reads_past(equation, taps)
         # What the op reads in any case may be there without being saved.
         read = set(fusion.inputs)
@@ -383,7 +384,7 @@ def _choices(forms: Mapping[int, Sequence[_Form]]) -> Iterator[tuple[_Form | Non
 
 
 def _is_lossy(form: _Form) -> bool:
-    return form.codec is not None and form.codec.kind in (Change.UNBIASED, Change.BIASED)
+    return form.codec is not None and form.codec.kind.is_lossy
 
 
 def _named(equation: Equation) -> Iterator[int]:

@@ -236,6 +236,12 @@ def _is_plain_call(eqn: Any) -> bool:
     )
 
 
+def parameters_of(eqn: Any) -> str:
+    """The parameters of an equation as text, without what only identifies the call."""
+    shown = {name: str(v) for name, v in eqn.params.items() if not callable(v)}
+    return repr(sorted(shown.items()))
+
+
 def without_dead_code(
     equations: Sequence[Equation], outputs: Iterable[Any]
 ) -> tuple[Equation, ...]:

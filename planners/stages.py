@@ -112,6 +112,17 @@ def saving_all(graph: Graph, region: Region) -> Region:
     return Region(region.first, region.last, tuple(value.name for value in kept if value.savable))
 
 
+def saving_codes(graph: Graph) -> tuple[Region, ...]:
+    """Regions that save what optional ops write and what must not run again, and nothing else."""
+    regions = []
+    for s, stage in enumerate(graph.stages):
+        values = (i for op in stage.forward if op.optional for i in op.outputs)
+        codes = tuple(graph.values[i].name for i in values)
+        region = bare(graph, s)
+        regions.append(region if region.alone else Region(s, s, (*region.saved, *codes)))
+    return tuple(regions)
+
+
 def whole_iterations(graph: Graph) -> Plan:
     """The plan that saves nothing, each iteration of a loop in one region.
 

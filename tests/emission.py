@@ -23,7 +23,6 @@ from planners.errors import InvalidPlan
 from planners.graph import Graph
 from planners.plan import Plan, Region
 from planners.replay import Replay, replay
-from planners.stages import bare
 
 ROOFLINE = _costs.Roofline({"float32": 1e12}, 1e12, 1e11)
 
@@ -77,16 +76,6 @@ def is_float(x: Any) -> bool:
 def is_key(x: Any) -> bool:
     """Whether an array holds typed PRNG keys."""
     return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def saving_codes(graph: Graph) -> list[Region]:
-    """Regions that save the codes, and what must not run again."""
-    regions = []
-    for s, stage in enumerate(graph.stages):
-        values = [graph.values[i].name for op in stage.forward if op.optional for i in op.outputs]
-        region = bare(graph, s)
-        regions.append(region if region.alone else Region(s, s, (*region.saved, *values)))
-    return regions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,9 +20,8 @@ from emission import (
     flat,
     in_double,
     pulled,
-    saving_codes,
 )
-from programs import NAMED, Case, array
+from programs import NAMED, Case, array, straight_through
 from test_codecs import draws
 
 from monet_jax import _codes, operators
@@ -30,6 +29,7 @@ from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
 from monet_jax.operators.codecs import Codec, Groups, Kind
 from planners.plan import Region
+from planners.stages import saving_codes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,15 +114,6 @@ def test_a_wrong_chain_is_noticed(monkeypatch):
     monkeypatch.setattr(_codes._Chain, "__call__", lambda *args: right(*args) * 1.01)
     with pytest.raises(AssertionError):
         test_gradients_are_those_of_jax_where_codes_keep_everything("conv_norm_relu")
-
-
-@jax.custom_jvp
-def straight_through(x):
-    """A `relu` whose derivative somebody has declared to be one from -1 on."""
-    return jnp.maximum(x, 0)
-
-
-straight_through.defjvps(lambda t, ans, x: jnp.where(x > -1, t, 0))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emission import ROOFLINE, Case, emitted, flat, saving_codes
+from emission import ROOFLINE, Case, emitted, flat
+from programs import straight_through
 
 from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
 from monet_jax.operators import masks
 from planners import Graph, Region
+from planners.stages import saving_codes
 
 
 def saving_results(graph: Graph) -> list[Region]:
@@ -168,15 +170,6 @@ def test_a_wrong_mask_is_noticed(monkeypatch):
     monkeypatch.setattr(masks, "_is_positive", lambda result: result >= 0)
     with pytest.raises(AssertionError):
         test_gradients_are_those_of_jax_bit_for_bit("relu", jnp.float32, saving_results)
-
-
-@jax.custom_jvp
-def straight_through(x):
-    """A `relu` whose derivative somebody has declared to be one from -1 on."""
-    return jnp.maximum(x, 0)
-
-
-straight_through.defjvps(lambda t, ans, x: jnp.where(x > -1, t, 0))
 
 
 @pytest.mark.parametrize("regions", [saving_codes, saving_results])

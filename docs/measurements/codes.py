@@ -8,6 +8,7 @@ over plain's; and as compiled where nothing that a stage hands on waits for the 
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -17,7 +18,6 @@ from unittest import mock
 import jax
 from keeping import keep
 
-import planners
 from monet_jax import _transform, zoo
 from monet_jax._analyze import NO_PINS
 from monet_jax._compile import compile_bytes
@@ -27,7 +27,7 @@ from monet_jax._transform import transform
 from monet_jax._trials import Trials, step_to_compile
 from planners.graph import Graph
 from planners.plan import Plan
-from planners.stages import bare, certified
+from planners.stages import certified, saving_codes
 
 HERE = Path(__file__).parent
 OPERATORS = {"mask": ["mask", "pool"]} | {
@@ -40,17 +40,20 @@ SMALL = 100_000
 def with_all_codes(graph: Graph) -> Plan:
     """The plan that saves every code."""
     regions = []
-    for s, stage in enumerate(graph.stages):
-        values = [
-            graph.values[i]
-            for op in stage.forward
-            for i in op.outputs
-            if graph.values[i].savable and (op.optional or graph.values[i].nbytes < SMALL)
-        ]
-        region = bare(graph, s)
-        names = dict.fromkeys((*region.saved, *(value.name for value in values)))
-        regions.append(region if region.alone else planners.Region(s, s, tuple(names)))
+    for region in saving_codes(graph):
+        ops = [op for op in graph.stages[region.first].forward if not op.optional]
+        values = [graph.values[i] for op in ops for i in op.outputs]
+        small = (x.name for x in values if x.savable and x.nbytes < SMALL)
+        names = tuple(dict.fromkeys((*region.saved, *small)))
+        regions.append(region if region.alone else dataclasses.replace(region, saved=names))
     return certified(graph, tuple(regions), planner="all codes", bound_seconds=0.0)
+
+
+def bytes_in_codes(graph: Graph, plan: Plan) -> int:
+    """Bytes of what optional ops write, as far as a plan saves it."""
+    saved = {graph.index[name] for region in plan.regions for name in region.saved}
+    ops = [op for stage in graph.stages for op in stage.forward if op.optional]
+    return sum(graph.values[i].nbytes for op in ops for i in op.outputs if i in saved)
 
 
 def row(model: str, name: str, target: Any) -> dict[str, Any]:
@@ -59,15 +62,6 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
     traced = trace_for(target, problem.loss, problem.args, operators=OPERATORS[name])
     trials = Trials(traced, target, NO_PINS)
     plan, plain = with_all_codes(trials.graph), trials.unplanned.temp_bytes
-    optional = {
-        trials.graph.values[i].name
-        for stage in trials.graph.stages
-        for op in stage.forward
-        if op.optional
-        for i in op.outputs
-    }
-    saved = {name for region in plan.regions for name in region.saved} & optional
-    in_codes = sum(trials.graph.values[trials.graph.index[name]].nbytes for name in saved)
     tied = trials.temp_bytes(trials.of(plan))
     with mock.patch.object(_transform, "_wait_for_codes", lambda *_: None):
         step = step_to_compile(traced, transform(trials.origins, plan))
@@ -75,7 +69,7 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
     return {
         "model": model,
         "operators": name,
-        "in_codes": round(in_codes / plain, 4),
+        "in_codes": round(bytes_in_codes(trials.graph, plan) / plain, 4),
         "predicted": round(trials.predicted_temp_bytes(plan.regions) / plain, 4),
         "compiled": round(tied / plain, 4),
         "without_ties": round(untied / plain, 4),

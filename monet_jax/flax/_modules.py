@@ -11,7 +11,6 @@ from .. import _api
 from .._plan import Plan
 from .._reserved import Optimizer
 from .._signature import Options, make_options
-from .._trace import Terms
 from ._calls import Function
 from ._subclass import subclass
 
@@ -63,9 +62,8 @@ def remat(
     Raises:
         ImportError: Flax is not installed.
     """
-    terms = Terms.of(operators, checkpoints)
     settings = _api.make_settings(
-        budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
     planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
     names = (methods,) if isinstance(methods, str) else tuple(methods)
@@ -103,9 +101,8 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    terms = Terms.of(operators, checkpoints)
     settings = _api.make_settings(
-        budget, target, terms, reserved, pins, planner, time_limit, verify, cache
+        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
     planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
     if not inspect.ismethod(fun) and not inspect.isfunction(fun) and _library_of(fun) is not None:

@@ -64,11 +64,6 @@ class Operator:
     rewrite: Callable[[Any, Context], Replacement | None] | None = None
     codec: Codec | None = None
 
-    @property
-    def is_lossy(self) -> bool:
-        """Whether gradients differ by more than rounding."""
-        return self.kind in (Kind.UNBIASED, Kind.BIASED)
-
 
 #: The operators that there are, by name.
 _REGISTRY: dict[str, Operator] = {}
@@ -105,7 +100,7 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     if selection == "none":
         return ()
     if selection in ("exact", "lossy"):
-        found = tuple(x for x in _REGISTRY.values() if not x.is_lossy)
+        found = tuple(x for x in _REGISTRY.values() if not x.kind.is_lossy)
         return found if selection == "exact" else (*found, _REGISTRY[DEFAULT])
     if isinstance(selection, str):
         raise ValueError(

@@ -72,7 +72,7 @@ def rewrite(eqn: Any, context: "Context") -> Replacement | None:
 
 def _operator(eqn: Any, derivative: "_Derivative", forms: Sequence[Form], *inputs):
     """The equation with a derivative that reads taps."""
-    result = _bound(eqn, inputs)
+    (result,) = _compat.bind_here(eqn, inputs)
     read = [tap(x, result, forms=forms) for x in derivative.residuals_of(inputs)]
 
     @jax.custom_jvp
@@ -85,10 +85,6 @@ def _operator(eqn: Any, derivative: "_Derivative", forms: Sequence[Form], *input
         return result, derivative.pushed(residuals, tangents[2:])
 
     return joined(result, read, *inputs)
-
-
-def _bound(eqn: Any, inputs: Sequence[Any]) -> Any:
-    return _compat.bind(eqn, list(inputs), _compat.current_name_stack())[0]
 
 
 class _Derivative:
@@ -152,7 +148,8 @@ def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
 
     def push(inputs, tangents):
         def function(chosen):
-            return _bound(eqn, filled(inputs, floats, chosen))
+            (found,) = _compat.bind_here(eqn, filled(inputs, floats, chosen))
+            return found
 
         return jax.jvp(function, ([inputs[n] for n in floats],), (tangents,))[1]
 

@@ -36,6 +36,11 @@ class Kind(enum.Enum):
     UNBIASED = "random, with the exact value as its expectation"
     BIASED = "different, by an error with a stated bound"
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether it differs by more than rounding."""
+        return self in (Kind.UNBIASED, Kind.BIASED)
+
 
 class Codec(Protocol):
     """One way to store an array.
