@@ -32,7 +32,7 @@ from ._naming import active_in
 from ._places import filled
 from ._program import Equation, Program, flatten, parameters_of, run
 from ._stages import Stage
-from .operators import Decoded, Stored, encoded, forms_of, is_tap, masks, tap
+from .operators import Decoded, OfOperands, Stored, encoded, forms_of, is_tap, masks, tap
 from .operators.codecs import Codec, Mask
 
 #: Of each operand that a derivative is linear in: the operands whose tangents it multiplies.
@@ -53,9 +53,12 @@ _LEAST, _SHARE = 4096, 1 / 64
 #: Beside a base, values of this part of its bytes may be kept exactly.
 _ASIDE = 1 / 16
 
+#: Base -> the codecs of it that serve one operand.
+_Choice = dict[int, list[Codec]]
+
 
 def with_codes(
-    program: Program, stage: Stage, codecs: Sequence[Codec], avals: list[Any]
+    program: Program, stage: Stage, codecs: Sequence[Codec | OfOperands], avals: list[Any]
 ) -> tuple[Stage, dict[int, list[Equation]]]:
     """A stage whose leaves may be kept as codes.
 
@@ -69,23 +72,20 @@ def with_codes(
         The stage, and for each equation (its id) that was replaced what stands there now.
     """
     leaves = _Leaves(program, stage)
-    bases = leaves.bases(codecs)
+    found = leaves.codecs(codecs)
+    wanted: dict[int, list[Codec]] = {}
+    for base, some in (x for of in found.values() for at in of.values() for x in at.items()):
+        wanted[base] = list(dict.fromkeys((*wanted.get(base, ()), *some)))
     encoders: dict[int, Equation] = {}
     listed: dict[int, list[Equation]] = {}
-    for e in stage.equations:
-        read = {p: e.inputs[p] for p in leaves.places(e) if e.inputs[p] in bases}
-        if not read:
-            continue
-        listed[id(e)] = []
-        for base in dict.fromkeys(bases[leaf] for leaf in read.values()):
-            if base not in encoders:
-                fitting = [codec for codec in codecs if codec.applies(avals[base])]
-                encoders[base] = _encoder(base, e, fitting, avals)
-                listed[id(e)].append(encoders[base])
+    for e in (e for e in stage.equations if id(e) in found):
+        new = {i for at in found[id(e)].values() for i in at} - encoders.keys()
+        encoders |= {i: _encoder(i, e, wanted[i], avals) for i in sorted(new)}
         taps = {
-            p: _Tap.of(leaves, leaf, bases[leaf], encoders[bases[leaf]]) for p, leaf in read.items()
+            place: _Tap.of(leaves, e.inputs[place], of_base, encoders)
+            for place, of_base in found[id(e)].items()
         }
-        listed[id(e)] += _replaced(e, taps, avals)
+        listed[id(e)] = [*(encoders[i] for i in sorted(new)), *_replaced(e, taps, avals)]
     equations = it.chain.from_iterable(listed.get(id(e), [e]) for e in stage.equations)
     return dataclasses.replace(stage, equations=tuple(equations)), listed
 
@@ -124,18 +124,37 @@ class _Leaves:
         aval = self.program.avals[atom]
         return _compat.is_float(aval) and not any(aval.sharding.spec)
 
-    def bases(self, codecs: Sequence[Codec]) -> dict[int, int]:
+    def codecs(self, codecs: Sequence[Codec | OfOperands]) -> dict[int, dict[int, _Choice]]:
+        """Equation (its id) -> place of a leaf -> base -> the codecs of it, the preferred one last.
+
+        A codec for single operands keeps the leaf itself.
+        """
+        shared = [x for x in codecs if not isinstance(x, OfOperands)]
+        single = [x for x in codecs if isinstance(x, OfOperands)]
+        bases = self._bases() if shared else {}
+        found: dict[int, dict[int, _Choice]] = {}
+        for e in self.stage.equations:
+            for place in self.places(e):
+                leaf = e.inputs[place]
+                of_base: _Choice = {bases[leaf]: shared} if leaf in bases else {}
+                if leaf not in self.program.given:
+                    laid_out = [x.at(e.eqn, place) for x in single]
+                    of_base[leaf] = [*of_base.get(leaf, ()), *(x for x in laid_out if x)]
+                for base, some in of_base.items():
+                    if fitting := [x for x in some if x.applies(self.program.avals[base])]:
+                        found.setdefault(id(e), {}).setdefault(place, {})[base] = fitting
+        return found
+
+    def _bases(self) -> dict[int, int]:
         """Leaf -> its base. A leaf that is alone with its base is its own."""
         found = {e.inputs[p] for e in self.stage.equations for p in self.places(e)}
         sources = {leaf: self.source(leaf) for leaf in found}
         served = list(sources.values())
-        bases = {
+        return {
             leaf: source if served.count(source) > 1 else leaf
             for leaf, source in sources.items()
             if source not in self.program.given
         }
-        avals = self.program.avals
-        return {k: v for k, v in bases.items() if any(x.applies(avals[v]) for x in codecs)}
 
     def source(self, value: int) -> int:
         """The value furthest back from which one follows by linear steps and small values."""
@@ -332,17 +351,24 @@ class _Tap:
     forms: tuple[Decoded, ...]
 
     @staticmethod
-    def of(leaves: _Leaves, leaf: int, base: int, encoder: Equation) -> "_Tap":
-        chain = _Chain.of(leaves, leaf, base)
-        operands = (*encoder.outputs[1:], *chain.bits, *chain.others)
-        place = {i: n for n, i in enumerate(operands, 1)}
-        others = tuple(place[i] for i in chain.others)
-        forms = []
-        for form, code in forms_of(encoder):
-            assert isinstance(form, Stored)
-            codes = tuple(place[i] for i in (*code, *chain.bits))
-            forms.append(Decoded(form.codec, functools.partial(chain, form.codec), codes, others))
-        return _Tap(operands, tuple(forms))
+    def of(
+        leaves: _Leaves, leaf: int, codecs: "_Choice", encoders: Mapping[int, Equation]
+    ) -> "_Tap":
+        operands: list[int] = []
+        forms: list[Decoded] = []
+        for base, chosen in codecs.items():
+            chain = _Chain.of(leaves, leaf, base)
+            read = (*encoders[base].outputs[1:], *chain.bits, *chain.others)
+            place = {i: n for n, i in enumerate(read, len(operands) + 1)}
+            operands += read
+            others = tuple(place[i] for i in chain.others)
+            for form, code in forms_of(encoders[base]):
+                assert isinstance(form, Stored)
+                if form.codec in chosen:
+                    codes = tuple(place[i] for i in (*code, *chain.bits))
+                    compute = functools.partial(chain, form.codec)
+                    forms.append(Decoded(form.codec, compute, codes, others))
+        return _Tap(tuple(operands), tuple(forms))
 
 
 def _encoder(base: int, near: Equation, codecs: Sequence[Codec], avals: list[Any]) -> Equation:

@@ -27,7 +27,9 @@ from test_codecs import draws
 from monet_jax import _codes, operators
 from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
-from monet_jax.operators.codecs import Codec, Groups, Kind
+from monet_jax.operators import codecs
+from monet_jax.operators.codecs import Codec, Groups, Kind, Pixel, Pool, PoolResidual
+from monet_jax.operators.operands import Images, Rows
 from planners.plan import Region
 from planners.stages import saving_codes
 
@@ -155,19 +157,20 @@ PARAMS = [(array(i, 16, 16), 1 + array(9 + i, 16)) for i in range(3)]
 BATCH = array(20, 32, 16)
 
 
-def bias(codec, count=600):
+def bias(codec, count=600, function=network, args=(PARAMS, BATCH)):
     """How far the mean gradient is from the exact one, over what chance gives."""
-    _, found = with_every_code(Case(network, (PARAMS, BATCH, jax.random.key(0))), codec)
+    _, found = with_every_code(Case(function, (*args, jax.random.key(0))), codec)
+    assert lossy_bytes(found)
 
     def joined(gradients):
         return jnp.concatenate([g.reshape(-1) for g in jax.tree.leaves(gradients)])
 
     def estimate(key):
-        function = lambda *floats: found.function(*floats, key)[0]  # noqa: E731
-        leaves = jax.tree.leaves((PARAMS, BATCH))
-        return joined(jax.grad(function, argnums=tuple(range(len(leaves))))(*leaves))
+        leaves = jax.tree.leaves(args)
+        loss = lambda *floats: found.function(*floats, key)[0]  # noqa: E731
+        return joined(jax.grad(loss, argnums=tuple(range(len(leaves))))(*leaves))
 
-    exact = joined(jax.grad(network, argnums=(0, 1))(PARAMS, BATCH, jax.random.key(0)))
+    exact = joined(jax.grad(function, argnums=(0, 1))(*args, jax.random.key(0)))
     return draws(estimate, exact, count).bias
 
 
@@ -207,6 +210,90 @@ def test_noise_is_that_of_the_key_and_of_the_data():
     exact = jax.grad(network)(PARAMS, BATCH, one)[0][0]
     nudged = gradient(first * (1 + 1e-6), BATCH, one)
     assert jnp.linalg.norm(nudged - same) > 0.1 * jnp.linalg.norm(same - exact)
+
+
+#: Axes of images, of kernels and of results.
+LAYOUTS = [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")]
+
+
+def convolve(x, w, layout=LAYOUTS[0], strides=(1, 1), groups=1):
+    return jax.lax.conv_general_dilated(
+        x, w, strides, "SAME", dimension_numbers=layout, feature_group_count=groups
+    )
+
+
+def filtered(layout):
+    """Two convolutions, and their arguments in some layout."""
+
+    def loss(first, second, x):
+        hidden = jnp.tanh(convolve(x, first, layout))
+        return jnp.sum(convolve(hidden, second, layout) ** 2)
+
+    image, kernel = ("NHWC".index(a) for a in layout[0]), ("HWIO".index(a) for a in layout[1])
+    image, kernel = tuple(image), tuple(kernel)
+    weights = [array(n, 3, 3, 4, 4).transpose(kernel) for n in (1, 2)]
+    return loss, (*weights, array(3, 2, 8, 12, 4).transpose(image))
+
+
+def in_windows(x, axes):
+    """The means of 2 x 2 windows in place of their elements, by their four corners."""
+    for axis in axes:
+        halves = [jnp.take(x, jnp.arange(n, x.shape[axis], 2), axis) for n in (0, 1)]
+        x = jnp.repeat((halves[0] + halves[1]) / 2, 2, axis)
+    return x
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout[0])
+def test_only_the_gradient_of_a_kernel_reads_what_was_pooled(layout):
+    loss, args = filtered(layout)
+    _, found = with_every_code(Case(loss, args), Images(Pool()))
+    assert lossy_bytes(found)
+    wanted = jax.grad(loss, argnums=(0, 1))(*args)
+    first, second = jax.grad(lambda *x: found.function(*x)[0], argnums=(0, 1))(*args)
+    assert jnp.allclose(first, wanted[0], rtol=1e-4, atol=1e-4)
+
+    hidden = jnp.tanh(convolve(args[2], args[0], layout))
+    cotangent = 2 * convolve(hidden, args[1], layout)
+    pooled = in_windows(hidden, [layout[0].index(a) for a in "HW"])
+    (by_hand,) = jax.vjp(lambda w: convolve(pooled, w, layout), args[1])[1](cotangent)
+    assert jnp.allclose(second, by_hand, rtol=1e-4, atol=1e-3)
+    assert not jnp.allclose(second, wanted[1], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "kernel, options, is_pooled",
+    [
+        ((1, 1, 4, 4), {}, True),
+        ((1, 1, 4, 4), {"strides": (2, 2)}, False),
+        ((3, 3, 4, 4), {"strides": (2, 2)}, True),
+        ((3, 3, 1, 4), {"groups": 4}, False),
+    ],
+)
+def test_what_a_kernel_steps_over_is_not_pooled(kernel, options, is_pooled):
+    def loss(w, x):
+        return jnp.sum(convolve(jnp.tanh(x), w, **options) ** 2)
+
+    case = Case(loss, (array(1, *kernel), array(2, 2, 8, 8, 4)))
+    _, found = with_every_code(case, Images(Pool()))
+    assert bool(lossy_bytes(found)) == is_pooled
+
+
+def products(params, x, key):
+    """Images, and rows of one matrix."""
+    del key
+    first, second, third = params
+    x = jnp.tanh(convolve(jnp.sin(convolve(x, first)), second))
+    return jnp.sum((jnp.tanh(x.reshape(-1, 4)) @ third) ** 3)
+
+
+#: Unbiased codecs for single operands.
+OF_OPERANDS = [Images(PoolResidual(2)), Images(Pixel()), Rows(codecs.Rows(0.5))]
+
+
+@pytest.mark.parametrize("codec", OF_OPERANDS, ids=lambda codec: codec.name)
+def test_gradients_are_unbiased_where_windows_and_rows_are_kept(codec):
+    params = [array(1, 3, 3, 4, 4) / 4, array(2, 3, 3, 4, 4) / 4, array(3, 4, 4)]
+    assert bias(codec, function=products, args=(params, array(4, 2, 8, 8, 4))) < 1.5
 
 
 def second(function, made):

@@ -17,7 +17,7 @@ from typing import Any
 
 from .._backend import Backend
 from .._program import Replacement, Rewrite
-from . import codecs, masks, pooling
+from . import codecs, masks, operands, pooling
 from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
@@ -32,6 +32,7 @@ from ._tap import run_tap as run_tap
 from ._tap import tap as tap
 from .codecs import Codec as Codec
 from .codecs import Kind as Kind
+from .operands import OfOperands as OfOperands
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Operator:
     name: str
     kind: Kind
     rewrite: Callable[[Any, Context], Replacement | None] | None = None
-    codec: Codec | None = None
+    codec: Codec | OfOperands | None = None
 
 
 #: The operators that there are, by name.
@@ -125,7 +126,6 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
 
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
 register(Operator("pool", Kind.REORDERED, pooling.rewrite))
-# Those that keep windows, blocks or rows know nothing of what an array's axes are.
 for _codec in (
     codecs.BFloat16(),
     codecs.RandomBFloat16(),
@@ -133,5 +133,11 @@ for _codec in (
     codecs.Groups(8),
     codecs.Groups(4, 128),
     codecs.Groups(2, 64),
+    operands.Images(codecs.Pool()),
+    operands.Images(codecs.Pool(pooling="soft")),
+    operands.Images(codecs.PoolResidual()),
+    operands.Images(codecs.Pixel()),
+    operands.Rows(codecs.Rows()),
+    operands.Rows(codecs.Blocks()),
 ):
     register(Operator(_codec.name, _codec.kind, codec=_codec))
