@@ -73,7 +73,9 @@ def branch_runs(which):
     return dataclasses.replace(case, args=args)
 
 
-@pytest.mark.parametrize("which", [-1, 0, 1, 5])
+@pytest.mark.parametrize(
+    "which", [0, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in (-1, 1))]
+)
 def test_whichever_branch_runs(which):
     f = flat(branch_runs(which))
     run = pulled(f, f.function)

@@ -38,7 +38,14 @@ def test_parameter_count_is_the_published_one(name, scale):
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", MODELS)
+#: Models of each kind; the others are slow.
+QUICK = ("mlp", "resnet50", "gpt2_scan")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [x if x in QUICK else pytest.param(x, marks=pytest.mark.slow) for x in MODELS],
+)
 def test_two_steps_move_the_state_and_block_remat_changes_nothing(name):
     plain = build(name, scale="tiny")
     remat = build(name, scale="tiny", block_remat="nothing")

@@ -1,0 +1,115 @@
+"""Do plans keep the error that is asked for, on data that they were not made from?
+
+    python docs/measurements/errors.py    # adds to errors.json; the extra `flax`; minutes
+
+For each model of the zoo, small, a plan near the smallest that the error allows is made from one
+batch. Its gradient is then compared with the exact one on others, with other keys, at
+initialization and after 100 steps of Adam: the 95th percentile of the relative error.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from keeping import keep
+
+import monet_jax
+from monet_jax import zoo
+
+HERE = Path(__file__).parent
+#: Examples of a batch, so many that values are worth encoding.
+BATCH, BATCHES = (
+    16,
+    {"mlp": 512, "gpt2": 64, "gpt2_scan": 64, "llama": 64, "lstm": 256, "transformer": 64},
+)
+DRAWS, STEPS = 20, 100
+#: Over the smallest budget that the error allows.
+ROOM = 1.02
+
+
+def made(problem: zoo.Problem, args: tuple, error: float) -> monet_jax.Plan:
+    """A plan where bytes are scarce."""
+    options = {"operators": "lossy", "error": error, "sample": args, "cache": False}
+    try:
+        return monet_jax.plan(problem.loss, *problem.args, budget=1, **options)
+    except monet_jax.InfeasibleBudget as refused:
+        budget = int(ROOM * refused.minimum_budget)
+    return monet_jax.plan(problem.loss, *problem.args, budget=budget, **options)
+
+
+def errors(problem: zoo.Problem, fun: Any, params: Any, state: Any) -> list[float]:
+    """The relative error of the gradient by `fun`, on batches of their own."""
+
+    @jax.jit
+    def compared(params, state, batch, key):
+        found, exact = (
+            jax.grad(f, has_aux=True)(params, state, batch, key)[0] for f in (fun, problem.loss)
+        )
+        wrong = optax.global_norm(jax.tree.map(jnp.subtract, found, exact))
+        return wrong / optax.global_norm(exact)
+
+    batches = (problem.make_args(1000 + n)[2:] for n in range(DRAWS))
+    return [float(compared(params, state, *x)) for x in batches]
+
+
+def trained(problem: zoo.Problem, fun: Any, params: Any, state: Any) -> tuple[Any, Any]:
+    """Parameters and state after the steps."""
+    optimizer = optax.adam(1e-3)
+
+    @jax.jit
+    def step(params, state, moments, batch, key):
+        grads, state = jax.grad(fun, has_aux=True)(params, state, batch, key)
+        updates, moments = optimizer.update(grads, moments, params)
+        return optax.apply_updates(params, updates), state, moments
+
+    moments = optimizer.init(params)
+    for n in range(STEPS):
+        batch, key = problem.make_args(1 + n)[2:]
+        params, state, moments = step(params, state, moments, batch, key)
+    return params, state
+
+
+def rows(model: str, limits: list[float]) -> Iterator[dict[str, Any]]:
+    """One model."""
+    problem = zoo.build(model, scale="tiny", batch=BATCHES.get(model, BATCH))
+    args = problem.make_args(0)
+    for limit in limits:
+        plan = made(problem, args, limit)
+        fun = plan.apply(problem.loss)
+        at_first = errors(problem, fun, *args[:2])
+        later = errors(problem, fun, *trained(problem, fun, *args[:2]))
+        codes = {v.operator for v in plan.values if v.decision == "saved"} & {
+            "int8",
+            "int4",
+            "int2",
+        }
+        yield {
+            "model": model,
+            "asked": limit,
+            "measured": round(plan.error or 0.0, 4),
+            "at_first": round(float(np.percentile(at_first, 95)), 4),
+            "after_steps": round(float(np.percentile(later, 95)), 4),
+            "codes": sorted(codes),
+        }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(zoo.MODELS))
+    parser.add_argument("--errors", nargs="+", type=float, default=[0.05])
+    asked = parser.parse_args()
+    path = HERE / "errors.json"
+    every = json.loads(path.read_text())["rows"] if path.exists() else []
+    for model in asked.models:
+        for new in rows(model, asked.errors):
+            print(new, file=sys.stderr, flush=True)
+            cell = (new["model"], new["asked"])
+            every = [x for x in every if (x["model"], x["asked"]) != cell] + [new]
+            keep(path, "errors.py", every, jax=jax.__version__, device="cpu")
