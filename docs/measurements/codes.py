@@ -4,13 +4,16 @@
 
 For a model of the zoo at the bench's scale and each operator, the plan that saves every code there
 is and small values beside them, and recomputes the rest: temporaries as predicted and as compiled,
-over plain's; and as compiled where nothing that a stage hands on waits for the stage's codes.
+over plain's; and as compiled where nothing that a stage hands on waits for the stage's codes. Then
+the plan that runs nothing again, and saves what the backward pass reads, in codes where it can:
+temporaries, FLOPs and roofline seconds over plain's.
 """
 
 import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,6 +24,7 @@ from keeping import keep
 from monet_jax import _transform, zoo
 from monet_jax._analyze import NO_PINS
 from monet_jax._compile import compile_bytes
+from monet_jax._rivals import costs_of, work_of_step
 from monet_jax._targets import compiler_version, resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._transform import transform
@@ -31,7 +35,8 @@ from planners.stages import certified, saving_codes
 
 HERE = Path(__file__).parent
 OPERATORS = {"mask": ["mask", "pool"]} | {
-    name: ["mask", "pool", name] for name in ("bf16", "fp8", "int8", "int4", "int2")
+    name: ["mask", "pool", name]
+    for name in ("bf16", "fp8", "int8", "int4", "int2", "pool2", "pixel2", "pool8+int2")
 }
 #: Values of fewer bytes are saved in any case.
 SMALL = 100_000
@@ -49,11 +54,42 @@ def with_all_codes(graph: Graph) -> Plan:
     return certified(graph, tuple(regions), planner="all codes", bound_seconds=0.0)
 
 
+def running_once(graph: Graph) -> Plan:
+    """The plan that saves what backward ops read: codes where there are any."""
+    regions = []
+    for region in saving_codes(graph):
+        stage = graph.stages[region.first]
+        codes = {graph.index[name] for name in region.saved}
+        read = {i for op in stage.backward for i in op.in_way(op.way_by(codes)).inputs}
+        written = [graph.values[i] for op in stage.forward for i in op.outputs if i in read]
+        names = tuple(dict.fromkeys((*region.saved, *(x.name for x in written if x.savable))))
+        regions.append(region if region.alone else dataclasses.replace(region, saved=names))
+    return certified(graph, tuple(regions), planner="running once", bound_seconds=0.0)
+
+
 def bytes_in_codes(graph: Graph, plan: Plan) -> int:
     """Bytes of what optional ops write, as far as a plan saves it."""
     saved = {graph.index[name] for region in plan.regions for name in region.saved}
     ops = [op for stage in graph.stages for op in stage.forward if op.optional]
     return sum(graph.values[i].nbytes for op in ops for i in op.outputs if i in saved)
+
+
+def reading_codes(
+    fun: Callable[..., Any], args: tuple, operators: Sequence[str]
+) -> tuple[Callable[..., Any], float]:
+    """A function whose gradient reads every code, and the share of codes in what is saved."""
+    target = resolve_target("cpu")
+    traced = trace_for(target, fun, args, operators=operators)
+    trials = Trials(traced, target, NO_PINS)
+    plan = with_all_codes(trials.graph)
+    planned = transform(trials.origins, plan)
+    saved = {name for region in plan.regions for name in region.saved}
+    nbytes = sum(trials.graph.values[trials.graph.index[name]].nbytes for name in saved)
+
+    def function(*args):
+        return planned(jax.tree.leaves(args), traced.constants)[0]
+
+    return function, bytes_in_codes(trials.graph, plan) / nbytes
 
 
 def row(model: str, name: str, target: Any) -> dict[str, Any]:
@@ -66,6 +102,9 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
     with mock.patch.object(_transform, "_wait_for_codes", lambda *_: None):
         step = step_to_compile(traced, transform(trials.origins, plan))
         untied = compile_bytes(*step, target=target).total_bytes - trials.fixed_bytes
+    once = running_once(trials.graph)
+    costs = costs_of(trace_for(target, problem.loss, problem.args), target)
+    work = work_of_step(traced, transform(trials.origins, once), target)
     return {
         "model": model,
         "operators": name,
@@ -73,6 +112,9 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
         "predicted": round(trials.predicted_temp_bytes(plan.regions) / plain, 4),
         "compiled": round(tied / plain, 4),
         "without_ties": round(untied / plain, 4),
+        "running_once": round(trials.temp_bytes(trials.of(once)) / plain, 4),
+        "flops": round(work.flops / costs.work.flops, 4),
+        "roofline": round(work.seconds / costs.work.seconds, 4),
     }
 
 

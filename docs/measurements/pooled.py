@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from codes import with_all_codes
+from codes import reading_codes, running_once
 from keeping import keep
 from sklearn.datasets import load_sample_images
 
@@ -25,9 +25,6 @@ from monet_jax._targets import Target, compiler_version, resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._transform import transform
 from monet_jax._trials import Trials
-from planners.graph import Graph
-from planners.plan import Plan, Region
-from planners.stages import certified, saving_codes
 
 BATCH, SIDE = 8, 128
 EXACT = ["mask", "pool"]
@@ -51,19 +48,6 @@ def planned(target: Target, operators: list[str]) -> dict[str, Any]:
     }
 
 
-def running_once(graph: Graph) -> Plan:
-    """The plan that saves what backward ops read: codes where there are any."""
-    regions = []
-    for region in saving_codes(graph):
-        stage = graph.stages[region.first]
-        codes = {graph.index[name] for name in region.saved}
-        read = {i for op in stage.backward for i in op.in_way(op.way_by(codes)).inputs}
-        written = [graph.values[i] for op in stage.forward for i in op.outputs if i in read]
-        names = dict.fromkeys((*region.saved, *(x.name for x in written if x.savable)))
-        regions.append(region if region.alone else Region(region.first, region.last, tuple(names)))
-    return certified(graph, tuple(regions), planner="running once", bound_seconds=0.0)
-
-
 def photographs() -> jax.Array:
     """Crops of scikit-learn's two photographs, normalized."""
     rng, images = np.random.default_rng(0), load_sample_images().images
@@ -78,18 +62,12 @@ def photographs() -> jax.Array:
 
 def cosines(operators: list[str]) -> dict[str, Any]:
     """Kernel -> the cosine between its gradient and the exact one."""
-    target, problem = resolve_target("cpu"), zoo.build("resnet50", scale="bench", batch=BATCH)
+    problem = zoo.build("resnet50", scale="bench", batch=BATCH)
     params, state, (_, labels), key = problem.make_args(0)
     args = params, state, (photographs(), labels), key
-    traced = trace_for(target, problem.loss, args, operators=operators)
-    trials = Trials(traced, target, NO_PINS)
-    function = transform(trials.origins, with_all_codes(trials.graph))
-
-    def loss(params):
-        return function(jax.tree.leaves((params, *args[1:])), traced.constants)[0]
-
+    loss, _ = reading_codes(problem.loss, args, operators)
     exact = jax.jit(jax.grad(lambda params: problem.loss(params, *args[1:])[0]))(params)
-    found = jax.tree.map(_cosine, jax.jit(jax.grad(loss))(params), exact)
+    found = jax.tree.map(_cosine, jax.jit(jax.grad(loss))(*args), exact)
     named, _ = jax.tree_util.tree_flatten_with_path(found)
     kernels = {
         jax.tree_util.keystr(path, simple=True, separator="/"): round(float(x), 4)
