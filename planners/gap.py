@@ -15,8 +15,8 @@ one, and polishes the last; it knows only the first way of each op.
 
 Each grid may take as long as all before it. Where the last is not solved in that time, small random
 grids that contain the events of the best schedule follow, until several in a row bring nothing.
-Where a grid has brought little for the time spent, the search is over, unless its own bound is far
-off: the next hardly ever brings more. A sixth of the time then goes to a lower bound on the seconds
+Where a grid has brought little for the time spent, the search is over after a few of those, unless
+its own bound is far off: the next hardly ever brings more. A sixth of the time then goes to a lower bound on the seconds
 of *any* schedule that first runs the graph's ops in their order (`lower_bound`), not only of those
 of the grids.
 
@@ -59,6 +59,8 @@ _OPEN = 1e-4
 #: Small grids round the best schedule: how many in a row may bring little, and how long each may
 #: take, as a share of the time since the search began.
 _FRUITLESS, _ROUND_SHARE = 4, 0.15
+#: The share of the time limit up to which they are tried even where all events brought little.
+_SOON = 1 / 8
 #: Variables of the lower bound's program, about: more would leave too little time to branch. And
 #: at most, where there is time: HiGHS may overrun its limit in a larger one.
 _BOUND_VARIABLES, _MOST_VARIABLES = 12_000, 50_000
@@ -201,22 +203,27 @@ class _Search:
             if grid is last and (outcome.infeasible or outcome.proven):
                 return
             if n >= self.fine and outcome.slack < _OPEN and not self._has_gained(before):
+                self._search_around(last, _SOON)
                 return
         if self.shown is None:
             self._settle_for_any(last, self._try(self._groups(last), last.reach, self._rest))
         else:
             self._search_around(last)
 
-    def _search_around(self, grid: Grid) -> None:
+    def _search_around(self, grid: Grid, share: float = 1.0) -> None:
         """Improves the best schedule on small grids round it, until a few in a row bring little.
+
+        Or until that share of the time limit is spent.
 
         Such a grid has the events before which that schedule runs something again, and others at
         random: the schedule is one of its points, and it is solved much faster than all events.
         """
         rng, fruitless = np.random.default_rng(0), 0
-        while fruitless < _FRUITLESS and self._rest > 0 and self.best is not None:
+        rest = min(self._rest, share * self.planner.time_limit - self._spent)
+        deadline = Deadline.after(rest)
+        while fruitless < _FRUITLESS and deadline.left > 0 and self.best is not None:
             before = self.shown = self.best
-            seconds = min(self._rest, max(_ROUND_SHARE * self._spent, self._least_seconds))
+            seconds = min(deadline.left, max(_ROUND_SHARE * self._spent, self._least_seconds))
             with contextlib.suppress(SolverStopped):
                 self._try(self._groups_around(before, rng), grid.reach, seconds)
             gain = before.seconds - self.best.seconds
