@@ -16,9 +16,9 @@ one, and polishes the last; it knows only the first way of each op.
 Each grid may take as long as all before it. Where the last is not solved in that time, small random
 grids that contain the events of the best schedule follow, until several in a row bring nothing.
 Where a grid has brought little for the time spent, the search is over after a few of those, unless
-its own bound is far off: the next hardly ever brings more. A sixth of the time then goes to a lower bound on the seconds
-of *any* schedule that first runs the graph's ops in their order (`lower_bound`), not only of those
-of the grids.
+its own bound is far off: the next hardly ever brings more. A sixth of the time then goes to a lower
+bound on the seconds of *any* schedule that first runs the graph's ops in their order
+(`lower_bound`), not only of those of the grids.
 
 Known limit: nothing runs again during the forward pass, but where the local search finds that.
 """
