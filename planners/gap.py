@@ -13,12 +13,12 @@ space of each grid, its variables and its constraints are in `gap_program`. A lo
 sequences gives a first answer at once, which near the smallest possible budgets may stay the best
 one, and polishes the last; it knows only the first way of each op.
 
-Each grid may take as long as all before it. Where the last is not solved in that time, small random
-grids that contain the events of the best schedule follow, until several in a row bring nothing.
-Where a grid has brought little for the time spent, the search is over, unless its own bound is far
-off: the next hardly ever brings more. A sixth of the time then goes to a lower bound on the seconds
-of *any* schedule that first runs the graph's ops in their order (`lower_bound`), not only of those
-of the grids.
+Each grid may take as long as all before it. Where the last is not solved in that time, small grids
+follow that contain the events of the best schedule and all those of a window, until several in a
+row bring nothing. Where a grid has brought little for the time spent, the search is over after a
+few of those, unless its own bound is far off: the next hardly ever brings more. A sixth of the time
+then goes to a lower bound on the seconds of *any* schedule that first runs the graph's ops in their
+order (`lower_bound`), not only of those of the grids.
 
 Known limit: nothing runs again during the forward pass, but where the local search finds that.
 """
@@ -27,8 +27,6 @@ import contextlib
 import dataclasses
 import itertools as it
 from collections.abc import Iterable
-
-import numpy as np
 
 from ._deadline import Deadline
 from ._highs import Outcome, solve
@@ -53,12 +51,14 @@ _EARLY_SECONDS, _EARLY_SHARE, _LEAST_SHARE = 0.6, 0.4, 0.04
 _LATE_SHARE, _BOUND_SHARE = 0.1, 0.2
 #: A grid with a quarter of all events, or all, is the last where it saves less than this share of
 #: the seconds, times the share of the time limit that is spent.
-_WORTH = 2e-3
+_WORTH = 3e-3
 #: It is not where more than this share of the seconds may still be to gain on it.
 _OPEN = 1e-4
-#: Small grids round the best schedule: how many in a row may bring little, and how long each may
-#: take, as a share of the time since the search began.
-_FRUITLESS, _ROUND_SHARE = 4, 0.15
+#: Small grids round the best schedule: windows; how many in a row may bring little; and how
+#: long each may take, as a share of the time since the search began.
+_WINDOWS, _FRUITLESS, _ROUND_SHARE = 8, 6, 0.15
+#: The share of the time limit up to which they are tried even where all events brought little.
+_SOON = 1 / 9
 #: Variables of the lower bound's program, about: more would leave too little time to branch. And
 #: at most, where there is time: HiGHS may overrun its limit in a larger one.
 _BOUND_VARIABLES, _MOST_VARIABLES = 12_000, 50_000
@@ -201,40 +201,49 @@ class _Search:
             if grid is last and (outcome.infeasible or outcome.proven):
                 return
             if n >= self.fine and outcome.slack < _OPEN and not self._has_gained(before):
+                self._search_around(last, _SOON)
                 return
         if self.shown is None:
             self._settle_for_any(last, self._try(self._groups(last), last.reach, self._rest))
         else:
             self._search_around(last)
 
-    def _search_around(self, grid: Grid) -> None:
+    def _search_around(self, grid: Grid, share: float = 1.0) -> None:
         """Improves the best schedule on small grids round it, until a few in a row bring little.
 
-        Such a grid has the events before which that schedule runs something again, and others at
-        random: the schedule is one of its points, and it is solved much faster than all events.
+        Or until that share of the time limit is spent.
+
+        Such a grid has the events before which that schedule runs something again, and all in a
+        window: the schedule is one of its points, and it is solved much faster than all events.
         """
-        rng, fruitless = np.random.default_rng(0), 0
-        while fruitless < _FRUITLESS and self._rest > 0 and self.best is not None:
+        fruitless, numbers = 0, it.count()
+        rest = min(self._rest, share * self.planner.time_limit - self._spent)
+        deadline = Deadline.after(rest)
+        while fruitless < _FRUITLESS and deadline.left > 0 and self.best is not None:
             before = self.shown = self.best
-            seconds = min(self._rest, max(_ROUND_SHARE * self._spent, self._least_seconds))
+            seconds = min(deadline.left, max(_ROUND_SHARE * self._spent, self._least_seconds))
             with contextlib.suppress(SolverStopped):
-                self._try(self._groups_around(before, rng), grid.reach, seconds)
+                self._try(self._groups_around(before, next(numbers)), grid.reach, seconds)
             gain = before.seconds - self.best.seconds
             fruitless = 0 if gain > self.planner.gap * before.seconds else fruitless + 1
 
-    def _groups_around(self, known: Schedule, rng: np.random.Generator) -> list[range]:
-        """The positions of each event of a random grid that shows a schedule."""
+    def _groups_around(self, known: Schedule, number: int) -> list[range]:
+        """The positions of each event of a grid that shows a schedule, and all in a window.
+
+        Windows lie side by side; the next time, half a window further.
+        """
         first, end = self.graph.forward_count, len(self.graph.ops)
-        needed, number = set[int](), end
+        needed, before = set[int](), end
         for run in reversed(runs_of(known)):
             if run.op >= first:
-                number = run.op
-            elif first < number < end:
-                needed.add(number)
+                before = run.op
+            elif first < before < end:
+                needed.add(before)
         others = sorted(set(range(first + 1, end)) - needed)
-        count = min(len(others), max((end - first) // 4 - len(needed), (end - first) // 8))
-        chosen = rng.choice(others, count, replace=False).tolist() if count else []
-        ends = sorted({first, end, *needed, *chosen})
+        length = max(1, (end - first) // _WINDOWS)
+        sweep, place = divmod(number, max(1, -(-len(others) // length)))
+        start = place * length + sweep % 2 * length // 2
+        ends = sorted({first, end, *needed, *others[start : start + length]})
         return [range(a, b) for a, b in it.pairwise(ends)]
 
     def _settle_for_any(self, grid: Grid, outcome: Outcome) -> None:

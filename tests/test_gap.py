@@ -280,13 +280,17 @@ def is_point(graph, budget, groups, schedule):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_random_grid_round_a_schedule_has_it_among_its_points(seed):
+def test_windows_round_a_schedule_have_it_among_their_points_and_cover_all_events(seed):
     graph = graphs.without_extras(graphs.blocks(3, n_forward=6, seed=seed))
     budget = int(0.8 * planners.SaveAll()(graph, 10**12).peak_bytes)
     schedule = gap.Gap((gap.Grid(reach=14),), time_limit=20.0)(graph, budget)
     assert schedule.seconds > graph.seconds
     search = gap._Search(gap.Gap(), graph, budget)
-    groups = search._groups_around(schedule, np.random.default_rng(seed))
-    assert len(groups) < len(graph.ops) - graph.forward_count
-    assert is_point(graph, budget, groups, schedule)
+    count, begun = len(graph.ops) - graph.forward_count, set()
+    for number in range(2 * gap._WINDOWS):
+        groups = search._groups_around(schedule, number)
+        begun |= {group.start for group in groups}
+        assert len(groups) < count
+        assert is_point(graph, budget, groups, schedule)
+    assert len(begun) == count
     assert not is_point(graph, budget, search._groups(gap.Grid(1)), schedule)
