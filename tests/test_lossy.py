@@ -29,7 +29,7 @@ from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
 from monet_jax.operators import codecs
 from monet_jax.operators.codecs import Codec, Groups, Kind, Pixel, Pool, PoolResidual
-from monet_jax.operators.operands import Images, Rows
+from monet_jax.operators.operands import Convolutions, Products
 from planners.plan import Region
 from planners.stages import saving_codes
 
@@ -246,7 +246,7 @@ def in_windows(x, axes):
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout[0])
 def test_only_the_gradient_of_a_kernel_reads_what_was_pooled(layout):
     loss, args = filtered(layout)
-    _, found = with_every_code(Case(loss, args), Images(Pool()))
+    _, found = with_every_code(Case(loss, args), Convolutions(Pool()))
     assert lossy_bytes(found)
     wanted = jax.grad(loss, argnums=(0, 1))(*args)
     first, second = jax.grad(lambda *x: found.function(*x)[0], argnums=(0, 1))(*args)
@@ -274,7 +274,7 @@ def test_what_a_kernel_steps_over_is_not_pooled(kernel, options, is_pooled):
         return jnp.sum(convolve(jnp.tanh(x), w, **options) ** 2)
 
     case = Case(loss, (array(1, *kernel), array(2, 2, 8, 8, 4)))
-    _, found = with_every_code(case, Images(Pool()))
+    _, found = with_every_code(case, Convolutions(Pool()))
     assert bool(lossy_bytes(found)) == is_pooled
 
 
@@ -287,7 +287,7 @@ def products(params, x, key):
 
 
 #: Unbiased codecs for single operands.
-OF_OPERANDS = [Images(PoolResidual(2)), Images(Pixel()), Rows(codecs.Rows(0.5))]
+OF_OPERANDS = [Convolutions(PoolResidual(2)), Convolutions(Pixel()), Products(codecs.Rows(0.5))]
 
 
 @pytest.mark.parametrize("codec", OF_OPERANDS, ids=lambda codec: codec.name)

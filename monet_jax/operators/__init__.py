@@ -133,11 +133,11 @@ for _codec in (
     codecs.Groups(8),
     codecs.Groups(4, 128),
     codecs.Groups(2, 64),
-    operands.Images(codecs.Pool()),
-    operands.Images(codecs.Pool(pooling="soft")),
-    operands.Images(codecs.PoolResidual()),
-    operands.Images(codecs.Pixel()),
-    operands.Rows(codecs.Rows()),
-    operands.Rows(codecs.Blocks()),
+    operands.Convolutions(codecs.Pool()),
+    operands.Convolutions(codecs.Pool(pooling="soft")),
+    operands.Convolutions(codecs.PoolResidual()),
+    operands.Convolutions(codecs.Pixel()),
+    operands.Products(codecs.Rows()),
+    operands.Products(codecs.Blocks()),
 ):
     register(Operator(_codec.name, _codec.kind, codec=_codec))

@@ -37,7 +37,7 @@ class OfOperands(abc.ABC):
         """The codec for the operand of a JAX equation at a place; None if it is not for it."""
 
 
-class Images(OfOperands):
+class Convolutions(OfOperands):
     """What a convolution over two axes slides its kernel over; only the kernel's gradient reads it.
 
     Not where the kernel steps over pixels, or each channel has a kernel of its own: there, windows
@@ -61,7 +61,7 @@ class Images(OfOperands):
         return dataclasses.replace(self.codec, axes=tuple(sorted(axes)))
 
 
-class Rows(OfOperands):
+class Products(OfOperands):
     """Operands of which a product contracts the last axis: a gradient sums over their rows."""
 
     def at(self, eqn: Any, place: int) -> Codec | None:
