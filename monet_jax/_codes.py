@@ -5,7 +5,8 @@ what it reads is random, with the operand as its expectation, then the gradient 
 it is not where an operation's input is encoded and its derivative computed from that. Such an
 operand is a *leaf* here. Often several leaves follow from one value by sums, scaling and masks:
 what a normalization reads, and the product behind it, from the convolution before it. Then one code
-of that value, the *base*, serves all of them; each leaf's tap decodes it and computes the rest.
+of that value, the *base*, serves all of them; each leaf's tap decodes it and computes the rest. A
+codec that knows axes (`operators.OfOperands`) keeps a leaf by itself, for one operand.
 
 What is not encoded: values read by any other derivative (of `exp`, of a division by them), which is
 not linear in them; parameters, which are in memory anyway; what is small.
@@ -19,7 +20,7 @@ import dataclasses
 import functools
 import itertools as it
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,9 +54,6 @@ _LEAST, _SHARE = 4096, 1 / 64
 #: Beside a base, values of this part of its bytes may be kept exactly.
 _ASIDE = 1 / 16
 
-#: Base -> the codecs of it that serve one operand.
-_Choice = dict[int, list[Codec]]
-
 
 def with_codes(
     program: Program, stage: Stage, codecs: Sequence[Codec | OfOperands], avals: list[Any]
@@ -72,22 +70,40 @@ def with_codes(
         The stage, and for each equation (its id) that was replaced what stands there now.
     """
     leaves = _Leaves(program, stage)
-    found = leaves.codecs(codecs)
+    reads: dict[int, list[_Read]] = {}
     wanted: dict[int, list[Codec]] = {}
-    for base, some in (x for of in found.values() for at in of.values() for x in at.items()):
-        wanted[base] = list(dict.fromkeys((*wanted.get(base, ()), *some)))
+    for x in leaves.reads(codecs):
+        reads.setdefault(id(x.equation), []).append(x)
+        wanted[x.base] = list(dict.fromkeys((*wanted.get(x.base, ()), *x.codecs)))
     encoders: dict[int, Equation] = {}
     listed: dict[int, list[Equation]] = {}
-    for e in (e for e in stage.equations if id(e) in found):
-        new = {i for at in found[id(e)].values() for i in at} - encoders.keys()
-        encoders |= {i: _encoder(i, e, wanted[i], avals) for i in sorted(new)}
-        taps = {
-            place: _Tap.of(leaves, e.inputs[place], of_base, encoders)
-            for place, of_base in found[id(e)].items()
-        }
-        listed[id(e)] = [*(encoders[i] for i in sorted(new)), *_replaced(e, taps, avals)]
+    for e in (e for e in stage.equations if id(e) in reads):
+        new = {x.base: None for x in reads[id(e)] if x.base not in encoders}
+        encoders |= {base: _encoder(base, e, wanted[base], avals) for base in new}
+        at = {x.place: [y for y in reads[id(e)] if y.place == x.place] for x in reads[id(e)]}
+        taps = {place: _Tap.of(leaves, some, encoders) for place, some in at.items()}
+        listed[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, avals)]
     equations = it.chain.from_iterable(listed.get(id(e), [e]) for e in stage.equations)
     return dataclasses.replace(stage, equations=tuple(equations)), listed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A leaf that the derivative of an equation reads, and a base that may be kept for it.
+
+    Attributes:
+        equation: whose derivative reads it.
+        place: of the leaf among its operands.
+        leaf: the value.
+        base: from which it follows; itself, perhaps.
+        codecs: how the base may be kept for this, the preferred one last.
+    """
+
+    equation: Equation
+    place: int
+    leaf: int
+    base: int
+    codecs: tuple[Codec, ...]
 
 
 class _Leaves:
@@ -124,26 +140,24 @@ class _Leaves:
         aval = self.program.avals[atom]
         return _compat.is_float(aval) and not any(aval.sharding.spec)
 
-    def codecs(self, codecs: Sequence[Codec | OfOperands]) -> dict[int, dict[int, _Choice]]:
-        """Equation (its id) -> place of a leaf -> base -> the codecs of it, the preferred one last.
-
-        A codec for single operands keeps the leaf itself.
+    def reads(self, codecs: Sequence[Codec | OfOperands]) -> Iterator[_Read]:
+        """The leaves that are read, those with codecs that apply; a codec for single operands keeps
+        the leaf itself.
         """
         shared = [x for x in codecs if not isinstance(x, OfOperands)]
         single = [x for x in codecs if isinstance(x, OfOperands)]
         bases = self._bases() if shared else {}
-        found: dict[int, dict[int, _Choice]] = {}
         for e in self.stage.equations:
             for place in self.places(e):
                 leaf = e.inputs[place]
-                of_base: _Choice = {bases[leaf]: shared} if leaf in bases else {}
+                chosen = {bases[leaf]: shared} if leaf in bases else {}
                 if leaf not in self.program.given:
                     laid_out = [x.at(e.eqn, place) for x in single]
-                    of_base[leaf] = [*of_base.get(leaf, ()), *(x for x in laid_out if x)]
-                for base, some in of_base.items():
-                    if fitting := [x for x in some if x.applies(self.program.avals[base])]:
-                        found.setdefault(id(e), {}).setdefault(place, {})[base] = fitting
-        return found
+                    chosen[leaf] = [*chosen.get(leaf, ()), *filter(None, laid_out)]
+                for base, some in chosen.items():
+                    fitting = tuple(x for x in some if x.applies(self.program.avals[base]))
+                    if fitting:
+                        yield _Read(e, place, leaf, base, fitting)
 
     def _bases(self) -> dict[int, int]:
         """Leaf -> its base. A leaf that is alone with its base is its own."""
@@ -351,20 +365,18 @@ class _Tap:
     forms: tuple[Decoded, ...]
 
     @staticmethod
-    def of(
-        leaves: _Leaves, leaf: int, codecs: "_Choice", encoders: Mapping[int, Equation]
-    ) -> "_Tap":
+    def of(leaves: _Leaves, reads: Sequence[_Read], encoders: Mapping[int, Equation]) -> "_Tap":
         operands: list[int] = []
         forms: list[Decoded] = []
-        for base, chosen in codecs.items():
-            chain = _Chain.of(leaves, leaf, base)
-            read = (*encoders[base].outputs[1:], *chain.bits, *chain.others)
+        for x in reads:
+            chain = _Chain.of(leaves, x.leaf, x.base)
+            read = (*encoders[x.base].outputs[1:], *chain.bits, *chain.others)
             place = {i: n for n, i in enumerate(read, len(operands) + 1)}
             operands += read
             others = tuple(place[i] for i in chain.others)
-            for form, code in forms_of(encoders[base]):
+            for form, code in forms_of(encoders[x.base]):
                 assert isinstance(form, Stored)
-                if form.codec in chosen:
+                if form.codec in x.codecs:
                     codes = tuple(place[i] for i in (*code, *chain.bits))
                     compute = functools.partial(chain, form.codec)
                     forms.append(Decoded(form.codec, compute, codes, others))

@@ -68,16 +68,12 @@ def accuracies(model: nn.Module, loss: Callable[..., jax.Array]) -> list[float]:
     optimizer = optax.adam(2e-3)
 
     @jax.jit
-    def epoch(params, state, key):
-        def step(carried, key):
-            params, state = carried
-            batch, noise = jax.random.split(key)
-            chosen = jax.random.choice(batch, len(x), (BATCH,), replace=False)
-            grads = jax.grad(loss)(params, x[chosen], y[chosen], noise)
-            updates, state = optimizer.update(grads, state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        return jax.lax.scan(step, (params, state), jax.random.split(key, len(x) // BATCH))[0]
+    def step(params, state, key):
+        batch, noise = jax.random.split(key)
+        chosen = jax.random.choice(batch, len(x), (BATCH,), replace=False)
+        grads = jax.grad(loss)(params, x[chosen], y[chosen], noise)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
 
     @jax.jit
     def accuracy(params):
@@ -87,8 +83,8 @@ def accuracies(model: nn.Module, loss: Callable[..., jax.Array]) -> list[float]:
     for key in map(jax.random.key, range(SEEDS)):
         params = model.init(key, x[:1])
         state = optimizer.init(params)
-        for n in range(EPOCHS):
-            params, state = epoch(params, state, jax.random.fold_in(key, n))
+        for n in range(EPOCHS * (len(x) // BATCH)):
+            params, state = step(params, state, jax.random.fold_in(key, n))
         found.append(float(accuracy(params)))
     return found
 
