@@ -13,12 +13,13 @@ space of each grid, its variables and its constraints are in `gap_program`. A lo
 sequences gives a first answer at once, which near the smallest possible budgets may stay the best
 one, and polishes the last; it knows only the first way of each op.
 
-Each grid may take as long as all before it. Where the last is not solved in that time, small grids
-follow that contain the events of the best schedule and all those of a window, until several in a
-row bring nothing. Where a grid has brought little for the time spent, the search is over after a
-few of those, unless its own bound is far off: the next hardly ever brings more. A sixth of the time
-then goes to a lower bound on the seconds of *any* schedule that first runs the graph's ops in their
-order (`lower_bound`), not only of those of the grids.
+Each grid may take as long as all before it, coarse ones twice as long. Where the last is not solved
+in that time, small grids follow that contain the events of the best schedule and some others, all
+in a window or at random, until several in a row bring nothing. Where a grid has brought little for
+the time spent, the search is over after a few of those, unless its own bound is far off: the next
+hardly ever brings more. A sixth of the time then goes to a lower bound on the seconds of *any*
+schedule that first runs the graph's ops in their order (`lower_bound`), not only of those of the
+grids.
 
 Known limit: nothing runs again during the forward pass, but where the local search finds that.
 """
@@ -27,6 +28,8 @@ import contextlib
 import dataclasses
 import itertools as it
 from collections.abc import Iterable
+
+import numpy as np
 
 from ._deadline import Deadline
 from ._highs import Outcome, solve
@@ -53,10 +56,10 @@ _LATE_SHARE, _BOUND_SHARE = 0.1, 0.2
 #: the seconds, times the share of the time limit that is spent.
 _WORTH = 3e-3
 #: It is not where more than this share of the seconds may still be to gain on it.
-_OPEN = 1e-4
+_OPEN = 2e-4
 #: Small grids round the best schedule: windows; how many in a row may bring little; and how
 #: long each may take, as a share of the time since the search began.
-_WINDOWS, _FRUITLESS, _ROUND_SHARE = 8, 6, 0.15
+_WINDOWS, _FRUITLESS, _ROUND_SHARE = 8, 8, 0.15
 #: The share of the time limit up to which they are tried even where all events brought little.
 _SOON = 1 / 9
 #: Variables of the lower bound's program, about: more would leave too little time to branch. And
@@ -213,8 +216,8 @@ class _Search:
 
         Or until that share of the time limit is spent.
 
-        Such a grid has the events before which that schedule runs something again, and all in a
-        window: the schedule is one of its points, and it is solved much faster than all events.
+        Such a grid has the events before which that schedule runs something again, and some others:
+        the schedule is one of its points, and it is solved much faster than all events.
         """
         fruitless, numbers = 0, it.count()
         rest = min(self._rest, share * self.planner.time_limit - self._spent)
@@ -228,9 +231,9 @@ class _Search:
             fruitless = 0 if gain > self.planner.gap * before.seconds else fruitless + 1
 
     def _groups_around(self, known: Schedule, number: int) -> list[range]:
-        """The positions of each event of a grid that shows a schedule, and all in a window.
+        """The positions of each event of a grid that shows a schedule, and others beside.
 
-        Windows lie side by side; the next time, half a window further.
+        By turns, these are all in a window, which lie side by side, and as many of all at random.
         """
         first, end = self.graph.forward_count, len(self.graph.ops)
         needed, before = set[int](), end
@@ -240,10 +243,14 @@ class _Search:
             elif first < before < end:
                 needed.add(before)
         others = sorted(set(range(first + 1, end)) - needed)
-        length = max(1, (end - first) // _WINDOWS)
-        sweep, place = divmod(number, max(1, -(-len(others) // length)))
-        start = place * length + sweep % 2 * length // 2
-        ends = sorted({first, end, *needed, *others[start : start + length]})
+        length = min(max(1, (end - first) // _WINDOWS), len(others))
+        if number % 2:
+            chosen = np.random.default_rng(number).choice(others, length, replace=False).tolist()
+        else:
+            sweep, place = divmod(number // 2, max(1, -(-len(others) // max(1, length))))
+            start = place * length + sweep % 2 * length // 2
+            chosen = others[start : start + length]
+        ends = sorted({first, end, *needed, *chosen})
         return [range(a, b) for a, b in it.pairwise(ends)]
 
     def _settle_for_any(self, grid: Grid, outcome: Outcome) -> None:
@@ -275,10 +282,15 @@ class _Search:
         return before.seconds - self.shown.seconds >= worth * self.shown.seconds
 
     def _seconds_of_grid(self, n: int) -> float:
-        """As many as all before took, or a share of the limit; the same for all that are given."""
+        """As many as all before took, or a share of the limit; the same for all that are given.
+
+        Twice as many for a coarse one: it is mostly solved in less, and what it misses is hard to
+        find on a finer one.
+        """
         if self.planner.grids is not None or len(self.grids) == 1:
             return self._rest / max(len(self.grids) - n, 1)
-        return min(self._rest, max(self._spent, self._least_seconds))
+        taken = self._spent * (1 if n >= self.fine else 2)
+        return min(self._rest, max(taken, self._least_seconds))
 
     @property
     def _least_seconds(self) -> float:

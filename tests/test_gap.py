@@ -280,7 +280,7 @@ def is_point(graph, budget, groups, schedule):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_windows_round_a_schedule_have_it_among_their_points_and_cover_all_events(seed):
+def test_grids_round_a_schedule_have_it_among_their_points_and_cover_all_events(seed):
     graph = graphs.without_extras(graphs.blocks(3, n_forward=6, seed=seed))
     budget = int(0.8 * planners.SaveAll()(graph, 10**12).peak_bytes)
     schedule = gap.Gap((gap.Grid(reach=14),), time_limit=20.0)(graph, budget)
