@@ -28,7 +28,7 @@ from monet_jax._trials import Trials
 
 BATCH, SIDE = 8, 128
 EXACT = ["mask", "pool"]
-POOLED = [[*EXACT, name] for name in ("pool2", "softpool2", "pixel2", "pool8+int2")]
+POOLED = [[*EXACT, name] for name in ("pool2", "pixel2")]
 
 
 def planned(target: Target, operators: list[str]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ if __name__ == "__main__":
     rows = []
     for make, operators in [
         *((lambda x: planned(target, x), x) for x in (EXACT, *POOLED)),
-        *((cosines, x) for x in POOLED[:-1]),
+        *((cosines, x) for x in POOLED),
     ]:
         rows.append(make(operators))
         print(rows[-1], file=sys.stderr, flush=True)
