@@ -3,7 +3,8 @@
 Iterations with one plan are a `lax.scan`. Where there are several plans, runs of iterations follow
 each other, and the loop has a derivative of its own: to differentiate a scan over part of a stacked
 array, JAX would copy that part and its gradient. Here every run indexes the whole array, and its
-backward, a loop of its own, writes into one gradient.
+backward, a loop of its own, writes into one gradient. What every iteration of a run would keep
+alike for it (a mask, joined weights) is computed once, before the run (`_alike`).
 
 | index | means |
 |---|---|
@@ -23,6 +24,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
+from ._alike import joined, without_alike
 from ._places import filled, float_places
 
 #: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
@@ -166,9 +168,11 @@ class _Runs:
                     leaves, kept["rebuild"] = _stripped(pull, consts, slices)
                 return (carry, _update(ys, new, at)), leaves
 
-            (carry, ys), leaves = lax.scan(step, (carry, ys), jnp.arange(run.first, run.stop))
+            ks = jnp.arange(run.first, run.stop)
+            differing, alike = without_alike(step, (carry, ys), ks[0])
+            (carry, ys), leaves = lax.scan(differing, (carry, ys), ks)
             if active is not None:
-                pulls.append(jax.tree_util.Partial(kept["rebuild"], leaves))
+                pulls.append(jax.tree_util.Partial(kept["rebuild"], leaves, alike))
         return [*carry, *ys], pulls
 
     def _backward(self, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
@@ -182,16 +186,16 @@ class _Runs:
             [jnp.zeros_like(xs[n]) for n in active.xs],
         )
         for run, pull in zip(reversed(self.runs), reversed(pulls), strict=True):
-            rebuild, (leaves,) = pull.func, pull.args
+            rebuild, (leaves, alike) = pull.func, pull.args
 
-            def step(state, item, rebuild=rebuild):
+            def step(state, item, rebuild=rebuild, alike=alike):
                 k, leaves = item
                 at = self.shape.at(k)
                 of_consts, of_carry, of_xs = state
                 slices = _index(xs, at)
                 of_ys = [_slice_of(given[n], at) for n in active.ys]
                 leaves, slices, of_carry = lax.optimization_barrier((leaves, slices, of_carry))
-                pull = rebuild(leaves, consts, slices)
+                pull = rebuild(joined(alike, leaves), consts, slices)
                 more, of_carry, of_slices = pull((of_carry, of_ys))
                 of_consts = [a + b for a, b in zip(of_consts, more, strict=True)]
                 return (of_consts, of_carry, _update(of_xs, of_slices, at)), None

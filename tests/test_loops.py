@@ -207,14 +207,25 @@ def deep_args(batch=1024):
     return (up, down), x
 
 
-def traced_deep():
-    """`deep` as it is planned for a CPU."""
-    return trace_loss(deep, deep_args(), resolve_target("cpu"))
+def masked(layers, x):
+    """As `deep`, with a mask that the body makes, alike for all layers."""
+
+    def layer(h, layer):
+        up, down = layer
+        rows, columns = jnp.arange(len(h))[:, None], jnp.arange(up.shape[1])
+        return h + jnp.where(rows >= columns, jnp.sin(h @ up), 0.0) @ down, None
+
+    return jnp.mean(lax.scan(layer, x, layers)[0] ** 2)
 
 
-def graph_of_deep():
-    """The graph of `deep`, and its origins."""
-    traced = traced_deep()
+def traced_deep(loss=deep):
+    """`deep`, or another loss of what it takes, as it is planned for a CPU."""
+    return trace_loss(loss, deep_args(), resolve_target("cpu"))
+
+
+def graph_of_deep(loss=deep):
+    """The graph of the same, and its origins."""
+    traced = traced_deep(loss)
     return analyze(traced.program, traced.derivative, ROOFLINE, backend_of("cpu"))
 
 
@@ -240,6 +251,30 @@ def test_bytes_lie_between_those_of_the_uniform_plans():
     line = np.linspace(taken[0], taken[-1], len(taken))
     assert taken[-1] > 4 * taken[0]
     np.testing.assert_allclose(taken, line, atol=0.05 * taken[-1])
+
+
+def left_alone(saving):
+    """`masked` where so many of the last iterations are left alone: its step, and its bytes."""
+    graph, origins = graph_of_deep(masked)
+    (loop,) = graph.loops
+    first = loop.stop - saving * loop.length
+    regions = [Region(s, s, alone=not loop.first <= s < first) for s in range(len(graph.stages))]
+    decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
+    step = step_to_compile(traced_deep(masked), transform(origins, decisions))
+    return step[0], compile_bytes(*step, target=resolve_target("cpu")).temp_bytes
+
+
+def test_what_all_iterations_keep_alike_is_not_stacked(monkeypatch):
+    (_, least), (_, few), (step, many), (plain, most) = map(left_alone, (0, 3, 9, TRIPS))
+    assert many - few <= 1.02 * (most - least) / 2
+    leaves = [0.1 * array(1, *a.shape) for a in jax.tree.leaves(deep_args())]
+    ours, expected = (jax.jit(f)(leaves, [], [jnp.ones(())]) for f in (step, plain))
+    jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), ours, expected)
+
+    monkeypatch.setattr(_scan, "without_alike", lambda step, *_: (step, []))
+    monkeypatch.setattr(_scan, "joined", lambda _, leaves: leaves)
+    (_, few), (_, many) = map(left_alone, (3, 9))
+    assert many - few > 1.1 * (most - least) / 2
 
 
 def test_a_budget_between_the_uniform_plans_is_met():

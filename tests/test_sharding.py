@@ -15,6 +15,8 @@ from test_compile import _foreign
 import monet_jax
 from monet_jax import zoo
 from monet_jax._targets import TARGETS, topology_of
+from monet_jax.zoo._problem import make_problem, text
+from monet_jax.zoo.llama import Llama
 
 AXES = "data", "model"
 
@@ -115,9 +117,19 @@ def split_by_features(path, leaf):
 LAYOUTS = {"fsdp": (fully_sharded, AXES), "tensor parallel": (split_by_features, "data")}
 
 
-def llama(mesh, layout):
-    """The loss of a small Llama, and its arguments on a mesh."""
-    problem = zoo.build("llama", scale="tiny", batch=16)
+def tiny_llama():
+    """Of 16 examples."""
+    return zoo.build("llama", scale="tiny", batch=16)
+
+
+def wider_llama():
+    """What its layers keep is more than sixteen TPU chips hold beside their memory."""
+    sizes = {"depth": 3, "width": 128, "heads": 2, "groups": 1, "hidden": 256, "vocab": 128}
+    return make_problem("llama", Llama(**sizes), text(512, 128, sizes["vocab"]))
+
+
+def llama(mesh, layout, problem):
+    """A Llama's arguments on a mesh."""
     rule, over = LAYOUTS[layout]
 
     def placed(leaf, spec):
@@ -128,29 +140,39 @@ def llama(mesh, layout):
         lambda path, leaf: placed(leaf, rule([k.key for k in path], leaf)), params
     )
     batch = jax.tree.map(lambda leaf: placed(leaf, PartitionSpec(over)), batch)
-    return problem, (params, state, batch, placed(key, PartitionSpec()))
+    return params, state, batch, placed(key, PartitionSpec())
 
 
 def scalar(problem):
     return lambda *args: problem.loss(*args)[0]
 
 
+#: A mesh, a Llama whose temporaries matter there, and a budget that it is too large for.
+AWAY = {
+    "gpu:h100": ((4, 2), tiny_llama, 0.8),
+    "tpu:v5e": ((8, 2), wider_llama, "48MiB"),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("target", [_foreign("gpu:h100")])
+@pytest.mark.parametrize("target", [_foreign("gpu:h100"), _foreign("tpu:v5e")])
 def test_a_sharded_llama_keeps_the_budget_of_devices_that_are_not_here(target, layout):
-    problem, args = llama(abstract(4, 2), layout)
-    plan = monet_jax.plan(scalar(problem), *args, budget=0.8, target=target, cache=False)
+    sizes, make, budget = AWAY[target]
+    problem = make()
+    args = llama(abstract(*sizes), layout, problem)
+    plan = monet_jax.plan(scalar(problem), *args, budget=budget, target=target, cache=False)
     planned = jax.value_and_grad(plan.apply(scalar(problem)))
     taken = monet_jax.compiled_bytes(planned, *args, target=target)
-    assert plan.overhead > 0 and plan.devices == 8
-    assert taken.total_bytes <= plan.budget_bytes
+    assert plan.overhead > 0 and plan.devices == math.prod(sizes)
+    assert taken.total_bytes <= plan.budget_bytes < plan.unplanned_bytes
 
 
 # A process that sees eight CPUs: what JAX compiles and runs there is what the plan is about.
 EIGHT = """
 import jax, numpy as np, monet_jax
 from test_sharding import AXES, AxisType, check, check_bytes, llama, loss, scalar, specs
+from test_sharding import tiny_llama
 
 kind = AxisType.{kind}
 mesh = jax.make_mesh((4, 2), AXES, axis_types=(kind,) * 2)
@@ -161,7 +183,8 @@ rng = np.random.default_rng(0)
 values = jax.tree.map(lambda s: rng.normal(size=s.shape, scale=0.1).astype("f4"), avals)
 """
 LLAMA = """
-problem, avals = llama(mesh, "{layout}")
+problem = tiny_llama()
+avals = llama(mesh, "{layout}", problem)
 values, loss = problem.make_args(0), scalar(problem)
 """
 CHECKED = """

@@ -1,0 +1,66 @@
+"""What would every iteration of a loop keep alike, so that it need not be stacked?
+
+A mask that the body makes, spread to the shape that its gradient reads, or weights that it joins:
+what follows from neither the number of the iteration nor what is carried. JAX takes it out of a
+`lax.scan` that it differentiates; a loop that has a derivative of its own has to do so itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._program import dependents, flatten, run, values_of, without_dead_code
+
+#: `(state, item) -> (state, arrays)`, as `lax.scan` takes it.
+Step = Callable[[Any, Any], tuple[Any, list[Any]]]
+
+
+def without_alike(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
+    """A step that no longer returns the arrays that are the same in every iteration, and these.
+
+    Arguments:
+        step: `(state, item) -> (state, arrays)`; it is traced once.
+        state, item: what an iteration may be given.
+
+    Returns:
+        A step that returns the other arrays only, and of all arrays those that are alike, computed
+        here; None in the places of the others.
+    """
+    jaxpr, (new_state, arrays) = jax.make_jaxpr(step, return_shape=True)(state, item)
+    program, tree = flatten(jaxpr), jax.tree.structure(new_state)
+    effects = [i for e in program.equations if e.eqn.effects for i in e.outputs]
+    varying = dependents(program.equations, [*program.inputs, *effects])
+    carried, kept = program.outputs[: tree.num_leaves], program.outputs[tree.num_leaves :]
+    is_alike = [not isinstance(i, int) or i not in varying for i in kept]
+    wanted = [*carried, *(i for i, alike in zip(kept, is_alike, strict=True) if not alike)]
+    equations = without_dead_code(program.equations, wanted)
+
+    def rest(state: Any, item: Any) -> tuple[Any, list[Any]]:
+        given = zip(program.inputs, jax.tree.leaves((state, item)), strict=True)
+        env = {**program.constants, **dict(given)}
+        run(equations, env, {})
+        found = values_of(env, wanted)
+        return jax.tree.unflatten(tree, found[: tree.num_leaves]), found[tree.num_leaves :]
+
+    alike = [i for i, alike in zip(kept, is_alike, strict=True) if alike]
+    pure = [e for e in program.equations if not e.eqn.effects]
+    env = dict(program.constants)
+    run(without_dead_code(pure, alike), env, {})
+    found = iter(values_of(env, alike))
+    return rest, [
+        _array(next(found), x.dtype) if alike else None
+        for x, alike in zip(arrays, is_alike, strict=True)
+    ]
+
+
+def _array(x: Any, dtype: Any) -> jax.Array:
+    """A value of a program, which may be a literal, as an array."""
+    return x if isinstance(x, jax.Array) else jnp.asarray(x, dtype)
+
+
+def joined(alike: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """All arrays: those that are alike in their places, the others in the rest."""
+    rest = iter(others)
+    return [next(rest) if x is None else x for x in alike]
