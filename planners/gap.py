@@ -60,6 +60,8 @@ _OPEN = 2e-4
 #: Small grids round the best schedule: windows; how many in a row may bring little; and how
 #: long each may take, as a share of the time since the search began.
 _WINDOWS, _FRUITLESS, _ROUND_SHARE = 8, 8, 0.15
+#: After one that was not solved in that time, the next ones have so many times more.
+_MORE_PATIENCE = 1.5
 #: The share of the time limit up to which they are tried even where all events brought little.
 _SOON = 1 / 9
 #: Variables of the lower bound's program, about: more would leave too little time to branch. And
@@ -219,16 +221,19 @@ class _Search:
         Such a grid has the events before which that schedule runs something again, and some others:
         the schedule is one of its points, and it is solved much faster than all events.
         """
-        fruitless, numbers = 0, it.count()
+        fruitless, patience, numbers = 0, 1.0, it.count()
         rest = min(self._rest, share * self.planner.time_limit - self._spent)
         deadline = Deadline.after(rest)
         while fruitless < _FRUITLESS and deadline.left > 0 and self.best is not None:
             before = self.shown = self.best
-            seconds = min(deadline.left, max(_ROUND_SHARE * self._spent, self._least_seconds))
+            seconds = patience * max(_ROUND_SHARE * self._spent, self._least_seconds)
+            outcome = Outcome()
             with contextlib.suppress(SolverStopped):
-                self._try(self._groups_around(before, next(numbers)), grid.reach, seconds)
+                groups = self._groups_around(before, next(numbers))
+                outcome = self._try(groups, grid.reach, min(deadline.left, seconds))
             gain = before.seconds - self.best.seconds
             fruitless = 0 if gain > self.planner.gap * before.seconds else fruitless + 1
+            patience *= 1 if outcome.proven else _MORE_PATIENCE
 
     def _groups_around(self, known: Schedule, number: int) -> list[range]:
         """The positions of each event of a grid that shows a schedule, and others beside.
