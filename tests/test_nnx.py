@@ -117,7 +117,7 @@ def trained(loss, module, batch, steps=3):
     return losses, nnx.to_pure_dict(nnx.state((module, optimizer)))
 
 
-@pytest.mark.parametrize("name", some_slow(models.MODELS, "resnet"))
+@pytest.mark.parametrize("name", some_slow(models.MODELS, "resnet", "vit"))
 def test_models_train_within_the_budget_as_they_do_without(name):
     batch = models.batch(name)
     lean = under_a_budget(name, batch)

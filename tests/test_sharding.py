@@ -222,7 +222,8 @@ def check_bytes(planned, plan, arrays):
     [
         (TOY, "Auto"),
         (TOY, "Explicit"),
-        *[(LLAMA.replace("{layout}", layout), "Auto") for layout in LAYOUTS],
+        (LLAMA.replace("{layout}", "fsdp"), "Auto"),
+        pytest.param(LLAMA.replace("{layout}", "tensor parallel"), "Auto", marks=pytest.mark.slow),
     ],
     ids=["auto", "explicit", *LAYOUTS],
 )

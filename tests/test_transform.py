@@ -31,6 +31,7 @@ from emission import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from networks import some_slow
 from programs import NAMED, STEPS, Case, Recipe, array, recipes
 
 from monet_jax import _program, _transform
@@ -139,7 +140,11 @@ def _twice(f, function):
     return run
 
 
-@pytest.mark.parametrize("name", _names(smooth=True))
+#: Of which second derivatives take long to compile; slow.
+DEEP = ("branches_of_layers", "branches_under_scan", "scan_under_scan")
+
+
+@pytest.mark.parametrize("name", some_slow(_names(smooth=True), *DEEP))
 def test_gradient_can_be_differentiated(name):
     f, _, _ = _plain(name)
     plain = _twice(f, f.function)
@@ -171,7 +176,10 @@ def _over_scan(f, function):
     return run
 
 
-@pytest.mark.parametrize("name", ["mlp", "attention_typed_key", "custom_vjp", "closed_over"])
+@pytest.mark.parametrize(
+    "name",
+    some_slow(["mlp", "attention_typed_key", "custom_vjp", "closed_over"], "attention_typed_key"),
+)
 def test_program_may_be_the_body_of_a_scan(name):
     f, _, _ = _plain(name)
     plain = _over_scan(f, f.function)
