@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._places import filled
 from ._program import dependents, flatten, run, values_of, without_dead_code
 
 #: `(state, item) -> (state, arrays)`, as `lax.scan` takes it.
@@ -62,5 +63,4 @@ def _array(x: Any, dtype: Any) -> jax.Array:
 
 def joined(alike: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """All arrays: those that are alike in their places, the others in the rest."""
-    rest = iter(others)
-    return [next(rest) if x is None else x for x in alike]
+    return filled(alike, [n for n, x in enumerate(alike) if x is None], others)

@@ -229,8 +229,8 @@ def filtered(layout):
         hidden = jnp.tanh(convolve(x, first, layout))
         return jnp.sum(convolve(hidden, second, layout) ** 2)
 
-    image, kernel = ("NHWC".index(a) for a in layout[0]), ("HWIO".index(a) for a in layout[1])
-    image, kernel = tuple(image), tuple(kernel)
+    image = tuple("NHWC".index(a) for a in layout[0])
+    kernel = tuple("HWIO".index(a) for a in layout[1])
     weights = [array(n, 3, 3, 4, 4).transpose(kernel) for n in (1, 2)]
     return loss, (*weights, array(3, 2, 8, 12, 4).transpose(image))
 

@@ -24,7 +24,7 @@ from keeping import keep
 from monet_jax import _transform, zoo
 from monet_jax._analyze import NO_PINS
 from monet_jax._compile import compile_bytes
-from monet_jax._rivals import costs_of, work_of_step
+from monet_jax._rivals import work_of_step
 from monet_jax._targets import compiler_version, resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._transform import transform
@@ -103,7 +103,7 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
         step = step_to_compile(traced, transform(trials.origins, plan))
         untied = compile_bytes(*step, target=target).total_bytes - trials.fixed_bytes
     once = running_once(trials.graph)
-    costs = costs_of(trace_for(target, problem.loss, problem.args), target)
+    as_written = work_of_step(traced, traced.flat, target)
     work = work_of_step(traced, transform(trials.origins, once), target)
     return {
         "model": model,
@@ -113,8 +113,8 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
         "compiled": round(tied / plain, 4),
         "without_ties": round(untied / plain, 4),
         "running_once": round(trials.temp_bytes(trials.of(once)) / plain, 4),
-        "flops": round(work.flops / costs.work.flops, 4),
-        "roofline": round(work.seconds / costs.work.seconds, 4),
+        "flops": round(work.flops / as_written.flops, 4),
+        "roofline": round(work.seconds / as_written.seconds, 4),
     }
 
 

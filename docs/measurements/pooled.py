@@ -37,7 +37,7 @@ def planned(target: Target, operators: list[str]) -> dict[str, Any]:
     traced = trace_for(target, problem.loss, problem.args, operators=operators)
     trials = Trials(traced, target, NO_PINS)
     plan = running_once(trials.graph)
-    plain = costs_of(trace_for(target, problem.loss, problem.args), target)
+    plain = costs_of(traced, target)
     work = work_of_step(traced, transform(trials.origins, plan), target)
     total = trials.fixed_bytes + trials.temp_bytes(trials.of(plan))
     return {

@@ -50,8 +50,9 @@ class Convolutions(OfOperands):
         """The codec along the axes of the image."""
         if eqn.primitive.name != "conv_general_dilated" or place != 0:
             return None
-        axes = eqn.params["dimension_numbers"].lhs_spec[2:]
-        kernel = [eqn.invars[1].aval.shape[n] for n in eqn.params["dimension_numbers"].rhs_spec[2:]]
+        layout = eqn.params["dimension_numbers"]
+        axes = layout.lhs_spec[2:]
+        kernel = [eqn.invars[1].aval.shape[n] for n in layout.rhs_spec[2:]]
         if len(axes) != 2 or eqn.params["feature_group_count"] > 1:
             return None
         steps_over = any(s > k for s, k in zip(eqn.params["window_strides"], kernel, strict=True))
