@@ -6,12 +6,15 @@ carried between chunks, and while one of them is run backward, what is carried w
 2 sqrt(T) carries in place of T for one more forward pass (Chen et al., 2016, section 4.2, for two
 levels). To the planner the chunks are iterations like any other: which are kept and which run again
 is in the plan.
+
+A loop in a loop, or in a branch, is one operation to the planner. Its iterations run under
+`jax.checkpoint` then, so that while it is run again it keeps what it carries, and nothing else.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +23,7 @@ from jax import lax
 
 from . import _compat
 from ._loops import may_be_planned
+from ._places import filled
 from ._program import Equation, Program, Replacement, aval_nbytes, with_replaced
 from ._stages import Differentiation, active_values
 
@@ -31,7 +35,8 @@ class Chunking:
     Attributes:
         lengths: iterations in a chunk for every `scan` of the program, in order; 0 where the loop
             is as it is.
-        spared_bytes: of what is carried, by count; more is spared or less, once it is compiled.
+        spared_bytes: by count, of what is carried, and of what loops inside keep; more is spared or
+            less, once it is compiled.
     """
 
     lengths: tuple[int, ...]
@@ -46,7 +51,9 @@ def chunking(program: Program, derivative: Differentiation) -> Chunking:
         for e in program.equations
         if e.primitive == "scan"
     ]
-    return Chunking(tuple(n for n, _ in found), sum(spared for _, spared in found))
+    planned = (e for e in program.equations if active.intersection(e.outputs))
+    inside = sum(_spared_inside(eqn) for e in planned for eqn in _inner_loops(e.eqn))
+    return Chunking(tuple(n for n, _ in found), sum(spared for _, spared in found) + inside)
 
 
 def in_chunks(program: Program, lengths: Sequence[int]) -> Program:
@@ -57,7 +64,8 @@ def in_chunks(program: Program, lengths: Sequence[int]) -> Program:
         lengths: as in `Chunking`.
 
     Returns:
-        A program with the same inputs, results and constants, by the same numbers.
+        A program with the same inputs, results and constants, by the same numbers. Loops in the
+        bodies of others and in branches have their iterations under `jax.checkpoint`.
     """
     loops = (e for e in program.equations if e.primitive == "scan")
     chosen = {id(e): n for e, n in zip(loops, lengths, strict=True) if n}
@@ -66,7 +74,55 @@ def in_chunks(program: Program, lengths: Sequence[int]) -> Program:
         n = chosen.get(id(equation))
         return None if n is None else _chunked(equation.eqn, n)
 
-    return with_replaced(program, replacement)
+    made = with_replaced(program, replacement)
+    inside = functools.partial(_inner_replacement, program.rewrite.equation)
+    return dataclasses.replace(made, rewrite=dataclasses.replace(made.rewrite, equation=inside))
+
+
+def _inner_replacement(
+    otherwise: Callable[[Any], Replacement | None], eqn: Any
+) -> Replacement | None:
+    """What replaces an equation in the body of a loop, or in a branch."""
+    return (
+        _chunked(eqn, eqn.params["length"]) if _keeps_more_than_it_carries(eqn) else otherwise(eqn)
+    )
+
+
+def _keeps_more_than_it_carries(eqn: Any) -> bool:
+    """Whether an equation is a loop whose body may run under a `jax.checkpoint`, and does not."""
+    if _compat.primitive_name(eqn) != "scan" or eqn.effects or _is_placed(eqn):
+        return False
+    return not eqn.params["jaxpr"].consts and not _is_checkpointed(eqn.params["jaxpr"])
+
+
+def _inner_loops(eqn: Any) -> Iterator[Any]:
+    """The loops in the body of one, or in branches, that would keep less."""
+    if _compat.primitive_name(eqn) not in ("scan", "cond", "jit"):
+        return
+    for jaxpr in _compat.subjaxprs(eqn):
+        for inner in jaxpr.jaxpr.eqns:
+            if _keeps_more_than_it_carries(inner):
+                yield inner
+            elif _compat.primitive_name(inner) != "scan":
+                yield from _inner_loops(inner)
+
+
+def _spared_inside(eqn: Any) -> int:
+    """Bytes that a loop keeps beside its operands and what it carries."""
+    consts, carry, _ = _compat.scan_counts(eqn)
+    jaxpr = eqn.params["jaxpr"]
+    avals = [var.aval for var in jaxpr.jaxpr.invars]
+    places = [n for n, aval in enumerate(avals) if _compat.is_float(aval)]
+
+    def pulled(*operands):
+        chosen = [operands[n] for n in places]
+        body = _compat.as_function(jaxpr)
+        return jax.vjp(lambda some: body(*filled(operands, places, some)), chosen)[1]
+
+    kept = jax.tree.leaves(jax.eval_shape(pulled, *map(_abstract, avals)))
+    slices = [*avals[:consts], *avals[consts + carry :]]
+    spared = sum(map(aval_nbytes, kept)) - sum(map(aval_nbytes, (*slices, *avals[consts:][:carry])))
+    return max(0, spared) * eqn.params["length"]
 
 
 def _best_length(equation: Equation) -> tuple[int, int]:
@@ -74,8 +130,10 @@ def _best_length(equation: Equation) -> tuple[int, int]:
     eqn = equation.eqn
     consts, carry, _ = _compat.scan_counts(eqn)
     trips, ends = eqn.params["length"], consts + carry
-    if any(axis is not None for var in eqn.invars for axis in _spec(var.aval)):
+    if _is_placed(eqn):
         return 0, 0  # what is stacked would be gathered to be cut into chunks
+    if any(_inner_loops(eqn)):
+        return 0, 0  # those keep more than is carried, wherever they do not run in a loop's body
     carried = _nbytes(eqn.invars[consts:ends])
     sliced = (_nbytes(eqn.invars[ends:]) + _nbytes(eqn.outvars[carry:])) // trips
 
@@ -89,9 +147,10 @@ def _best_length(equation: Equation) -> tuple[int, int]:
     return (least, spared) if spared > 0 else (0, 0)
 
 
-def _spec(aval: Any) -> Iterable[Any]:
-    sharding = getattr(aval, "sharding", None)
-    return () if sharding is None else sharding.spec
+def _is_placed(eqn: Any) -> bool:
+    """Whether operands are sharded by explicit axes."""
+    shardings = (getattr(var.aval, "sharding", None) for var in eqn.invars)
+    return any(axis is not None for x in shardings if x is not None for axis in x.spec)
 
 
 def _nbytes(variables: Iterable[Any]) -> int:
@@ -100,8 +159,12 @@ def _nbytes(variables: Iterable[Any]) -> int:
 
 def _chunked(eqn: Any, n: int) -> Replacement:
     """A scan as one over chunks of `n` iterations; those that are left over run before."""
-    avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in eqn.invars]
+    avals = [_abstract(var.aval) for var in eqn.invars]
     return Replacement(_compat.traced_like(eqn, _runner(eqn, n), avals), changes_what_is_kept=True)
+
+
+def _abstract(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _runner(eqn: Any, n: int) -> Callable[..., list[Any]]:
@@ -120,11 +183,13 @@ def _runner(eqn: Any, n: int) -> Callable[..., list[Any]]:
         if not _is_checkpointed(eqn.params["jaxpr"]):
             step = jax.checkpoint(step, prevent_cse=False)  # a loop keeps its iterations apart
 
-        results = []
-        for part in _parts(operands[consts + carried :], trips, n, reverse):
-            inner = functools.partial(
-                lax.scan, step, length=part.length, reverse=reverse, unroll=eqn.params["unroll"]
-            )
+        loop = functools.partial(lax.scan, step, reverse=reverse, unroll=eqn.params["unroll"])
+        stacked, results = operands[consts + carried :], []
+        if n == trips:
+            carry, ys = loop(carry, stacked, length=trips)
+            return [*carry, *ys]
+        for part in _parts(stacked, trips, n, reverse):
+            inner = functools.partial(loop, length=part.length)
             carry, ys = lax.scan(inner, carry, part.in_chunks(), part.chunks, reverse=reverse)
             results.append([y.reshape(part.chunks * part.length, *y.shape[2:]) for y in ys])
         ordered = results[::-1] if reverse else results

@@ -27,7 +27,7 @@ _SINCE_2 = {
 #: What plans of formats 1 and 2 lack.
 _SINCE_3 = {"error": None, "error_limit": None}
 #: What plans of formats before 4 lack.
-_SINCE_4 = {"chunks": []}
+_SINCE_4 = {"chunks": None}
 _TIMELINES = ("before", "after")
 
 
@@ -110,8 +110,10 @@ class Plan:
         error: of the gradient, relative, as measured for `error_limit`; None if it was not.
         error_limit: as it was given to `plan`, where it was.
         chunks: iterations in a chunk for each `scan` of the function that no other loop or branch
-            holds, 0 where a loop is as it is; empty where all are. Such a loop keeps what it
-            carries from chunk to chunk only, and runs each once more (as in Chen et al., 2016).
+            holds, 0 where a loop has none. Such a loop keeps what it carries from chunk to chunk
+            only, and runs each once more (as in Chen et al., 2016); loops in others, and in
+            branches, keep only what they carry while they run again. None where all loops are as
+            they are.
         fixed_bytes: of arguments and results, which no plan can change.
         before: what is in memory over the step, by the model, where nothing is recomputed; None
             where the function runs as it is.
@@ -142,7 +144,7 @@ class Plan:
     checkpoints: str = "keep"
     error: float | None = None
     error_limit: float | None = None
-    chunks: tuple[int, ...] = ()
+    chunks: tuple[int, ...] | None = None
     fixed_bytes: int | None = None
     before: Timeline | None = None
     after: Timeline | None = None
@@ -278,7 +280,7 @@ def plan_from_json(text: str) -> Plan:
         | {
             "inputs": tuple(fields["inputs"]),
             "operators": tuple(fields["operators"]),
-            "chunks": tuple(fields["chunks"]),
+            "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
             "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
             "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
             "cheaper": fields["cheaper"] and tuple(fields["cheaper"]),

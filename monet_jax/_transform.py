@@ -65,7 +65,7 @@ def transform(
 
 
 def as_planned(
-    traced: Traced, plan: Plan, chunks: Sequence[int] = ()
+    traced: Traced, plan: Plan, chunks: Sequence[int] | None = None
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """A traced function as a plan says that was made for it.
 
@@ -74,7 +74,7 @@ def as_planned(
         plan: the decisions.
         chunks: by what its loops were planned, as in `monet_jax.Plan`.
     """
-    program = in_chunks(traced.program, chunks) if chunks else traced.program
+    program = traced.program if chunks is None else in_chunks(traced.program, chunks)
     return transform(origins_of(program, traced.derivative), plan)
 
 

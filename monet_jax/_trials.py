@@ -75,7 +75,7 @@ class Trials:
         pins: Pins,
         verify: bool = True,
         bound: ErrorBound | None = None,
-        chunks: tuple[int, ...] = (),
+        chunks: tuple[int, ...] | None = None,
     ):
         self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
         self.bound, self.chunks = bound, chunks
@@ -219,7 +219,7 @@ class Trials:
         """The planning graph as the analysis has it, and where it came from."""
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
         program, derivative = self.traced.program, self.traced.derivative
-        if self.chunks:
+        if self.chunks is not None:
             program = in_chunks(program, self.chunks)
         graph, origins = analyze(program, derivative, roofline, backend, self.pins)
         if self.bound is not None:

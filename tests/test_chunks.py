@@ -114,7 +114,7 @@ def smallest(function, args, **options):
     return caught.value.minimum_budget
 
 
-@pytest.mark.parametrize("depth", [DEPTH, DEPTH + 1])
+@pytest.mark.parametrize("depth", [DEPTH, pytest.param(DEPTH + 1, marks=pytest.mark.slow)])
 def test_a_loop_in_chunks_takes_a_fraction_of_one_with_a_checkpoint_round_its_body(depth, tmp_path):
     args = arguments(depth)
     by_hand = ft.partial(deep, step=jax.checkpoint(step, prevent_cse=False))
@@ -138,6 +138,38 @@ def test_a_budget_between_takes_less_work_than_the_least():
     more = monet_jax.plan(deep, *args, budget=int(1.5 * least.compiled_bytes))
     assert more.chunks and more.compiled_bytes <= more.budget_bytes
     assert more.flops < least.flops
+
+
+def inner_loop(h, w):
+    """Keeps many times what it carries."""
+
+    def one(h, x):
+        return jnp.tanh(jnp.sin(h * x) @ w + jnp.cos(h)), None
+
+    return lax.scan(one, h, jnp.linspace(0.5, 1.0, 12))[0]
+
+
+def in_loop(w, h, inner=inner_loop):
+    """Loops in the body of one."""
+    return jnp.sum(lax.scan(lambda h, w: (inner(h, w), None), h, w)[0] ** 2)
+
+
+def in_branch(w, h, inner=inner_loop):
+    """Loops in the branches of choices."""
+    for n in range(2):
+        h = lax.cond(h[0, 0] < 9, lambda h, n=n: inner(h, w[n]), lambda h: h, h)
+    return jnp.sum(h**2)
+
+
+@pytest.mark.parametrize("function", [in_loop, pytest.param(in_branch, marks=pytest.mark.slow)])
+def test_loops_inside_others_keep_what_they_carry_and_no_more(function):
+    w, h = array(0, 4, 64, 64) * 0.3, array(1, 512, 64)
+    by_hand = ft.partial(function, inner=jax.checkpoint(inner_loop))
+    plan = monet_jax.plan(function, w, h, budget=smallest(function, (w, h)))
+    assert plan.chunks is not None
+    assert temporaries(plan.apply(function), w, h) < 0.5 * temporaries(by_hand, w, h)
+    ours, plain = (jax.jit(jax.grad(f))(w, h) for f in (plan.apply(function), function))
+    np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-3)
 
 
 def test_only_loops_that_carry_much_run_in_chunks():
