@@ -83,12 +83,10 @@ def _inner_replacement(
     otherwise: Callable[[Any], Replacement | None], eqn: Any
 ) -> Replacement | None:
     """What replaces an equation in the body of a loop, or in a branch."""
-    return (
-        _chunked(eqn, eqn.params["length"]) if _keeps_more_than_it_carries(eqn) else otherwise(eqn)
-    )
+    return _chunked(eqn, eqn.params["length"]) if _may_be_checkpointed(eqn) else otherwise(eqn)
 
 
-def _keeps_more_than_it_carries(eqn: Any) -> bool:
+def _may_be_checkpointed(eqn: Any) -> bool:
     """Whether an equation is a loop whose body may run under a `jax.checkpoint`, and does not."""
     if _compat.primitive_name(eqn) != "scan" or eqn.effects or _is_placed(eqn):
         return False
@@ -101,14 +99,18 @@ def _inner_loops(eqn: Any) -> Iterator[Any]:
         return
     for jaxpr in _compat.subjaxprs(eqn):
         for inner in jaxpr.jaxpr.eqns:
-            if _keeps_more_than_it_carries(inner):
+            if _may_be_checkpointed(inner):
                 yield inner
             elif _compat.primitive_name(inner) != "scan":
                 yield from _inner_loops(inner)
 
 
 def _spared_inside(eqn: Any) -> int:
-    """Bytes that a loop keeps beside its operands and what it carries."""
+    """Bytes that a loop keeps beside its operands and what it carries.
+
+    They are taken to be none where its body cannot be differentiated by all of its floats: it is
+    differentiated by some of them, or not at all.
+    """
     consts, carry, _ = _compat.scan_counts(eqn)
     jaxpr = eqn.params["jaxpr"]
     avals = [var.aval for var in jaxpr.jaxpr.invars]
@@ -119,7 +121,10 @@ def _spared_inside(eqn: Any) -> int:
         body = _compat.as_function(jaxpr)
         return jax.vjp(lambda some: body(*filled(operands, places, some)), chosen)[1]
 
-    kept = jax.tree.leaves(jax.eval_shape(pulled, *map(_abstract, avals)))
+    try:
+        kept = jax.tree.leaves(jax.eval_shape(pulled, *map(_abstract, avals)))
+    except (TypeError, ValueError):  # of a `while`, say
+        return 0
     slices = [*avals[:consts], *avals[consts + carry :]]
     spared = sum(map(aval_nbytes, kept)) - sum(map(aval_nbytes, (*slices, *avals[consts:][:carry])))
     return max(0, spared) * eqn.params["length"]
