@@ -121,6 +121,7 @@ def test_a_loop_in_chunks_takes_a_fraction_of_one_with_a_checkpoint_round_its_bo
     least = smallest(deep, args)
     plan = monet_jax.plan(deep, *args, budget=least)
     assert plan.chunks and plan.compiled_bytes <= least
+    assert f"in chunks of {plan.chunks[0]} iterations" in str(plan)
     assert temporaries(plan.apply(deep), *args) < 0.5 * temporaries(by_hand, *args)
     # One more forward pass than with the checkpoint, of which the last iterations are spared.
     assert plan.flops <= 5 / 3 * plan.base_flops

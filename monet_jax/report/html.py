@@ -21,9 +21,9 @@ from .text import (
     SMALL,
     merge_rows,
     merge_stages,
+    notes,
     outcome,
     shorten_source,
-    use_of_budget,
     verdict,
 )
 
@@ -71,7 +71,7 @@ def page(plan: Plan) -> str:
         "page.html",
         plan,
         _timelines(plan),
-        notes=use_of_budget(plan),
+        notes=notes(plan),
         figures=figures(plan),
         peaks=peaks(plan),
         values=_values(plan),

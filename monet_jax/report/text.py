@@ -46,7 +46,7 @@ class MergedRow:
 
 def report(plan: Plan) -> str:
     """The plan as text: verdict, values by bytes, totals, stages."""
-    parts = [verdict(plan), *use_of_budget(plan)]
+    parts = [verdict(plan), *notes(plan)]
     if plan.values:
         parts += ["", values_table(plan.values), *totals(plan.values)]
     if plan.decisions is not None and plan.stages:
@@ -88,7 +88,24 @@ def _error(plan: Plan) -> list[str]:
     return [f"Gradient error {plan.error:.2%} on the sample (limit {plan.error_limit:.2%})."]
 
 
-def use_of_budget(plan: Plan) -> list[str]:
+def notes(plan: Plan) -> list[str]:
+    """What else is to be said of a plan as a whole, in sentences."""
+    return [*_loops(plan), *_use_of_budget(plan)]
+
+
+def _loops(plan: Plan) -> list[str]:
+    """How loops run, where they do not run as they are written."""
+    if plan.chunks is None:
+        return []
+    lengths = " and ".join(map(str, sorted({n for n in plan.chunks if n})))
+    if not lengths:
+        return ["Loops inside others keep only what they carry, and run each iteration once more."]
+    return [
+        f"Loops run in chunks of {lengths} iterations, between which they keep what they carry."
+    ]
+
+
+def _use_of_budget(plan: Plan) -> list[str]:
     """Why memory is left over, where much of it is."""
     if plan.decisions is None or plan.compiled_bytes is None or _used(plan) >= POOR_USE:
         return []
