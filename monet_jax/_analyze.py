@@ -48,12 +48,12 @@ def analyze(
     pinned = find(program, pins)
     cloned = _cloned(stages)
     saved = saved_by_name(program, pins)
-    keys = [_key(program, cloned, saved, stage) for stage in stages]
+    keys = [_key(layout, cloned, saved, stage) for stage in stages]
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
-    builder = Builder(program, pinned, cloned, backend)
+    builder = Builder(program, pinned, cloned, backend, layout.alike)
     _build(builder, layout, choices, [joints[key] for key in keys])
     made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
     values = builder.stored_values()
@@ -157,8 +157,9 @@ def _cloned(stages: Sequence[Stage]) -> set[int]:
     return {i for i, times in count.items() if times > 1}
 
 
-def _key(program: Program, cloned: set[int], saved: set[int], stage: Stage) -> str:
+def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str:
     """Equal for stages that differ in nothing but their value numbers."""
+    program, alike = layout.program, layout.alike
     local: dict[int, int] = {}
 
     def number(atom) -> Any:
@@ -174,7 +175,8 @@ def _key(program: Program, cloned: set[int], saved: set[int], stage: Stage) -> s
     ]
     for e in stage.equations:
         outputs = [
-            (number(i), program.avals[i].str_short(), i in cloned, i in saved) for i in e.outputs
+            (number(i), program.avals[i].str_short(), i in cloned, i in saved, alike.get(i))
+            for i in e.outputs
         ]
         parts.append((e.primitive, [number(i) for i in e.inputs], outputs, parameters_of(e.eqn)))
     parts.append([(number(i), i in returned) for i in stage.outputs])

@@ -9,7 +9,7 @@ backward.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -43,9 +43,14 @@ class Builder:
     """The graph so far: stages are added forward in order, then backward in reverse order."""
 
     def __init__(
-        self, program: Program, pinned: dict[int, str], cloned: set[int], backend: Backend
+        self,
+        program: Program,
+        pinned: dict[int, str],
+        cloned: set[int],
+        backend: Backend,
+        alike: Mapping[int, bool],
     ):
-        self.program = program
+        self.program, self.alike = program, alike
         self.arguments = {*program.inputs, *program.constants}
         self.pinned, self.cloned, self.backend = pinned, cloned, backend
         self.returned = {i for i in program.outputs if isinstance(i, int)}
@@ -330,23 +335,25 @@ class Builder:
     def _named(self, i: int) -> int:
         """A value of the program; what several stages compute for themselves has no one name."""
         returned, nbytes = i in self.returned, self.program.nbytes(i)
+        nbytes = nbytes if self.alike.get(i, True) else 0
         if i in self.cloned:
             self.index[i] = self._new(nbytes, returned)
             return self.index[i]
         # `jax.checkpoint` rounds what it saves by `reduce_precision`, which refuses complex.
         is_complex = jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
-        savable = not is_complex and self.pinned.get(i) != "recompute"
-        self.index[i] = self._append(value_name(i), nbytes, returned, savable)
+        savable = not is_complex and self.pinned.get(i) != "recompute" and i not in self.alike
+        copies = 1 if i in self.alike else self.repeats
+        self.index[i] = self._append(value_name(i), nbytes, returned, savable, copies)
         self.origins[value_name(i)] = i
         return self.index[i]
 
     def _new(self, nbytes: int, returned: bool = False) -> int:
-        return self._append(f"b{len(self.values)}", nbytes, returned, False)
+        return self._append(f"b{len(self.values)}", nbytes, returned, False, self.repeats)
 
-    def _append(self, name: str, nbytes: int, returned: bool, savable: bool) -> int:
+    def _append(self, name: str, nbytes: int, returned: bool, savable: bool, copies: int) -> int:
         if returned and self.backend.lends_results and self.place.is_last:
             self.output_bytes[name] = nbytes
-        self.values.append(Value(name, 0 if returned else nbytes, savable, self.repeats))
+        self.values.append(Value(name, 0 if returned else nbytes, savable, copies))
         return len(self.values) - 1
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from . import _branches, _compat
 from ._branches import Branch, Choice, renamed_equation, renamed_stage, shifted
 from ._codes import with_codes
-from ._program import Equation, Program, flatten
+from ._program import Equation, Program, dependents, flatten
 from ._stages import Differentiation, Stage, active_values, split
 
 #: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least, unless
@@ -106,12 +106,16 @@ class Layout:
         stages: of it, in order.
         loops: the planned loops, in order.
         choices: the planned choices that are in no loop and in no branch, in order.
+        alike: what all iterations of a loop compute alike, from its constants. However many keep
+            such a value, JAX keeps one: it counts in the last block, where this is True, and takes
+            nothing in the others.
     """
 
     program: Program
     stages: tuple[Stage, ...]
     loops: tuple[Loop, ...]
     choices: tuple[Choice, ...]
+    alike: Mapping[int, bool] = dataclasses.field(default_factory=dict)
 
     def all_choices(self) -> Iterator[Choice]:
         """Every planned choice, those of each block of iterations among them."""
@@ -172,6 +176,7 @@ class _Unroller:
         self.loops: list[Loop] = []
         self.choices: list[Choice] = []
         self.listed: dict[int, list[Equation]] = {}  # for an equation (its id) those of its stages
+        self.alike: dict[int, bool] = {}
 
     def layout(self) -> Layout:
         """The layout; its program lists what the stages run."""
@@ -183,7 +188,9 @@ class _Unroller:
             given=frozenset(self.given),
             keeps_other=self.keeps_other,
         )
-        return Layout(program, tuple(self.stages), tuple(self.loops), tuple(self.choices))
+        return Layout(
+            program, tuple(self.stages), tuple(self.loops), tuple(self.choices), self.alike
+        )
 
     def _body(self, jaxpr: Any) -> Program:
         """The flat program of a loop's body or of a branch."""
@@ -269,6 +276,8 @@ class _Unroller:
             inner.choices,
         )
         self.loops.append(loop)
+        for v in _alike(body, counts[0], active_values(body, derivative), inner.choices):
+            self.alike |= {loop.atom(k, v): k == loop.blocks - 1 for k in range(loop.blocks)}
         self.listed[id(equation)] = listed = []
         for k in range(loop.blocks):
             listed += _in_block(loop, k, body.equations)
@@ -310,6 +319,16 @@ def _blocks(trips: int, stages: int) -> tuple[int, ...]:
     size = -(-trips // most)
     rest = trips % size
     return (*([rest] if rest else []), *[size] * (trips // size))
+
+
+def _alike(
+    body: Program, consts: int, active: frozenset[int], choices: Sequence[Choice]
+) -> set[int]:
+    """What of a body follows from constants of the loop alone, and is differentiated."""
+    inside = (v for x in _branches.walk(choices) for b in x.branches for v in b.inputs)
+    varying = dependents(body.equations, (*body.inputs[consts:], *inside))
+    own = {i for e in body.equations if not e.eqn.effects for i in e.outputs}
+    return (own & active) - varying
 
 
 def _is_in(atom: Any, values: frozenset[int]) -> bool:

@@ -253,6 +253,28 @@ def test_bytes_lie_between_those_of_the_uniform_plans():
     np.testing.assert_allclose(taken, line, atol=0.05 * taken[-1])
 
 
+def test_what_all_iterations_compute_alike_counts_once():
+    """JAX keeps one of it, however many iterations would."""
+
+    def joining(left, right, x):
+        def step(h, _):
+            return jnp.tanh(h @ jnp.concatenate([left, right], 1)), None
+
+        return jnp.sum(lax.scan(step, x, None, 40)[0])
+
+    width = 32
+    args = array(0, width, width // 2), array(1, width, width // 2), array(2, 8, width)
+    traced = trace_loss(joining, args, resolve_target("cpu"))
+    graph, origins = analyze(traced.program, traced.derivative, ROOFLINE, backend_of("cpu"))
+    written = {name: origins.writer[i].primitive for name, i in origins.values.items()}
+    joined = [v for v in graph.values if written.get(v.name) == "concatenate"]
+    carried = [v for v in graph.values if written.get(v.name) == "tanh"]
+    assert len(joined) == len(carried) == graph.loops[0].trips
+    assert sum(v.waiting_bytes for v in joined) == 4 * width * width
+    assert sum(v.waiting_bytes for v in carried) == 40 * 4 * 8 * width
+    assert not any(v.savable for v in joined)
+
+
 def left_alone(saving):
     """`masked` where so many of the last iterations are left alone: its step, and its bytes."""
     graph, origins = graph_of_deep(masked)
