@@ -1,6 +1,6 @@
 """Which NNX models do the tests train? A ResNet, a ViT and a GPT-2 as the zoo has them in Linen.
 
-They are small, and an odd module or two are used twice.
+They are small, or as deep and as wide as those that were published (`WHOLE`).
 """
 
 import functools as ft
@@ -10,6 +10,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 CLASSES, VOCABULARY, LENGTH = 10, 64, 16
+
+#: Of models of the published depth and width.
+WHOLE = {
+    "resnet": {"width": 64, "depths": (3, 4, 6, 3)},
+    "vit": {"width": 384, "depth": 12},
+    "gpt2": {"width": 768, "depth": 12, "vocabulary": 50257},
+}
 
 
 class ConvNorm(nnx.Module):
@@ -31,22 +38,27 @@ class Bottleneck(nnx.Module):
         self.reduce = ConvNorm(inputs, width, 1, 1, rngs)
         self.spatial = ConvNorm(width, width, 3, stride, rngs)
         self.expand = ConvNorm(width, 4 * width, 1, 1, rngs)
-        self.shortcut = ConvNorm(inputs, 4 * width, 1, stride, rngs)
+        changes_shape = stride > 1 or inputs != 4 * width
+        self.shortcut = ConvNorm(inputs, 4 * width, 1, stride, rngs) if changes_shape else None
 
     def __call__(self, x, train=True):
         y = nnx.relu(self.reduce(x, train))
         y = self.expand(nnx.relu(self.spatial(y, train)), train)
-        return nnx.relu(y + self.shortcut(x, train))
+        return nnx.relu(y + (x if self.shortcut is None else self.shortcut(x, train)))
 
 
 class ResNet(nnx.Module):
     """[batch, 16, 16, 3] images to logits."""
 
-    def __init__(self, block: type, rngs: nnx.Rngs):
-        self.stem = ConvNorm(3, 8, 3, 1, rngs)
-        sizes = [(8, 8, 1), (32, 8, 1), (32, 16, 2)]
-        self.blocks = nnx.List([block(*size, rngs) for size in sizes])
-        self.head = nnx.Linear(64, CLASSES, rngs=rngs)
+    def __init__(self, block: type, rngs: nnx.Rngs, width: int = 8, depths=(2, 1)):
+        self.stem = ConvNorm(3, width, 3, 1, rngs)
+        self.blocks, size = nnx.List([]), width
+        for stage, depth in enumerate(depths):
+            for i in range(depth):
+                stride = 2 if stage > 0 and i == 0 else 1
+                self.blocks.append(block(size, width << stage, stride, rngs))
+                size = 4 * width << stage
+        self.head = nnx.Linear(size, CLASSES, rngs=rngs)
 
     def __call__(self, x):
         x = nnx.relu(self.stem(x))
@@ -73,7 +85,12 @@ class Layer(nnx.Module):
         self.causal = causal
         self.norm0, self.norm1 = (nnx.LayerNorm(width, rngs=rngs) for _ in range(2))
         self.attention = nnx.MultiHeadAttention(
-            2, width, dropout_rate=dropout, deterministic=False, decode=False, rngs=rngs
+            max(2, width // 64),
+            width,
+            dropout_rate=dropout,
+            deterministic=False,
+            decode=False,
+            rngs=rngs,
         )
         self.mlp = Mlp(width, rngs)
         self.dropout = nnx.Dropout(dropout, rngs=rngs)
@@ -87,10 +104,10 @@ class Layer(nnx.Module):
 class ViT(nnx.Module):
     """[batch, 16, 16, 3] images to logits; no dropout."""
 
-    def __init__(self, block: type, rngs: nnx.Rngs, width: int = 16):
+    def __init__(self, block: type, rngs: nnx.Rngs, width: int = 16, depth: int = 2):
         self.patches = nnx.Conv(3, width, (4, 4), (4, 4), rngs=rngs)
         self.position = nnx.Param(0.02 * rngs.normal((1, 16, width)))
-        self.layers = nnx.List([block(width, 0.0, False, rngs) for _ in range(2)])
+        self.layers = nnx.List([block(width, 0.0, False, rngs) for _ in range(depth)])
         self.head = nnx.Linear(width, CLASSES, rngs=rngs)
 
     def __call__(self, x):
@@ -104,10 +121,12 @@ class ViT(nnx.Module):
 class GPT2(nnx.Module):
     """[batch, length] tokens to logits, by the embedding they came in with; dropout 0.1."""
 
-    def __init__(self, block: type, rngs: nnx.Rngs, width: int = 16):
-        self.words = nnx.Embed(VOCABULARY, width, rngs=rngs)
+    def __init__(
+        self, block: type, rngs: nnx.Rngs, width: int = 16, depth: int = 2, vocabulary=VOCABULARY
+    ):
+        self.words = nnx.Embed(vocabulary, width, rngs=rngs)
         self.position = nnx.Param(0.02 * rngs.normal((LENGTH, width)))
-        self.layers = nnx.List([block(width, 0.1, True, rngs) for _ in range(2)])
+        self.layers = nnx.List([block(width, 0.1, True, rngs) for _ in range(depth)])
         self.norm = nnx.LayerNorm(width, rngs=rngs)
 
     def __call__(self, tokens):
@@ -121,9 +140,10 @@ BLOCKS = {"resnet": Bottleneck, "vit": Layer, "gpt2": Layer}
 MODELS = {"resnet": ResNet, "vit": ViT, "gpt2": GPT2}
 
 
-def make(name: str, block: type | None = None) -> nnx.Module:
-    """A model, perhaps with another class of blocks."""
-    return MODELS[name](block or BLOCKS[name], nnx.Rngs(0, dropout=1))
+def make(name: str, block: type | None = None, whole: bool = False) -> nnx.Module:
+    """A model, perhaps with another class of blocks, perhaps as published."""
+    sizes = WHOLE[name] if whole else {}
+    return MODELS[name](block or BLOCKS[name], nnx.Rngs(0, dropout=1), **sizes)
 
 
 @ft.cache

@@ -94,6 +94,14 @@ MODELS = {
 }
 
 
+#: The same as published, with the examples of a batch.
+AS_PUBLISHED = {
+    "resnet50": (resnet.ResNet(), 4),
+    "vit_s16": (vit.ViT(), 4),
+    "gpt2": (gpt2.GPT2(), 2),
+}
+
+
 def module_step(module):
     """The value and gradient that the budget of a module is about: inputs and cotangents given."""
 
@@ -137,13 +145,12 @@ def trained(module, params, stats, batch, key, steps=3):
     return losses, params, stats, state
 
 
-def under_a_budget(name, scale, target=None):
-    """A model, the same under a budget that it breaks as it is, and arguments of both.
+def under_a_budget(name, module, size, scale="tiny", target=None):
+    """The same model under a budget that it breaks as it is, and arguments of both.
 
     The budget is kept as compiled for the target.
     """
-    module, size = MODELS[name]
-    params, stats, batch, key = zoo.build(name, scale="tiny", batch=scale * size).make_args(0)
+    params, stats, batch, key = zoo.build(name, scale=scale, batch=size).make_args(0)
     logits = jax.eval_shape(
         lambda p, x: module.apply(
             {"params": p, "batch_stats": stats}, x, rngs={"dropout": key}, mutable=["batch_stats"]
@@ -157,13 +164,30 @@ def under_a_budget(name, scale, target=None):
     lean = monet_jax.flax.remat(module, budget=budget, target=target)
     taken = monet_jax.compiled_bytes(module_step(lean), *given, target=target)
     assert taken.total_bytes <= budget < unplanned.total_bytes
-    return module, lean, (params, stats, batch, key)
+    return lean, (params, stats, batch, key)
 
 
 @pytest.mark.parametrize("name", some_slow(MODELS, "gpt2"))
 def test_models_train_within_the_budget_as_they_do_without(name):
-    module, lean, given = under_a_budget(name, 1)
+    module, size = MODELS[name]
+    lean, given = under_a_budget(name, module, size)
     assert_same(trained(lean, *given), trained(module, *given), least=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AS_PUBLISHED)
+def test_models_as_published_train_within_the_budget_as_they_do_without(name):
+    module, size = AS_PUBLISHED[name]
+    lean, given = under_a_budget(name, module, size, "bench")
+    assert_same(trained(lean, *given), trained(module, *given), least=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AS_PUBLISHED)
+def test_budgets_of_models_as_published_are_kept_for_a_card_that_is_not_here(name):
+    skip_without_compiler("gpu:h100")
+    under_a_budget(name, *AS_PUBLISHED[name], "bench", "gpu:h100")
 
 
 @pytest.mark.gpu
@@ -171,7 +195,8 @@ def test_models_train_within_the_budget_as_they_do_without(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_budgets_are_kept_as_compiled_for_a_card_that_is_not_here(name):
     skip_without_compiler("gpu:h100")
-    under_a_budget(name, 4, "gpu:h100")
+    module, size = MODELS[name]
+    under_a_budget(name, module, 4 * size, target="gpu:h100")
 
 
 # ------------------------------------------------------------------------------ ways to plan one

@@ -93,13 +93,14 @@ def step_bytes(loss, module, batch, target=None):
     return monet_jax.compiled_bytes(step, params, rest, *batch, target=target)
 
 
-def under_a_budget(name, batch, target=None):
+def under_a_budget(name, batch, target=None, whole=False):
     """The loss under a budget that it breaks as it is, and keeps as compiled for the target."""
-    unplanned = step_bytes(models.loss, models.make(name), batch, target)
+    make = ft.partial(models.make, name, whole=whole)
+    unplanned = step_bytes(models.loss, make(), batch, target)
     budget = unplanned.total_bytes - unplanned.temp_bytes // 4
     lean = monet_jax.flax.remat(models.loss, budget=budget, target=target)
-    assert step_bytes(lean, models.make(name), batch, target).total_bytes <= budget
-    assert recomputes(lean, models.make(name), *batch)
+    assert step_bytes(lean, make(), batch, target).total_bytes <= budget
+    assert recomputes(lean, make(), *batch)
     return lean
 
 
@@ -124,6 +125,22 @@ def test_models_train_within_the_budget_as_they_do_without(name):
     got = trained(lean, models.make(name), batch)
     assert_same(got, trained(models.loss, models.make(name), batch), least=1e-5)
     assert len(set(map(float, got[0]))) == 3  # it moves
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.MODELS)
+def test_models_as_published_train_within_the_budget_as_they_do_without(name):
+    batch, make = models.batch(name), ft.partial(models.make, name, whole=True)
+    lean = under_a_budget(name, batch, whole=True)
+    assert_same(trained(lean, make(), batch), trained(models.loss, make(), batch), least=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.MODELS)
+def test_budgets_of_models_as_published_are_kept_for_a_card_that_is_not_here(name):
+    skip_without_compiler("gpu:h100")
+    under_a_budget(name, models.batch(name), "gpu:h100", whole=True)
 
 
 @pytest.mark.gpu
