@@ -182,12 +182,13 @@ class _Finder:
             if value is None or value in seen or not self.is_coded(value):
                 continue
             blocks = self._blocks(value)
-            seen.update(i for block in blocks for x in block.equations.values() for i in x.outputs)
             while blocks:
                 count, found = self._longest(value, blocks)
                 if found is not None:
                     yield found
+                    seen.update(i for e in found[0].equations for i in e.outputs)
                 value, blocks = blocks[count - 1].source, blocks[count:]
+                seen.update([value] if blocks else [])
 
     def _longest(
         self, result: int, blocks: Sequence[_Block]
@@ -226,7 +227,7 @@ class _Finder:
     def _block(self, value: int) -> _Block | None:
         """How a value follows from one; None where it does not, or others read what is between."""
         shape, found, pending = self.avals[value].shape, dict[int, Equation](), {value}
-        while value in pending or len(pending) > 1 or not self._is_float(*pending):
+        while not found or len(pending) > 1 or not all(map(self._is_float, pending)):
             last = max(pending, key=self._position)
             equation = self.writer.get(last)
             if equation is None or not _is_elementwise(equation, self.uniform, shape):
@@ -234,6 +235,8 @@ class _Finder:
             found[id(equation)] = equation
             pending.remove(last)
             pending.update(i for i in _operands(equation) if i not in self.uniform)
+        if not pending:
+            return None
         block = _Block(found, pending.pop())
         between = {e.outputs[0] for e in found.values()} - {value}
         return None if any(self._is_read_outside(i, block) for i in between) else block

@@ -153,7 +153,10 @@ def test_what_is_no_chain_of_limited_slope_is_left_alone(function):
         (lambda x: jnp.tanh(x * ROW), [(0, 1)]),  # the row is another array
         (lambda x: jnp.tanh(x + COLUMN), [(0, 1)]),  # no element is as the others
         (lambda x: jnp.tanh(x.T).T, [(0, 1)]),
-        (lambda x: jnp.square(jnp.tanh(x**3)), [(-1.953, 1.953)]),  # of `x**3` alone it is not limited
+        (
+            lambda x: jnp.square(jnp.tanh(x**3)),
+            [(-1.953, 1.953)],
+        ),  # of `x**3` alone it is not limited
         (lambda x: jnp.tanh(x) ** 3 + x**3, [(0, 1)]),  # only `tanh`, and not the sum
         (lambda x: jnp.tanh(jnp.roll(jax.nn.silu(x), 1)), [(-0.1, 1.1), (0, 1)]),
         (lambda x: (y := jax.nn.silu(x)) + jnp.roll(jnp.tanh(y), 1), [(-0.1, 1.1), (0, 1)]),
@@ -344,8 +347,10 @@ def test_what_is_not_finite_in_a_gradient_stays_so(name):
     assert lossy_bytes(found)
     ours = jax.jit(jax.grad(lambda *args: found.function(*args)[0]))(*made.leaves)
     plain = jax.jit(jax.grad(loss))(*made.leaves)
-    assert not np.isfinite(plain).all() or name in ("sigmoid", "tanh")
-    np.testing.assert_array_equal(np.isfinite(ours), np.isfinite(plain))
+    assert not jnp.isfinite(ours[~jnp.isfinite(plain)]).any()
+    # Where numbers are not finite, JAX may stop at a mask what we have multiplied before.
+    assert jnp.isfinite(ours[jnp.isfinite(x) & jnp.isfinite(plain)]).all()
+    assert not jnp.isfinite(plain).all()
 
 
 # ------------------------------------------------------------------------------------------ bytes
@@ -384,7 +389,7 @@ def _targets():
 @pytest.mark.parametrize("target", list(_targets()))
 def test_what_slopes_spare_arrives_in_the_compiled_program(target, bits, monkeypatch):
     """Without ties it does not."""
-    rows, width, layers, target = 4096, 64, 6, resolve_target(target)
+    rows, width, layers, target = 1024, 64, 16, resolve_target(target)
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [(spec((width, 4 * width)), spec((4 * width, width)))] * layers, spec((rows, width))
     traced = trace_for(target, multilayer, args, operators=[f"slope{bits}"])
