@@ -34,8 +34,8 @@ def without_alike(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
     effects = [i for e in program.equations if e.eqn.effects for i in e.outputs]
     varying = dependents(program.equations, [*program.inputs, *effects])
     carried, kept = program.outputs[: tree.num_leaves], program.outputs[tree.num_leaves :]
-    is_alike = [not isinstance(i, int) or i not in varying for i in kept]
-    wanted = [*carried, *(i for i, alike in zip(kept, is_alike, strict=True) if not alike)]
+    alike = {n: i for n, i in enumerate(kept) if not isinstance(i, int) or i not in varying}
+    wanted = [*carried, *(i for n, i in enumerate(kept) if n not in alike)]
     equations = without_dead_code(program.equations, wanted)
 
     def rest(state: Any, item: Any) -> tuple[Any, list[Any]]:
@@ -45,15 +45,11 @@ def without_alike(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
         found = values_of(env, wanted)
         return jax.tree.unflatten(tree, found[: tree.num_leaves]), found[tree.num_leaves :]
 
-    alike = [i for i, alike in zip(kept, is_alike, strict=True) if alike]
     pure = [e for e in program.equations if not e.eqn.effects]
     env = dict(program.constants)
-    run(without_dead_code(pure, alike), env, {})
-    found = iter(values_of(env, alike))
-    return rest, [
-        _array(next(found), x.dtype) if alike else None
-        for x, alike in zip(arrays, is_alike, strict=True)
-    ]
+    run(without_dead_code(pure, alike.values()), env, {})
+    found = dict(zip(alike, values_of(env, alike.values()), strict=True))
+    return rest, [_array(found[n], x.dtype) if n in alike else None for n, x in enumerate(arrays)]
 
 
 def _array(x: Any, dtype: Any) -> jax.Array:

@@ -276,7 +276,7 @@ def run_planned(source: "Planned | _Fixed", fun: Callable[..., Any], call: Call)
     traced = _trace.trace(fun, call, source.rewrite(call), source.terms)
     decided = source.plan_for(traced, call)
     if decided is not None and decided.decisions is not None:
-        planned = as_planned(traced, decided.decisions)
+        planned = as_planned(traced, decided.decisions, decided.chunks)
         return traced.rebuild(planned(call.leaves, traced.constants))
     args, kwargs = call.rebuild(call.leaves)
     # Without decisions the function fits the budget as it is, which includes what is inside it.
@@ -407,7 +407,7 @@ class _Fixed:
             return
         target = resolve_target(name)
         try:
-            step = step_to_compile(traced, as_planned(traced, decisions))
+            step = step_to_compile(traced, as_planned(traced, decisions, self.plan.chunks))
             taken = compile_bytes(*step, target=target).total_bytes
         except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
             _warn(f"A plan made {made} could not be verified here: {error}")

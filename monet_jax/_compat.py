@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,11 @@ def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any
     """The constant variables of a (closed) jaxpr, their values, and its argument variables."""
     # JAX >= 0.11: `Jaxpr` carries its constants, also in `remat_p`; `.jaxpr` is itself.
     return jaxpr.jaxpr.constvars, jaxpr.consts, jaxpr.jaxpr.invars
+
+
+def as_function(jaxpr: Any) -> Callable[..., list[Any]]:
+    """A closed jaxpr as a function of its arguments."""
+    return core.jaxpr_as_fun(jaxpr)
 
 
 def subjaxprs(eqn: Any) -> list[Any]:
@@ -94,6 +99,12 @@ def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
 def bind_here(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
     """`bind` under the module path in force where the caller stands."""
     return bind(eqn, inputs, current_name_stack())
+
+
+def traced_like(eqn: Any, function: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """The jaxpr of a function, all with the source position and the context of an equation."""
+    with source_info_util.user_context(eqn.source_info.traceback), eqn.ctx.manager:
+        return jax.make_jaxpr(function)(*avals)
 
 
 def placed_like(eqn: Any, other: Any) -> Any:

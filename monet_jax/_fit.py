@@ -235,10 +235,11 @@ class _Probes:
         if taken <= self.room:  # then the search for the fastest plan is left for later
             return taken
         try:
-            self.plan(size)
+            found = self.plan(size).compiled_bytes
         except InfeasibleBudget as error:
             return error.minimum_budget - self.reserved
-        return trials.fixed_bytes + trials.temp_bytes(trials.smallest())
+        assert found is not None  # these trials verify every plan
+        return min(found, trials.fixed_bytes + trials.temp_bytes(trials.smallest()))
 
 
 def _check_sizes(step: int, limit: int) -> None:

@@ -133,7 +133,7 @@ def lay_out(program: Program, derivative: Differentiation, has_loops: bool = Tru
     unroller = _Unroller(program, active, derivative.forward_mode)
     add = {}  # position of an equation -> what adds its stages
     for p, e in enumerate(program.equations):
-        if has_loops and _may_be_planned(e, active):
+        if has_loops and may_be_planned(e, active):
             add[p] = unroller.add_loop
         elif _branches.may_be_planned(e, active):
             add[p] = unroller.add_choice
@@ -147,7 +147,7 @@ def lay_out(program: Program, derivative: Differentiation, has_loops: bool = Tru
     return unroller.layout()
 
 
-def _may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
+def may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
     """Whether an equation is a scan that can be run again, and in parts."""
     if equation.primitive != "scan" or equation.eqn.effects:
         return False

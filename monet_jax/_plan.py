@@ -15,7 +15,7 @@ from ._extras import needing_extra
 from ._timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change.
-FORMAT = 3
+FORMAT = 4
 #: What plans of format 1 lack.
 _SINCE_2 = {
     "fixed_bytes": None,
@@ -26,6 +26,8 @@ _SINCE_2 = {
 }
 #: What plans of formats 1 and 2 lack.
 _SINCE_3 = {"error": None, "error_limit": None}
+#: What plans of formats before 4 lack.
+_SINCE_4 = {"chunks": None}
 _TIMELINES = ("before", "after")
 
 
@@ -107,6 +109,11 @@ class Plan:
         checkpoints: as it was given to `plan`.
         error: of the gradient, relative, as measured for `error_limit`; None if it was not.
         error_limit: as it was given to `plan`, where it was.
+        chunks: iterations in a chunk for each `scan` of the function that no other loop or branch
+            holds, 0 where a loop has none. Such a loop keeps what it carries from chunk to chunk
+            only, and runs each once more (as in Chen et al., 2016); loops in others, and in
+            branches, keep only what they carry while they run again. None where all loops are as
+            they are.
         fixed_bytes: of arguments and results, which no plan can change.
         before: what is in memory over the step, by the model, where nothing is recomputed; None
             where the function runs as it is.
@@ -137,6 +144,7 @@ class Plan:
     checkpoints: str = "keep"
     error: float | None = None
     error_limit: float | None = None
+    chunks: tuple[int, ...] | None = None
     fixed_bytes: int | None = None
     before: Timeline | None = None
     after: Timeline | None = None
@@ -254,12 +262,14 @@ def plan_from_json(text: str) -> Plan:
     """
     data = json.loads(text)
     version = data.pop("format", None) if isinstance(data, dict) else None
-    if version not in (1, 2, FORMAT):
+    if version not in (1, 2, 3, FORMAT):
         raise ValueError(f'need a JSON object with "format": {FORMAT}; make the plan again')
     if version == 1:
         data |= _SINCE_2
-    if version < FORMAT:
+    if version < 3:
         data |= _SINCE_3
+    if version < FORMAT:
+        data |= _SINCE_4
     decisions = data.pop("decisions", None)
     timelines = {name: data.pop(name, None) for name in _TIMELINES}
     fields = _checked(data, Plan, skip=("decisions", *_TIMELINES))
@@ -270,6 +280,7 @@ def plan_from_json(text: str) -> Plan:
         | {
             "inputs": tuple(fields["inputs"]),
             "operators": tuple(fields["operators"]),
+            "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
             "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
             "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
             "cheaper": fields["cheaper"] and tuple(fields["cheaper"]),

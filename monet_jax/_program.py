@@ -168,6 +168,39 @@ def flatten(
     )
 
 
+def with_replaced(
+    program: Program, replacement: Callable[[Equation], Replacement | None]
+) -> Program:
+    """A program with some of its equations replaced; inputs and constants keep their numbers."""
+    flattener = _Flattener(unchanged, program.inlines_checkpoints)
+    flattener.avals, flattener.constants = list(program.avals), dict(program.constants)
+    flattener.keeps_other = program.keeps_other
+    instead: dict[Any, Any] = {}
+
+    def read(atom: Any) -> Any:
+        return instead.get(atom, atom) if isinstance(atom, int) else atom
+
+    for equation in program.equations:
+        inputs = tuple(map(read, equation.inputs))
+        found = replacement(equation)
+        if found is None:
+            flattener.equations.append(dataclasses.replace(equation, inputs=inputs))
+        else:
+            stack = equation.name_stack
+            results = flattener._inline_replacement(found, equation.eqn, inputs, stack)
+            instead.update(zip(equation.outputs, results, strict=True))
+    outputs = tuple(map(read, program.outputs))
+    return dataclasses.replace(
+        program,
+        avals=tuple(flattener.avals),
+        constants=flattener.constants,
+        equations=without_dead_code(flattener.equations, outputs),
+        outputs=outputs,
+        given=program.given | flattener.constants.keys(),
+        keeps_other=flattener.keeps_other,
+    )
+
+
 class _Flattener:
     """The state of one flattening: values and equations so far."""
 

@@ -66,7 +66,8 @@ class InfeasibleBudget(ValueError):
 class Settling:
     """The search for plans of one traced function on one target.
 
-    Budgets share what was compiled for earlier ones.
+    Budgets share what was compiled for earlier ones. Where no plan keeps one, and loops carry much,
+    the function is planned with its loops in chunks (`_chunks`), by a search of its own.
 
     Arguments:
         trials: of the function, on the target.
@@ -79,7 +80,7 @@ class Settling:
     @property
     def stopped(self) -> planners.SolverStopped | None:
         """Why the planner had no answer at some point of the last search, if so."""
-        stopped = (answers.stopped for answers in self.answers)
+        stopped = (answers.stopped for search in self._searches for answers in search.answers)
         return next((error for error in stopped if error is not None), None)
 
     @property
@@ -112,15 +113,55 @@ class Settling:
             InfeasibleBudget: no plan keeps it.
         """
         started = time.perf_counter()
-        for answers in self.answers:
-            answers.restart()
-        known = len(self.trials)
+        for search in self._searches:
+            for answers in search.answers:
+                answers.restart()
+        known = self._rounds
         total = budget(lambda: self.trials.unplanned_in_full.total_bytes)
         room = total - reserved_bytes
-        best = self._best(room, reserved_bytes)
+        try:
+            by, best = self, self._best(room, reserved_bytes)
+        except InfeasibleBudget as error:
+            by, best = self._best_in_chunks(room, reserved_bytes, error)
         seconds = time.perf_counter() - started
-        rounds = len(self.trials) - known
-        return self._plan(total, reserved_bytes, best, seconds, rounds)
+        rounds = self._rounds - known
+        return self._plan(total, reserved_bytes, by, best, seconds, rounds)
+
+    @property
+    def _searches(self) -> list["Settling"]:
+        """This search and, once that was needed, the one with loops in chunks."""
+        made = self.__dict__.get("_in_chunks")
+        return [self] if made is None else [self, made]
+
+    @property
+    def _rounds(self) -> int:
+        return sum(len(search.trials) for search in self._searches)
+
+    @functools.cached_property
+    def _in_chunks(self) -> "Settling | None":
+        """The search for plans with loops in chunks; None where these spare too little."""
+        found = self.trials.in_chunks()
+        if found is None:
+            return None
+        trials, spared = found
+        least = self.trials.fixed_bytes + self.trials.temp_bytes(self.trials.smallest())
+        return Settling(trials, self.planner) if spared > (1 - CLEARLY_LESS) * least else None
+
+    def _best_in_chunks(
+        self, room: int, reserved_bytes: int, error: InfeasibleBudget
+    ) -> tuple["Settling", Trial]:
+        """The trial to settle on with loops in chunks, and the search that found it.
+
+        Raises:
+            InfeasibleBudget: neither keeps the budget; `error` where that has the lesser minimum.
+        """
+        search = self._in_chunks
+        if search is None:
+            raise error
+        try:
+            return search, search._verified(room - self.trials.fixed_bytes, reserved_bytes)
+        except InfeasibleBudget as other:
+            raise min(error, other, key=lambda x: x.minimum_budget) from None
 
     def _best(self, room: int, reserved_bytes: int) -> Trial | None:
         """The trial to settle on; None for the function as it is.
@@ -298,7 +339,13 @@ class Settling:
         return InfeasibleBudget(message, minimum)
 
     def _plan(
-        self, budget: int, reserved: int, best: Trial | None, seconds: float, rounds: int
+        self,
+        budget: int,
+        reserved: int,
+        by: "Settling",
+        best: Trial | None,
+        seconds: float,
+        rounds: int,
     ) -> Plan:
         trials = self.trials
         decisions = best.decisions if best else None
@@ -323,13 +370,14 @@ class Settling:
             base_flops=planners.save_all(self._graph).flops,
             planning_seconds=seconds,
             rounds=rounds,
-            values=value_rows(trials.origins, self._graph, decisions),
-            stages=stage_rows(self._graph, decisions),
-            cheaper=self._cheaper(best),
+            values=value_rows(by.trials.origins, by._graph, decisions),
+            stages=stage_rows(by._graph, decisions),
+            cheaper=by._cheaper(best),
             devices=trials.devices,
+            chunks=by.trials.chunks,
             fixed_bytes=trials.fixed_bytes,
             before=self._unplanned_timeline if decisions else None,
-            after=self._timeline(decisions.regions) if decisions else self._unplanned_timeline,
+            after=by._timeline(decisions.regions) if decisions else self._unplanned_timeline,
             operators=trials.traced.terms.operators,
             checkpoints=trials.traced.terms.checkpoints,
         )

@@ -23,7 +23,7 @@ from ._rivals import POLICIES, Costs, costs_of, round_the_loss, work_of_step
 from ._settle import InfeasibleBudget, Settling
 from ._targets import Target, compiler_version, resolve_target
 from ._trace import Traced, trace_for
-from ._transform import transform
+from ._transform import as_planned
 from ._trials import Trials
 
 #: Raised when the stored fields change.
@@ -240,7 +240,7 @@ def _planned(
             continue
         function = trials.traced.flat
         if plan.decisions is not None:
-            function = transform(trials.origins, plan.decisions)
+            function = as_planned(trials.traced, plan.decisions, plan.chunks)
         work = work_of_step(trials.traced, function, trials.target)
         assert plan.compiled_bytes is not None  # these trials verify every plan
         temp = plan.compiled_bytes - trials.fixed_bytes

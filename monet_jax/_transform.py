@@ -20,6 +20,7 @@ from planners.plan import Plan, Region
 
 from . import _compat
 from ._branches import Branch, Choice
+from ._chunks import in_chunks
 from ._loops import Loop
 from ._naming import active_in, run_named
 from ._origins import Origins, origins_of, origins_to_emit, value_name, value_number
@@ -63,9 +64,18 @@ def transform(
     return planned
 
 
-def as_planned(traced: Traced, plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """A traced function as a plan says that was made for it."""
-    return transform(origins_of(traced.program, traced.derivative), plan)
+def as_planned(
+    traced: Traced, plan: Plan, chunks: Sequence[int] | None = None
+) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """A traced function as a plan says that was made for it.
+
+    Arguments:
+        traced: the function.
+        plan: the decisions.
+        chunks: by what its loops were planned, as in `monet_jax.Plan`.
+    """
+    program = traced.program if chunks is None else in_chunks(traced.program, chunks)
+    return transform(origins_of(program, traced.derivative), plan)
 
 
 def _words(program: Program, env: Mapping[int, Any]) -> jax.Array | None:

@@ -24,6 +24,7 @@ from planners.stages import bare, certified, left_alone
 
 from ._analyze import analyze
 from ._backend import backend_of
+from ._chunks import chunking, in_chunks
 from ._compile import CompiledBytes, compile_bytes, devices_of
 from ._costs import Roofline
 from ._errors import ErrorBound, with_errors
@@ -64,6 +65,7 @@ class Trials:
         pins: values that must be saved or must be recomputed.
         verify: whether planned programs are compiled; without, only what places the model is.
         bound: what lossy codes may do to the gradient.
+        chunks: how loops run, as in `Plan.chunks`.
     """
 
     def __init__(
@@ -73,9 +75,10 @@ class Trials:
         pins: Pins,
         verify: bool = True,
         bound: ErrorBound | None = None,
+        chunks: tuple[int, ...] | None = None,
     ):
         self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
-        self.bound = bound
+        self.bound, self.chunks = bound, chunks
         self._made: dict[_Regions, Trial] = {}
         self._last_added_bytes: int | None = None
 
@@ -87,6 +90,21 @@ class Trials:
 
     def __contains__(self, decisions: planners.Plan) -> bool:
         return decisions.regions in self._made
+
+    def in_chunks(self) -> "tuple[Trials, int] | None":
+        """Trials of the function with its loops in chunks, and the bytes which that may spare.
+
+        None where nothing is spared; where pins name values, of which there are others then; and
+        where errors are limited, which are known for the loops as they are.
+        """
+        if self.pins or self.bound is not None:
+            return None
+        found = chunking(self.traced.program, self.traced.derivative)
+        if not found.spared_bytes:
+            return None
+        made = Trials(self.traced, self.target, self.pins, self.verify, chunks=found.lengths)
+        made.unplanned = self.unplanned  # the function as it is does not change
+        return made, found.spared_bytes
 
     @property
     def devices(self) -> int:
@@ -201,6 +219,8 @@ class Trials:
         """The planning graph as the analysis has it, and where it came from."""
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
         program, derivative = self.traced.program, self.traced.derivative
+        if self.chunks is not None:
+            program = in_chunks(program, self.chunks)
         graph, origins = analyze(program, derivative, roofline, backend, self.pins)
         if self.bound is not None:
             graph = with_errors(graph, origins, self.bound)

@@ -63,6 +63,21 @@ def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
         jax.eval_shape(jax.grad(older.apply(loss)), *arrays)
 
 
+@pytest.mark.parametrize("target", ["cpu", _foreign("gpu:h100")])
+def test_what_is_sharded_is_kept_in_sixteen_bits_where_it_lies(target):
+    arrays = specs(abstract(4, 2))
+    budget = monet_jax.plan(loss, *arrays, budget=0.65, target=target, cache=False).compiled_bytes
+    exact, lossy = (
+        monet_jax.plan(
+            loss, *arrays, budget=budget, operators=operators, target=target, cache=False
+        )
+        for operators in ("exact", ["mask", "bf16"])
+    )
+    codes = [row for row in lossy.values if row.operator == "bf16"]
+    assert codes and lossy.compiled_bytes <= budget
+    assert lossy.overhead < exact.overhead
+
+
 @pytest.mark.parametrize("target", [_foreign("tpu:v5e")])
 def test_a_program_is_compiled_for_sixteen_chips(target):
     arrays = specs(abstract(8, 2))
@@ -230,6 +245,26 @@ def check_bytes(planned, plan, arrays):
 def test_sharded_training_keeps_the_budget_of_each_device_and_the_gradients(made, kind):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     code = EIGHT.replace("{kind}", kind) + made + CHECKED
+    run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+
+
+ENCODED = """
+_, exact = jax.jit(jax.value_and_grad(loss))(*values)
+jax.set_mesh(mesh)
+arrays = jax.tree.map(lambda v, s: jax.device_put(v, s.sharding), values, avals)
+plan = monet_jax.plan(loss, *arrays, budget=0.65, operators=["mask", "bf16"], cache=False)
+assert "bf16" in [row.operator for row in plan.values]
+planned = jax.jit(jax.value_and_grad(plan.apply(loss)))
+assert planned.lower(*arrays).compile().memory_analysis().temp_size_in_bytes <= plan.budget_bytes
+for ours, plain in zip(*map(jax.tree.leaves, (planned(*arrays)[1], exact)), strict=True):
+    assert 0 < np.linalg.norm(ours - plain) < 2**-8 * np.linalg.norm(plain)
+"""
+
+
+@pytest.mark.slow
+def test_gradients_from_sharded_codes_are_off_by_their_rounding():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    code = EIGHT.replace("{kind}", "Auto") + TOY + ENCODED
     run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
 
 

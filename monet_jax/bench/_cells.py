@@ -15,7 +15,7 @@ from .._plan import Plan
 from .._rivals import costs_of, work_of_step
 from .._settle import InfeasibleBudget, Settling
 from .._targets import Target
-from .._transform import transform
+from .._transform import as_planned
 from .._trials import Trials
 from ._programs import baselines, trace_loss
 from ._rows import Row
@@ -142,7 +142,8 @@ class Cell:
         if plan.decisions is None:
             function, key, work = self.traced.flat, "plain", self.plain_work
         else:
-            function, key = transform(self.trials.origins, plan.decisions), plan.decisions.regions
+            function = as_planned(self.traced, plan.decisions, plan.chunks)
+            key = plan.chunks, plan.decisions.regions
             work = work_of_step(self.traced, function, self.target)
         row = self._row(name, "ours", **asked, **self._work(work), **self._outcome(plan))
         return Program(row, key, self.traced, function)

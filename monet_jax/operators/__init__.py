@@ -125,7 +125,9 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
         return next((found for x in rewrites if (found := x(eqn, context)) is not None), None)
 
     encoding = [x.codec for x in operators if x.codec is not None]
-    return Rewrite(rewritten, () if context.is_sharded else tuple(encoding))
+    if context.is_sharded:
+        encoding = [x for x in encoding if getattr(x, "keeps_places", False)]
+    return Rewrite(rewritten, tuple(encoding))
 
 
 register(Operator("mask", Kind.BITWISE, masks.rewrite))

@@ -217,7 +217,8 @@ def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words)
     fixed, noise = jax.lax.stop_gradient(residual), None
     if codec.kind is Kind.UNBIASED:
         noise = fold(_words_by(fixed, words), values[0])
-    witness = residual.reshape(-1)[:1]
+    # Cut before it is flattened: an array that is spread over devices might be gathered otherwise.
+    witness = residual[(slice(1),) * residual.ndim].reshape(-1)
     # Behind the barrier, what is decoded is not what was encoded, whatever the compiler knows.
     *code, witness = jax.lax.optimization_barrier((*codec.encode(fixed, noise), witness))
     found = {i: checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)}

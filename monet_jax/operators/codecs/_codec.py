@@ -49,6 +49,9 @@ class Codec(Protocol):
 
     Attributes:
         kind: BITWISE, UNBIASED or BIASED: of the decoded array, as compared with the encoded one.
+        keeps_places: whether each element of the array is one of the code, in the same place, drawn
+            without noise: then arrays that are spread over devices are encoded where they lie.
+            Codecs that do not have the attribute are taken not to.
     """
 
     kind: ClassVar[Kind]

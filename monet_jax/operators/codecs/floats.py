@@ -20,6 +20,7 @@ class BFloat16:
     """bfloat16, rounded to nearest: of a relative error of at most 2^-8 where |x| >= 2^-118."""
 
     kind: ClassVar[Kind] = Kind.BIASED
+    keeps_places: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

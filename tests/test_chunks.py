@@ -1,0 +1,188 @@
+"""Do loops in chunks keep their values and gradients, and keep less than one carry an iteration?
+
+Bytes are the compiler's; the rival is the same loop with `jax.checkpoint` round its body.
+"""
+
+import dataclasses
+import functools as ft
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emission import analyzed, assert_same, emitted, flat, in_double, pulled, random_regions
+from jax import lax
+from programs import NAMED, Case, array
+
+import monet_jax
+from monet_jax._chunks import chunking, in_chunks
+from monet_jax._plan import load_plan
+
+LOOPS = ["scan", "layers_under_scan", "states_under_scan", "scan_under_scan", "loops"]
+
+#: Iterations of the deep loop.
+DEPTH = 60
+
+
+def step(w, h, x):
+    """One iteration of the deep loop."""
+    return jnp.tanh(h @ w + x), None
+
+
+def deep(w, h, xs, step=step):
+    """A loop that carries much more than it is given."""
+    return jnp.sum(lax.scan(ft.partial(step, w), h, xs)[0] ** 2)
+
+
+def arguments(depth=DEPTH):
+    """Of `deep`."""
+    return array(0, 64, 64) * 0.3, array(1, 512, 64), jnp.linspace(0.0, 1.0, depth)
+
+
+def temporaries(function, *args):
+    """Compiled bytes beside arguments and results."""
+    compiled = jax.jit(jax.value_and_grad(function)).lower(*args).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def assert_chunks_change_nothing(case, chosen):
+    """Random plans of a case, its loops in the chosen chunks, against plain JAX."""
+    f = flat(case)
+    chunked = dataclasses.replace(f, program=in_chunks(f.program, chosen))
+    expected = pulled(f, f.function)(*f.leaves), in_double(pulled(f, f.function), f.leaves)
+    for seed in range(2):
+        rng = random.Random(seed)
+        graph, origins = analyzed(chunked, rng)
+        made = emitted(chunked, graph, origins, random_regions(graph, rng))
+        assert_same(jax.jit(pulled(f, made.function))(*f.leaves), *expected)
+
+
+# ------------------------------------------------------------------------------ derivatives
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_in_chunks_keep_values_and_gradients(name):
+    case = NAMED[name]()
+    loops = [e for e in flat(case).program.equations if e.primitive == "scan"]
+    assert_chunks_change_nothing(case, [2] * len(loops))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("trips", [6, 7, 8])
+def test_what_is_left_over_runs_in_its_place(trips, reverse):
+    """Iterations that depend on their order, with keys, integers, and results of each."""
+
+    def function(w, h, xs, keys):
+        def one(carry, item):
+            h, count = carry
+            x, key = item
+            drawn = jax.random.normal(key, h.shape) * count
+            return (jnp.sin(h * w + x + drawn), count + 1), (h * x, count)
+
+        (h, count), (ys, counts) = lax.scan(one, (h, 0), (xs, keys), reverse=reverse)
+        return jnp.sum(h) + jnp.vdot(ys, ys), (count, counts, ys)
+
+    args = array(0, 3), array(1, 3), array(2, trips, 3), jax.random.split(jax.random.key(3), trips)
+    case = Case(function, args)
+    program = in_chunks(flat(case).program, [3])
+    outer = [e.eqn.params["length"] for e in program.equations if e.primitive == "scan"]
+    assert outer == ([2] if trips == 6 else [1, 2])
+    assert_chunks_change_nothing(case, [3])
+
+
+def test_chunked_loops_can_be_pushed_forward_where_plans_must():
+    """Of a plan without operators, `jax.jvp(jax.jit(...))` is that of the function."""
+    args = arguments()
+    least = smallest(deep, args, operators="none")
+    planned = monet_jax.plan(deep, *args, budget=least, operators="none")
+    assert any(planned.chunks)
+    ours, plain = (
+        jax.jvp(jax.jit(function), args, args) for function in (planned.apply(deep), deep)
+    )
+    for a, b in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------ bytes
+
+
+def smallest(function, args, **options):
+    """The smallest budget that works."""
+    with pytest.raises(monet_jax.InfeasibleBudget) as caught:
+        monet_jax.plan(function, *args, budget=1 << 10, **options)
+    return caught.value.minimum_budget
+
+
+@pytest.mark.parametrize("depth", [DEPTH, pytest.param(DEPTH + 1, marks=pytest.mark.slow)])
+def test_a_loop_in_chunks_takes_a_fraction_of_one_with_a_checkpoint_round_its_body(depth, tmp_path):
+    args = arguments(depth)
+    by_hand = ft.partial(deep, step=jax.checkpoint(step, prevent_cse=False))
+    least = smallest(deep, args)
+    plan = monet_jax.plan(deep, *args, budget=least)
+    assert plan.chunks and plan.compiled_bytes <= least
+    assert temporaries(plan.apply(deep), *args) < 0.5 * temporaries(by_hand, *args)
+    # One more forward pass than with the checkpoint, of which the last iterations are spared.
+    assert plan.flops <= 5 / 3 * plan.base_flops
+    plan.save(tmp_path / "plan.json")
+    applied = load_plan(tmp_path / "plan.json").apply(deep)
+    ours, plain = (jax.jit(jax.grad(function))(*args) for function in (applied, deep))
+    np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-3)
+    assert monet_jax.check(plan, deep, *args).holds
+
+
+def test_a_budget_between_takes_less_work_than_the_least():
+    """Some chunks keep the carries of their iterations, others run once more."""
+    args = arguments()
+    least = monet_jax.plan(deep, *args, budget=smallest(deep, args))
+    more = monet_jax.plan(deep, *args, budget=int(1.5 * least.compiled_bytes))
+    assert more.chunks and more.compiled_bytes <= more.budget_bytes
+    assert more.flops < least.flops
+
+
+def inner_loop(h, w):
+    """Keeps many times what it carries."""
+
+    def one(h, x):
+        return jnp.tanh(jnp.sin(h * x) @ w + jnp.cos(h)), None
+
+    return lax.scan(one, h, jnp.linspace(0.5, 1.0, 12))[0]
+
+
+def in_loop(w, h, inner=inner_loop):
+    """Loops in the body of one."""
+    return jnp.sum(lax.scan(lambda h, w: (inner(h, w), None), h, w)[0] ** 2)
+
+
+def in_branch(w, h, inner=inner_loop):
+    """Loops in the branches of choices."""
+    for n in range(2):
+        h = lax.cond(h[0, 0] < 9, lambda h, n=n: inner(h, w[n]), lambda h: h, h)
+    return jnp.sum(h**2)
+
+
+@pytest.mark.parametrize("function", [in_loop, pytest.param(in_branch, marks=pytest.mark.slow)])
+def test_loops_inside_others_keep_what_they_carry_and_no_more(function):
+    w, h = array(0, 4, 64, 64) * 0.3, array(1, 512, 64)
+    by_hand = ft.partial(function, inner=jax.checkpoint(inner_loop))
+    plan = monet_jax.plan(function, w, h, budget=smallest(function, (w, h)))
+    assert plan.chunks is not None
+    assert temporaries(plan.apply(function), w, h) < 0.5 * temporaries(by_hand, w, h)
+    ours, plain = (jax.jit(jax.grad(f))(w, h) for f in (plan.apply(function), function))
+    np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-3)
+
+
+def test_only_loops_that_carry_much_run_in_chunks():
+    def lengths_of(function, *args):
+        case = flat(Case(function, args))
+        return chunking(case.program, case.derivative).lengths
+
+    w, h, xs = arguments()
+    (found,) = lengths_of(deep, w, h, xs)
+    assert 6 <= found <= 10  # round the square root of 60
+    assert lengths_of(deep, w, h, xs[:3]) == (0,)
+    # Of wide slices, a chunk's copies would take as much as is spared.
+    wide = jnp.broadcast_to(xs[:8, None, None], (8, 512, 64))
+    assert lengths_of(deep, w, h, wide) == (0,)
+    fixed = lax.stop_gradient
+    assert lengths_of(lambda w, h, xs: jnp.sum(w) + deep(*fixed((w, h, xs))), w, h, xs) == (0,)
