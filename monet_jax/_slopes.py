@@ -8,10 +8,12 @@ equation that reads its slope, which `_codes` then treats like any operand: wher
 code of it, the backward pass reads nothing else of the chain; where none is saved, the slope is
 computed again from what the chain reads.
 
-A slope is stored over a range that no slope of the chain leaves. That is found by computing it for
-all numbers of float16 and bfloat16 (in float32, for what lies between two of them it is clamped, at
-a distance of rounding errors for functions that people use). Chains of unlimited slope (`x**3`,
-`exp`), and of so few slopes that masks do better (`relu`), stay as they are.
+A slope is stored over a range that no slope of the chain leaves, found by computing slopes for all
+numbers of float16 and bfloat16. What leaves it all the same is clamped: in float32, peaks between
+two of those numbers, which for functions that people use are no higher than rounding errors; in 16
+bits, what a compiler rounds otherwise. A slope that is not finite decodes to NaN. Chains of
+unlimited slope (`x**3`, `exp`), and of so few slopes that masks do better (`relu`), stay as they
+are.
 """
 
 import dataclasses
@@ -38,6 +40,7 @@ from ._program import (
 )
 from ._stages import Stage
 from .operators import is_tap
+from .operators.codecs import FLOATS
 
 #: Functions of numbers; applied to arrays, element by element.
 _ELEMENTWISE = frozenset(
@@ -49,6 +52,8 @@ _ELEMENTWISE = frozenset(
     sinh sqrt square stop_gradient sub tan tanh xor
     """.split()
 )
+#: Chains have as many parts, so that few of their parts are asked about.
+_LONGEST = 16
 #: Slopes of a wider range are of no use in a few levels.
 _WIDEST = 64.0
 #: Chains of fewer slopes are piecewise linear: masks and steps.
@@ -179,7 +184,7 @@ class _Finder:
         seen: set[int] = set()
         for e in reversed(self.stage.equations):
             value = e.outputs[0] if e.outputs else None
-            if value is None or value in seen or not self.is_coded(value):
+            if value is None or value in seen or not self._is_end(value):
                 continue
             blocks = self._blocks(value)
             while blocks:
@@ -217,12 +222,19 @@ class _Finder:
     def _blocks(self, value: int) -> list[_Block]:
         """How a value follows from others, back to one that is read elsewhere too."""
         blocks: list[_Block] = []
-        while (block := self._block(value)) is not None and self.is_coded(block.source):
-            blocks.append(block)
-            if self._is_read_outside(block.source, block):
+        while len(blocks) < _LONGEST:
+            block = self._block(value)
+            if block is None or not self._is_end(block.source):
                 break
+            blocks.append(block)
             value = block.source
+            if self._is_read_outside(value, block):
+                break
         return blocks
+
+    def _is_end(self, value: int) -> bool:
+        """Whether a chain may begin or end with a value."""
+        return self.is_coded(value) and self.avals[value].dtype in FLOATS
 
     def _block(self, value: int) -> _Block | None:
         """How a value follows from one; None where it does not, or others read what is between."""
@@ -266,7 +278,7 @@ def _is_number(atom: Any, uniform: set[int]) -> bool:
 
 def _is_uniform(equation: Equation, uniform: set[int]) -> bool:
     """Whether all elements of what an equation writes are one number, known while tracing."""
-    numbers = [i in uniform if isinstance(i, int) else np.ndim(i.val) == 0 for i in equation.inputs]
+    numbers = [_is_number(i, uniform) for i in equation.inputs]
     known = equation.primitive in _ELEMENTWISE or equation.primitive == "broadcast_in_dim"
     return known and bool(numbers) and all(numbers) and not equation.eqn.effects
 

@@ -27,7 +27,7 @@ from monet_jax._compile import compile_bytes
 from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._trials import Trials, step_to_compile
-from monet_jax.operators import OfSlopes, Slope, Stored, forms_of, is_tap
+from monet_jax.operators import OfSlopes, Slope, Stored, form_name, forms_of, is_tap
 from monet_jax.operators.codecs import Kind
 from planners.graph import Graph
 from planners.plan import Plan, Region
@@ -157,7 +157,7 @@ def test_what_is_no_chain_of_limited_slope_is_left_alone(function):
             lambda x: jnp.square(jnp.tanh(x**3)),
             [(-1.953, 1.953)],
         ),  # of `x**3` alone it is not limited
-        (lambda x: jnp.tanh(x) ** 3 + x**3, [(0, 1)]),  # only `tanh`, and not the sum
+        (lambda x: jnp.tanh(x) ** 3 + x**3, [(0, 0.75)]),  # that of the sum is not limited
         (lambda x: jnp.tanh(jnp.roll(jax.nn.silu(x), 1)), [(-0.1, 1.1), (0, 1)]),
         (lambda x: (y := jax.nn.silu(x)) + jnp.roll(jnp.tanh(y), 1), [(-0.1, 1.1), (0, 1)]),
     ],
@@ -222,19 +222,19 @@ def test_where_no_code_is_kept_second_derivatives_are_those_of_jax():
 def network(params, x, key):
     """Layers of different chains; the key is there to draw noise from."""
     del key
-    for n, w in enumerate(params):
-        x = x + (jax.nn.gelu, jax.nn.silu, jnp.tanh)[n % 3](2 * (x @ w)) @ w.T
+    for function, w in zip((jax.nn.gelu, jnp.tanh), params, strict=True):
+        x = x + function(2 * (x @ w)) @ w.T
     return jnp.sum(x**2)
 
 
-PARAMS, BATCH = [array(i, 16, 16) / 3 for i in range(3)], array(20, 32, 16)
+PARAMS, BATCH = [array(i, 16, 16) / 3 for i in range(2)], array(20, 32, 16)
 
 
 def joined(gradients):
     return jnp.concatenate([g.reshape(-1).astype(jnp.float32) for g in jax.tree.leaves(gradients)])
 
 
-def drawn(codec, dtype=jnp.float32, count=600):
+def drawn(codec, dtype=jnp.float32, count=400):
     """Many gradients of the network by a codec's codes, against that of plain JAX."""
     args = cast((PARAMS, BATCH), dtype)
     _, found = with_every_code(Case(network, (*args, jax.random.key(0))), codec)
@@ -242,12 +242,9 @@ def drawn(codec, dtype=jnp.float32, count=600):
 
     def estimate(key):
         loss = lambda *leaves: found.function(*leaves, key)[0]  # noqa: E731
-        return joined(jax.grad(loss, argnums=tuple(range(4)))(*jax.tree.leaves(args)))
+        return joined(jax.grad(loss, argnums=tuple(range(3)))(*jax.tree.leaves(args)))
 
-    if dtype == jnp.float32:
-        exact = jax.grad(network, argnums=(0, 1))(*args, jax.random.key(0))
-    else:
-        exact = jax.grad(network, argnums=(0, 1))(*cast(args, jnp.float32), jax.random.key(0))
+    exact = jax.grad(network, argnums=(0, 1))(PARAMS, BATCH, jax.random.key(0))
     return draws(estimate, joined(exact), count)
 
 
@@ -255,7 +252,7 @@ def drawn(codec, dtype=jnp.float32, count=600):
 def test_gradients_are_unbiased(bits):
     found = drawn(OfSlopes(bits))
     assert found.bias < 1.5
-    assert found.largest_z(np.sqrt(found.mean_square)) < math.sqrt(2 * math.log(1280)) + 1
+    assert found.largest_z(np.sqrt(found.mean_square)) < math.sqrt(2 * math.log(1024)) + 1
 
 
 def test_what_a_chain_reads_would_be_biased(monkeypatch):
@@ -278,8 +275,7 @@ def test_what_a_chain_reads_would_be_biased(monkeypatch):
     assert drawn(OfSlopes(4)).bias > 3
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("name", ["gelu", "sigmoid", "sine"])
+@pytest.mark.parametrize(("name", "bits"), [("gelu", 2), ("sigmoid", 4), ("sine", 8)])
 def test_the_variance_is_that_of_the_codec_and_within_its_bound(name, bits):
     """Where each gradient is one cotangent times one slope."""
     function, _, _ = CHAINS[name]
@@ -293,6 +289,8 @@ def test_the_variance_is_that_of_the_codec_and_within_its_bound(name, bits):
     slope = dataclasses.replace(slope, bits=bits)
     case = Case(loss, (x, identity, jax.random.key(0)))
     _, found = with_every_code(case, OfSlopes(bits))
+    saved = [found.origins.values[name] for region in found.regions for name in region.saved]
+    assert {form_name(found.origins.writer[i], i) for i in saved} == {f"slope{bits}"}
 
     def estimate(key):
         return jax.grad(lambda x: found.function(x, identity, key)[0])(x)
@@ -325,13 +323,12 @@ def test_noise_is_that_of_the_key_and_of_the_data():
 
 def test_codes_work_in_sixteen_bits_and_mapped():
     """Many gradients at once, of bfloat16: as near to the exact one as its rounding."""
-    plain = joined(jax.grad(network)(*cast((PARAMS, BATCH), jnp.bfloat16), jax.random.key(0)))
-    exact = joined(jax.grad(network)(PARAMS, BATCH, jax.random.key(0)))
-    found = drawn(OfSlopes(8), jnp.bfloat16, count=64)
-    wrong = math.sqrt(found.mean_square[: exact.size].sum())
-    assert wrong < 1.5 * float(jnp.linalg.norm(plain - exact)) + 0.02 * float(
-        jnp.linalg.norm(exact)
-    )
+    args = cast((PARAMS, BATCH), jnp.bfloat16)
+    plain = joined(jax.grad(network, argnums=(0, 1))(*args, jax.random.key(0)))
+    exact = joined(jax.grad(network, argnums=(0, 1))(PARAMS, BATCH, jax.random.key(0)))
+    wrong = math.sqrt(drawn(OfSlopes(8), jnp.bfloat16, count=32).mean_square.sum())
+    allowed = 1.5 * jnp.linalg.norm(plain - exact) + 0.01 * jnp.linalg.norm(exact)
+    assert wrong < allowed < 0.2 * jnp.linalg.norm(exact)
 
 
 @pytest.mark.parametrize("name", CHAINS)
