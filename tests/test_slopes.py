@@ -20,12 +20,13 @@ from test_codecs import draws
 from test_lossy import Whole, encoding, lossy_bytes, with_every_code
 from test_operators import AWKWARD
 
-from monet_jax import _codes, _slopes, _transform
+from monet_jax import _codes, _slopes
 from monet_jax._analyze import NO_PINS, analyze
 from monet_jax._backend import Backend
 from monet_jax._compile import compile_bytes
 from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
 from monet_jax._trace import trace_for
+from monet_jax._transform import transform
 from monet_jax._trials import Trials, step_to_compile
 from monet_jax.operators import OfSlopes, Slope, Stored, form_name, forms_of, is_tap
 from monet_jax.operators.codecs import Kind
@@ -382,10 +383,9 @@ def _targets():
         yield pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("bits", [2, 8])
 @pytest.mark.parametrize("target", list(_targets()))
-def test_what_slopes_spare_arrives_in_the_compiled_program(target, bits, monkeypatch):
-    """Without ties it does not."""
+def test_what_slopes_spare_arrives_in_the_compiled_program(target, bits):
     rows, width, layers, target = 1024, 64, 16, resolve_target(target)
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [(spec((width, 4 * width)), spec((4 * width, width)))] * layers, spec((rows, width))
@@ -397,10 +397,7 @@ def test_what_slopes_spare_arrives_in_the_compiled_program(target, bits, monkeyp
     assert saving[0] - saving[1] == pytest.approx(predicted, rel=0.2)
 
     def taken(plan):
-        step = step_to_compile(traced, _transform.transform(trials.origins, plan))
+        step = step_to_compile(traced, transform(trials.origins, plan))
         return compile_bytes(*step, target=target).temp_bytes
 
-    before = taken(whole)
-    assert before - taken(coded) >= 0.8 * predicted
-    monkeypatch.setattr(_transform, "_wait_for_codes", lambda *_: None)
-    assert before - taken(coded) < 0.8 * predicted
+    assert taken(whole) - taken(coded) >= 0.8 * predicted
