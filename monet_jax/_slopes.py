@@ -25,7 +25,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 from . import _compat
@@ -363,7 +362,7 @@ def _range_of(slope: _Slope) -> Range | None:
 def _numbers(dtype: str) -> np.ndarray:
     """All finite numbers of a narrow dtype; of both of them, as float32."""
     patterns = np.arange(2**16, dtype=np.uint16)
-    narrow = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+    narrow = [np.dtype(jnp.float16), np.dtype(jnp.bfloat16)]
     chosen = [x for x in narrow if x.name == dtype] or narrow
     numbers = np.concatenate([patterns.view(x).astype(np.float32) for x in chosen])
     return numbers[np.isfinite(numbers)].astype(jnp.dtype(dtype))
