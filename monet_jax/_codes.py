@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import itertools as it
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,9 +31,10 @@ from . import _compat
 from ._fusion import Kind, kind_of
 from ._naming import active_in
 from ._places import filled
-from ._program import Equation, Program, flatten, parameters_of, run
+from ._program import Equation, Program, listed, parameters_of, run
+from ._slopes import Range, Sloped, with_slopes
 from ._stages import Stage
-from .operators import Decoded, OfOperands, Stored, encoded, forms_of, is_tap, masks, tap
+from .operators import Decoded, OfOperands, OfSlopes, Stored, encoded, forms_of, is_tap, masks, tap
 from .operators.codecs import Codec, Mask
 
 #: Of each operand that a derivative is linear in: the operands whose tangents it multiplies.
@@ -56,7 +57,10 @@ _ASIDE = 1 / 16
 
 
 def with_codes(
-    program: Program, stage: Stage, codecs: Sequence[Codec | OfOperands], avals: list[Any]
+    program: Program,
+    stage: Stage,
+    codecs: Sequence[Codec | OfOperands | OfSlopes],
+    avals: list[Any],
 ) -> tuple[Stage, dict[int, list[Equation]]]:
     """A stage whose leaves may be kept as codes.
 
@@ -69,22 +73,30 @@ def with_codes(
     Returns:
         The stage, and for each equation (its id) that was replaced what stands there now.
     """
-    leaves = _Leaves(program, stage)
+    leaves, sloped = _Leaves(program, stage), Sloped(stage)
+    if any(isinstance(x, OfSlopes) for x in codecs):
+        sloped = with_slopes(stage, leaves.is_coded, avals)
+        program, stage = dataclasses.replace(program, avals=tuple(avals)), sloped.stage
+        leaves = _Leaves(program, stage, sloped.ranges)
     reads: dict[int, list[_Read]] = {}
     wanted: dict[int, list[Codec]] = {}
     for x in leaves.reads(codecs):
         reads.setdefault(id(x.equation), []).append(x)
         wanted[x.base] = list(dict.fromkeys((*wanted.get(x.base, ()), *x.codecs)))
     encoders: dict[int, Equation] = {}
-    listed: dict[int, list[Equation]] = {}
+    replaced: dict[int, list[Equation]] = {}
     for e in (e for e in stage.equations if id(e) in reads):
         new = {x.base: None for x in reads[id(e)] if x.base not in encoders}
         encoders |= {base: _encoder(base, e, wanted[base], avals) for base in new}
         at = {x.place: [y for y in reads[id(e)] if y.place == x.place] for x in reads[id(e)]}
         taps = {place: _Tap.of(leaves, some, encoders) for place, some in at.items()}
-        listed[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, avals)]
-    equations = it.chain.from_iterable(listed.get(id(e), [e]) for e in stage.equations)
-    return dataclasses.replace(stage, equations=tuple(equations)), listed
+        replaced[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, avals)]
+
+    def instead(equations: Iterable[Equation]) -> list[Equation]:
+        return [x for e in equations for x in replaced.get(id(e), [e])]
+
+    inside = {n: instead(some) for n, some in sloped.replaced.items()}
+    return dataclasses.replace(stage, equations=tuple(instead(stage.equations))), replaced | inside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +121,8 @@ class _Read:
 class _Leaves:
     """What of a stage may be decoded, and from what."""
 
-    def __init__(self, program: Program, stage: Stage):
-        self.program, self.stage = program, stage
+    def __init__(self, program: Program, stage: Stage, ranges: Mapping[int, Range] | None = None):
+        self.program, self.stage, self.ranges = program, stage, ranges or {}
         self.active = active_in(stage.equations, stage.differentiated_inputs)
         self.writer = {i: e for e in stage.equations for i in e.outputs}
         largest = max(map(self._size, (*self.writer, *stage.inputs)), default=0)
@@ -131,6 +143,11 @@ class _Leaves:
             if self._is_large(equation.inputs[place]) and self._is_active(equation.inputs[other])
         ]
 
+    def is_coded(self, value: int) -> bool:
+        """Whether a value is differentiated, large enough for a code, and not in memory anyway."""
+        is_given = value in self.program.given
+        return value in self.active and not is_given and self._is_large(value)
+
     def _is_active(self, atom: Any) -> bool:
         return isinstance(atom, int) and atom in self.active
 
@@ -140,14 +157,18 @@ class _Leaves:
         aval = self.program.avals[atom]
         return _compat.is_float(aval) and not any(aval.sharding.spec)
 
-    def reads(self, codecs: Sequence[Codec | OfOperands]) -> Iterator[_Read]:
+    def reads(self, codecs: Sequence[Codec | OfOperands | OfSlopes]) -> Iterator[_Read]:
         """The leaves that are read, those with codecs that apply; a codec for single operands keeps
-        the leaf itself.
+        the leaf itself, and so does one for slopes.
         """
-        shared = [x for x in codecs if not isinstance(x, OfOperands)]
+        shared = [x for x in codecs if not isinstance(x, OfOperands | OfSlopes)]
         single = [x for x in codecs if isinstance(x, OfOperands)]
+        slopes = [x for x in codecs if isinstance(x, OfSlopes)]
         bases = self._bases() if shared else {}
         for e in self.stage.equations:
+            if id(e) in self.ranges:
+                slope, over = e.inputs[0], self.ranges[id(e)]
+                yield _Read(e, 0, slope, slope, tuple(x.over(*over) for x in slopes))
             for place in self.places(e):
                 leaf = e.inputs[place]
                 chosen = {bases[leaf]: shared} if leaf in bases else {}
@@ -385,7 +406,7 @@ class _Tap:
 
 def _encoder(base: int, near: Equation, codecs: Sequence[Codec], avals: list[Any]) -> Equation:
     """The equation that writes the codes of a base."""
-    (equation,) = _listed(lambda x: encoded(x, codecs), [base], near, avals)
+    (equation,) = listed(lambda x: encoded(x, codecs), [base], near, avals)
     return equation
 
 
@@ -403,7 +424,7 @@ def _replaced(equation: Equation, taps: Mapping[int, _Tap], avals: list[Any]) ->
         (result,) = _compat.bind_here(equation.eqn, inputs)
         return _with_derivative_at(equation, places)(result, read, *inputs)
 
-    return _listed(function, operands, equation, avals, equation.outputs)
+    return listed(function, operands, equation, avals, equation.outputs)
 
 
 def _with_derivative_at(equation: Equation, places: Sequence[int]) -> Callable[..., jax.Array]:
@@ -430,38 +451,3 @@ def _with_derivative_at(equation: Equation, places: Sequence[int]) -> Callable[.
 
     joined.defjvp(rule, symbolic_zeros=True)
     return joined
-
-
-def _listed(
-    function: Callable[..., Any],
-    operands: Sequence[Any],
-    like: Equation,
-    avals: list[Any],
-    outputs: Sequence[int] = (),
-) -> list[Equation]:
-    """The equations of a function of some values, in the place of another equation.
-
-    What they write is new but for its results, where these have numbers already.
-    """
-    shapes = [_shape(avals[i] if isinstance(i, int) else i.aval) for i in operands]
-    inner = flatten(jax.make_jaxpr(function)(*shapes))
-    known = dict(zip(inner.inputs, operands, strict=True))
-    known |= dict(zip(inner.outputs, outputs, strict=False))
-    for e in inner.equations:
-        for i in e.outputs:
-            if i not in known:
-                known[i] = len(avals)
-                avals.append(inner.avals[i])
-    return [
-        Equation(
-            _compat.placed_like(e.eqn, like.eqn),
-            tuple(known[i] if isinstance(i, int) else i for i in e.inputs),
-            tuple(known[i] for i in e.outputs),
-            like.name_stack,
-        )
-        for e in inner.equations
-    ]
-
-
-def _shape(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -31,11 +31,11 @@ from ._progress import progress
 from ._signature import Call, abstract_leaf
 from ._trace import Terms, Traced
 from ._transform import transform
-from .operators import Encoding, Stored, forms_of, is_tap, selected
+from .operators import Encoding, Slope, Stored, forms_of, is_tap, selected
 from .operators.codecs import Codec
 
 #: What "lossy" means where there is a limit of the error.
-GRADED = (*(x.name for x in selected("lossy")), "int4", "int2")
+GRADED = (*(x.name for x in selected("lossy")), "int4", "int2", "slope4", "slope2")
 #: How often the gradient of a plan is drawn.
 DRAWS = 8
 #: Of the error that is asked for what is aimed at: on other data it differs, and adds up roughly.
@@ -104,26 +104,32 @@ class Errors:
 
     def of_codes(self) -> dict[int, float]:
         """For each value of the program that is the first of a lossy code its error."""
-        by_codec: dict[Codec, list[_Code]] = collections.defaultdict(list)
-        for code in self.codes:
-            by_codec[code.codec].append(code)
-        if not by_codec:
-            return {}
+        found: dict[int, float] = {}
         with progress() as say:
-            say("Measuring what codes do to the gradient")
-            totals = {codec: self.of(some) for codec, some in by_codec.items()}
-            reference = sorted(totals, key=totals.__getitem__)[len(totals) // 2]
-            known = {}
-            for n, code in enumerate(by_codec[reference]):
-                say(f"Measuring what codes do to the gradient: {n} of {len(by_codec[reference])}")
-                known[code.of] = self.of([code])
+            for are_slopes in (False, True):
+                codes = [x for x in self.codes if isinstance(x.codec, Slope) == are_slopes]
+                found |= self._of_codes(codes, say) if codes else {}
+        return found | {i: found[first] for i, first in self._same.items() if first in found}
+
+    def _of_codes(self, codes: Sequence[_Code], say: Callable[[str], None]) -> dict[int, float]:
+        """The same for some of the codes, all of operands or all of slopes."""
+        by_name: dict[str, list[_Code]] = collections.defaultdict(list)
+        for code in codes:
+            by_name[code.codec.name].append(code)
+        say("Measuring what codes do to the gradient")
+        totals = {name: self.of(some) for name, some in by_name.items()}
+        reference = by_name[sorted(totals, key=totals.__getitem__)[len(totals) // 2]]
+        known: dict[int, float] = {}
+        for n, code in enumerate(reference):
+            say(f"Measuring what codes do to the gradient: {n} of {len(reference)}")
+            known[code.of] = self.of([code])
         total = sum(known.values()) or 1.0
         blocks = collections.Counter(self._same.values())
-        found = {}
-        for code in self.codes:
+        found: dict[int, float] = {}
+        for code in codes:
             share = known.get(code.of, total / len(known)) / total
-            found[code.number] = totals[code.codec] * share / (blocks[code.number] or 1)
-        return found | {i: found[first] for i, first in self._same.items() if first in found}
+            found[code.number] = totals[code.codec.name] * share / (blocks[code.number] or 1)
+        return found
 
     def of(self, codes: Sequence[_Code]) -> float:
         """The error of some codes together, drawn once."""

@@ -29,7 +29,7 @@ from ._ops import Fusion, Fusions
 from ._program import Equation, Program, dependents, flatten, run
 from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
-from .operators import Codec, Derived, Stored, forms_of, is_tap, others_of
+from .operators import Codec, Derived, Slope, Stored, forms_of, is_tap, others_of
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
@@ -368,19 +368,28 @@ class _Form:
 def _choices(forms: Mapping[int, Sequence[_Form]]) -> Iterator[tuple[_Form | None, ...]]:
     """For each tap one of its forms or none, the best choices last.
 
-    At most one lossy codec at a time, and then for every tap that knows it.
+    At most one lossy codec at a time for operands, and one for slopes, and then for every tap that
+    knows it.
     """
-    lossy = {x.codec: None for some in forms.values() for x in some if _is_lossy(x)}
+    lossy: dict[bool, dict[str, None]] = {False: {}, True: {}}
+    for form in it.chain.from_iterable(forms.values()):
+        if form.codec is not None and form.codec.kind.is_lossy:
+            lossy[isinstance(form.codec, Slope)][form.codec.name] = None
     exact = [[x for x in some if not _is_lossy(x)] for some in forms.values()]
     if len(exact) <= _MOST_TAPS:
         yield from it.product(*([None, *some] for some in exact))
     else:
         yield tuple(some[0] if some else None for some in exact)
-    for codec in lossy:
-        yield tuple(
-            next((x for x in some if x.codec == codec), some[0] if not _is_lossy(some[0]) else None)
-            for some in forms.values()
-        )
+    for names in it.product(*([None, *some] for some in lossy.values())):
+        if any(names):
+            yield tuple(_by_any(some, names) for some in forms.values())
+
+
+def _by_any(forms: Sequence[_Form], names: Sequence[str | None]) -> _Form | None:
+    """The form by a lossy codec of these names; if there is none, the first exact one."""
+    exact = [x for x in forms[:1] if not _is_lossy(x)]
+    named = [x for x in forms if x.codec is not None and x.codec.name in names]
+    return next(iter((*named, *exact)), None)
 
 
 def _is_lossy(form: _Form) -> bool:

@@ -317,3 +317,43 @@ def run(equations: Iterable[Equation], env: dict[int, Any], names: Mapping[int, 
         for i, output in zip(equation.outputs, outputs, strict=True):
             name = names.get(i)
             env[i] = output if name is None else checkpoint_name(output, name)
+
+
+def listed(
+    function: Callable[..., Any],
+    operands: Sequence[Any],
+    like: Equation,
+    avals: list[Any],
+    outputs: Sequence[int] = (),
+) -> list[Equation]:
+    """The equations of a function of some values, in the place of another equation.
+
+    Arguments:
+        function: of arrays.
+        operands: value numbers and literals, for its arguments.
+        like: an equation whose source line and module path they have.
+        avals: of all values; those of new ones are added.
+        outputs: the numbers of its results, where these have some already.
+    """
+    shapes = [_shape(avals[i] if isinstance(i, int) else i.aval) for i in operands]
+    inner = flatten(jax.make_jaxpr(function)(*shapes))
+    known = dict(zip(inner.inputs, operands, strict=True))
+    known |= dict(zip(inner.outputs, outputs, strict=False))
+    for e in inner.equations:
+        for i in e.outputs:
+            if i not in known:
+                known[i] = len(avals)
+                avals.append(inner.avals[i])
+    return [
+        Equation(
+            _compat.placed_like(e.eqn, like.eqn),
+            tuple(known[i] if isinstance(i, int) else i for i in e.inputs),
+            tuple(known[i] for i in e.outputs),
+            like.name_stack,
+        )
+        for e in inner.equations
+    ]
+
+
+def _shape(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

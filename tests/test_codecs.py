@@ -56,6 +56,7 @@ UNBIASED = (
     Pixel(3),
     Rows(0.3),
     Rows(0.7),
+    Range(-2, 9, 2),
 )
 ALL = (*EXACT, *BIASED, *UNBIASED)
 
@@ -519,7 +520,7 @@ def test_only_the_group_is_lost_with_what_is_not_finite(codec):
 
 def test_a_range_clamps_what_is_outside_and_marks_what_is_not_finite():
     x = jnp.array([-5, 7, math.nan, 0.5, math.inf, -math.inf], jnp.float32)
-    for bits in (4, 8):
+    for bits in (2, 4, 8):
         decoded = np.asarray(round_trip(Range(-1, 2, bits), x))
         np.testing.assert_allclose(decoded[:2], [-1, 2], rtol=1e-6)
         assert np.isnan(decoded).tolist() == [False, False, True, False, True, True]
@@ -692,6 +693,7 @@ BYTES = {
     Groups(2, 64): SIZE // 4 + 4 * SIZE // 64,
     Range(0, 1, 8): SIZE,
     Range(0, 1, 4): SIZE // 2,
+    Range(0, 1, 2): SIZE // 4,
     Pool(): SIZE,
     PoolResidual(): 2 * SIZE // 64 + SIZE // 4 + 4 * SIZE // 64,
     Pixel(): SIZE + 8,
@@ -765,7 +767,7 @@ def test_noise_is_never_an_array():
         (lambda: Groups(3), "3 `bits`"),
         (lambda: Groups(8, 0), "`group` of 0"),
         (lambda: Float8(0), "`group` of 0"),
-        (lambda: Range(0, 1, 2), "2 `bits`"),
+        (lambda: Range(0, 1, 3), "3 `bits`"),
         (lambda: Range(1, 1), "from 1 to 1"),
         (lambda: Range(0, math.inf), "from 0 to inf"),
         (lambda: Range(math.nan, 1), "from nan to 1"),

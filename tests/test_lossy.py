@@ -55,6 +55,9 @@ class Whole:
         return jnp.zeros(x.shape, jnp.float32)
 
 
+Encoder = Codec | operators.OfOperands | operators.OfSlopes
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Small values may be kept as codes."""
@@ -62,13 +65,13 @@ def small(monkeypatch):
     monkeypatch.setattr(_codes, "_SHARE", 0.0)
 
 
-def encoding(case: Case, codec: Codec) -> Flat:
+def encoding(case: Case, codec: Encoder) -> Flat:
     """A case of which lossy codes may be kept."""
     exact = operators.rewriter(operators.selected("exact"), operators.Context(Backend()))
     return flat(case, dataclasses.replace(exact, codecs=(codec,)))
 
 
-def with_every_code(case: Case, codec: Codec):
+def with_every_code(case: Case, codec: Encoder):
     """A case that saves every code there is."""
     made = encoding(case, codec)
     graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())

@@ -8,7 +8,8 @@ that JAX would have made. Operators are of three classes (`Kind`):
     reordered    equal up to the order of summation, or a stated number of units in the last place
     lossy        unbiased, or biased with a stated bound; never used unless asked for
 
-A lossy operator is a codec: by it are kept the operands that derivatives are linear in (`_codes`).
+A lossy operator is a codec: by it is kept what derivatives are linear in, operands (`_codes`) and
+slopes of elementwise chains (`_slopes`).
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from typing import Any
 
 from .._backend import Backend
 from .._program import Replacement, Rewrite
-from . import codecs, masks, operands, pooling
+from . import codecs, masks, operands, pooling, slopes
 from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
@@ -33,6 +34,8 @@ from ._tap import tap as tap
 from .codecs import Codec as Codec
 from .codecs import Kind as Kind
 from .operands import OfOperands as OfOperands
+from .slopes import OfSlopes as OfSlopes
+from .slopes import Slope as Slope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +60,14 @@ class Operator:
         name: for people, and to choose it by.
         kind: how gradients differ from those of JAX.
         rewrite: `(equation, context)` -> what replaces the equation, or None.
-        codec: how operands that a derivative is linear in may be kept, if in any other way.
+        codec: how what a derivative is linear in may be kept, if in any other way: operands, or the
+            slopes of elementwise chains.
     """
 
     name: str
     kind: Kind
     rewrite: Callable[[Any, Context], Replacement | None] | None = None
-    codec: Codec | OfOperands | None = None
+    codec: Codec | OfOperands | OfSlopes | None = None
 
 
 #: The operators that there are, by name.
@@ -72,8 +76,8 @@ _REGISTRY: dict[str, Operator] = {}
 #: Selections by one word.
 SELECTIONS = ("exact", "lossy", "none")
 
-#: The lossy operator that "lossy" adds to those that are not.
-DEFAULT = "int8"
+#: The lossy operators that "lossy" adds to those that are not.
+DEFAULT = ("int8", "slope8")
 
 
 def register(operator: Operator) -> Operator:
@@ -92,8 +96,8 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     """The operators that a selection means.
 
     Arguments:
-        selection: "exact", "none", "lossy" (the exact ones and "int8"), or names of operators; a
-            plan prefers the later ones of those that do the same.
+        selection: "exact", "none", "lossy" (the exact ones, "int8" and "slope8"), or names of
+            operators; a plan prefers the later ones of those that do the same.
 
     Raises:
         ValueError, TypeError: it means nothing.
@@ -102,7 +106,7 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
         return ()
     if selection in ("exact", "lossy"):
         found = tuple(x for x in _REGISTRY.values() if not x.kind.is_lossy)
-        return found if selection == "exact" else (*found, _REGISTRY[DEFAULT])
+        return found if selection == "exact" else (*found, *map(_REGISTRY.__getitem__, DEFAULT))
     if isinstance(selection, str):
         raise ValueError(
             f"`operators` must be one of {SELECTIONS} or a list of names; got {selection!r}."
@@ -141,5 +145,8 @@ for _codec in (
     operands.Convolutions(codecs.Pixel()),
     operands.Products(codecs.Rows()),
     operands.Products(codecs.Blocks()),
+    slopes.OfSlopes(8),
+    slopes.OfSlopes(4),
+    slopes.OfSlopes(2),
 ):
     register(Operator(_codec.name, _codec.kind, codec=_codec))

@@ -216,7 +216,8 @@ def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words)
     """The code of a residual, named."""
     fixed, noise = jax.lax.stop_gradient(residual), None
     if codec.kind is Kind.UNBIASED:
-        noise = fold(_words_by(fixed, words), values[0])
+        # Computed once: under `vmap`, LLVM takes minutes over what hashes words for each element.
+        noise = jax.lax.optimization_barrier(fold(_words_by(fixed, words), values[0]))
     # Cut before it is flattened: an array that is spread over devices might be gathered otherwise.
     witness = residual[(slice(1),) * residual.ndim].reshape(-1)
     # Behind the barrier, what is decoded is not what was encoded, whatever the compiler knows.

@@ -95,7 +95,7 @@ class Groups:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """`bits` (4 or 8) for each element, over a range from `low` to `high` known beforehand.
+    """`bits` (2, 4 or 8) for each element, over a range from `low` to `high` known beforehand.
 
     Without metadata, and without a pass over the array to find them. Meant for derivatives, such as
     that of GELU. The variance of an element is at most a quarter of the step squared, a step being
@@ -110,7 +110,7 @@ class Range:
     kind: ClassVar[Kind] = Kind.UNBIASED
 
     def __post_init__(self) -> None:
-        _check_bits(self.bits, (4, 8))
+        _check_bits(self.bits, (2, 4, 8))
         if not -(2.0**100) < self.low < self.high < 2.0**100:
             raise ValueError(
                 f"got a range from {self.low} to {self.high}; give finite numbers, `low` < `high`"
