@@ -26,12 +26,14 @@ class Equation:
         inputs: a value number, or a `Literal`, for each operand.
         outputs: a value number for each result.
         name_stack: module path and transformations, outer calls included.
+        apart: whether it is to be a stage of its own.
     """
 
     eqn: Any
     inputs: tuple[Any, ...]
     outputs: tuple[int, ...]
     name_stack: Any
+    apart: bool = False
 
     @property
     def primitive(self) -> str:
@@ -66,10 +68,14 @@ class Rewrite:
         equation: of a JAX equation what replaces it, or None.
         codecs: how values may be kept for derivatives that are linear in them, the preferred codec
             last.
+        programs: `(program, derivative)` -> the program with several equations replaced by one, or
+            itself. They come before single equations are replaced, and not in the bodies of loops
+            and branches.
     """
 
     equation: Callable[[Any], Replacement | None]
     codecs: tuple[Any, ...] = ()
+    programs: tuple[Callable[["Program", Any], "Program"], ...] = ()
 
 
 def _itself(eqn: Any) -> None:
@@ -165,6 +171,36 @@ def flatten(
         rewrite,
         flattener.keeps_other or inline_checkpoints,
         inline_checkpoints,
+    )
+
+
+def with_replaced(program: Program, rewrite: Rewrite) -> Program:
+    """A flat program with what `flatten` would have listed in the place of its equations."""
+    flattener = _Flattener(rewrite, program.inlines_checkpoints)
+    flattener.avals, flattener.constants = list(program.avals), dict(program.constants)
+    env: dict[int, Any] = {}
+
+    def read(atoms: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(env.get(i, i) if isinstance(i, int) else i for i in atoms)
+
+    for e in program.equations:
+        inputs = read(e.inputs)
+        replacement = rewrite.equation(e.eqn)
+        if replacement is None:
+            flattener.equations.append(dataclasses.replace(e, inputs=inputs))
+        else:
+            found = flattener._inline_replacement(replacement, e.eqn, inputs, e.name_stack)
+            env.update(zip(e.outputs, found, strict=True))
+    outputs = read(program.outputs)
+    return dataclasses.replace(
+        program,
+        avals=tuple(flattener.avals),
+        constants=flattener.constants,
+        equations=without_dead_code(flattener.equations, outputs),
+        outputs=outputs,
+        given=program.given | flattener.constants.keys(),
+        rewrite=rewrite,
+        keeps_other=program.keeps_other or flattener.keeps_other,
     )
 
 

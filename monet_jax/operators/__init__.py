@@ -12,12 +12,14 @@ A lossy operator is a codec: by it are kept the operands that derivatives are li
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._backend import Backend
-from .._program import Replacement, Rewrite
-from . import codecs, masks, operands, pooling
+from .._program import Program, Replacement, Rewrite
+from .._stages import Differentiation
+from . import codecs, head, masks, operands, pooling
 from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
@@ -57,12 +59,15 @@ class Operator:
         name: for people, and to choose it by.
         kind: how gradients differ from those of JAX.
         rewrite: `(equation, context)` -> what replaces the equation, or None.
+        program: `(program, derivative, context)` -> the program with several equations replaced by
+            one, or itself.
         codec: how operands that a derivative is linear in may be kept, if in any other way.
     """
 
     name: str
     kind: Kind
     rewrite: Callable[[Any, Context], Replacement | None] | None = None
+    program: Callable[[Program, Differentiation, Context], Program] | None = None
     codec: Codec | OfOperands | None = None
 
 
@@ -115,17 +120,27 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
 
 def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     """What some operators do: an equation is replaced by the last one that applies to it."""
+    programs = [x.program for x in reversed(operators) if x.program is not None]
     rewrites = [x.rewrite for x in reversed(operators) if x.rewrite is not None]
 
     def rewritten(eqn: Any) -> Replacement | None:
         return next((found for x in rewrites if (found := x(eqn, context)) is not None), None)
 
     encoding = [x.codec for x in operators if x.codec is not None]
-    return Rewrite(rewritten, () if context.is_sharded else tuple(encoding))
+    codecs = () if context.is_sharded else tuple(encoding)
+    return Rewrite(rewritten, codecs, tuple(functools.partial(_in, context, x) for x in programs))
+
+
+def _in(
+    context: Context, rewrite: Callable[..., Program], program: Program, derivative: Differentiation
+) -> Program:
+    """What an operator makes of a program in some context."""
+    return rewrite(program, derivative, context)
 
 
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
 register(Operator("pool", Kind.REORDERED, pooling.rewrite))
+register(Operator("head", Kind.REORDERED, program=head.Head()))
 for _codec in (
     codecs.BFloat16(),
     codecs.RandomBFloat16(),
