@@ -138,8 +138,7 @@ def lay_out(program: Program, derivative: Differentiation, has_loops: bool = Tru
         elif _branches.may_be_planned(e, active):
             add[p] = unroller.add_choice
     own = {id(program.equations[p]): adds for p, adds in add.items()}
-    apart = [p for p, e in enumerate(program.equations) if e.apart]
-    for stage in split(program, derivative, alone=[*add, *apart]):
+    for stage in split(program, derivative, alone=[*add]):
         adds = own.get(id(stage.equations[0])) if len(stage.equations) == 1 else None
         if adds is None:
             unroller.add_stage(stage)

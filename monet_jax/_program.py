@@ -26,14 +26,14 @@ class Equation:
         inputs: a value number, or a `Literal`, for each operand.
         outputs: a value number for each result.
         name_stack: module path and transformations, outer calls included.
-        apart: whether it is to be a stage of its own.
+        apart: what reports say of it, if it is to begin a stage; "" if it is not.
     """
 
     eqn: Any
     inputs: tuple[Any, ...]
     outputs: tuple[int, ...]
     name_stack: Any
-    apart: bool = False
+    apart: str = ""
 
     @property
     def primitive(self) -> str:

@@ -312,5 +312,7 @@ class _Found:
         operands = self.chunks.operands
         jaxpr = jax.make_jaxpr(self.chunks.function())(*abstract(self.program, operands))
         (eqn,) = jaxpr.jaxpr.eqns
-        placed = _compat.placed_like(eqn, self.product.eqn)
-        return Equation(placed, operands, self.chunks.exits, self.product.name_stack, apart=True)
+        placed, stack = _compat.placed_like(eqn, self.product.eqn), self.product.name_stack
+        return Equation(
+            placed, operands, self.chunks.exits, stack, f"in {self.chunks.parts} chunks"
+        )
