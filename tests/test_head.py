@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from programs import NAMED
 
 import monet_jax
 from monet_jax import _compat, _gradient, _program, operators, zoo
@@ -286,6 +287,26 @@ def test_no_logits_of_all_tokens_and_no_product_more():
     assert flops_of(steps[0].equations) == flops_of(steps[1].equations)
     logits = BATCH * LENGTH * WORDS
     assert [_largest(step.equations) >= logits for step in steps] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["attention_raw_key", "mlp", "u_net", "empty_and_scalar"])
+def test_whatever_can_be_sliced_gives_the_same(name, monkeypatch):
+    """Programs that are no language models, as if slicing them were worth it."""
+    for limit, any_value in (("_WIDE", 0), ("_LARGE_SHARE", 4), ("_WORTH", 100)):
+        monkeypatch.setattr(operators.head, limit, any_value)
+    case = NAMED[name]()
+    chunked, program, _ = _chunked(case.function, *case.args, head=Head(4, 1))
+    assert any(e.apart for e in program.equations)
+    floats, *others = case.args
+
+    def values(loss):
+        def first(floats):
+            found = loss(floats, *others)
+            return jax.tree.leaves(found)[0], found
+
+        return jax.value_and_grad(first, has_aux=True)(floats)
+
+    _assert_same(values(chunked), values(case.function), 1e-4)
 
 
 def _largest(equations):

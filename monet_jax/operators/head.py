@@ -96,7 +96,7 @@ def _rows(eqn: Any, axis: int) -> int:
     result = eqn.outvars[0].aval
     if eqn.primitive.name != "dot_general" or not _compat.is_float(result):
         return 0
-    if any(spread is not None for spread in result.sharding.spec):
+    if 0 in result.shape or any(spread is not None for spread in result.sharding.spec):
         return 0
     for cut in cuts_of(eqn, result.shape[axis]):
         if cut.outputs == (axis,) and None in cut.inputs:
