@@ -3,9 +3,9 @@
 Logits, their softmax and their gradient are often the largest arrays of a language model's step. A
 *head* is a product with a matrix of many columns, and all that follows from it token by token, down
 to sums over tokens. It runs in a loop over chunks of tokens, which computes the gradient along with
-the value: of a sum, that is known up to one factor, which comes later (as in Cut Your Losses,
-Wijmans et al., ICLR 2025, and Liger Kernel, Hsu et al., 2024). So nothing of a chunk is kept, and
-nothing is computed twice. Gradients are those of JAX but for the order of sums over tokens.
+the value: of a sum, that is known up to one factor, which comes later (as in Liger Kernel, Hsu et
+al., 2024). So nothing of a chunk is kept, and nothing is computed twice. Gradients are those of JAX
+but for the order of sums over tokens.
 """
 
 import dataclasses
