@@ -143,7 +143,8 @@ def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
 
 def _title(stage: Stage) -> str:
     paths = [str(e.name_stack) for e in stage.equations if str(e.name_stack)]
-    return paths[0] if paths else "(no module)"
+    notes = [e.apart for e in stage.equations if e.apart]
+    return ", ".join((paths[0] if paths else "(no module)", *notes))
 
 
 def _must_recompute(stage: Stage, pinned: Mapping[int, str]) -> bool:

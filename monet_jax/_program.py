@@ -26,12 +26,14 @@ class Equation:
         inputs: a value number, or a `Literal`, for each operand.
         outputs: a value number for each result.
         name_stack: module path and transformations, outer calls included.
+        apart: what reports say of it, if it is to begin a stage; "" if it is not.
     """
 
     eqn: Any
     inputs: tuple[Any, ...]
     outputs: tuple[int, ...]
     name_stack: Any
+    apart: str = ""
 
     @property
     def primitive(self) -> str:
@@ -66,10 +68,14 @@ class Rewrite:
         equation: of a JAX equation what replaces it, or None.
         codecs: how values may be kept for derivatives that are linear in them, the preferred codec
             last.
+        programs: `(program, derivative)` -> the program with several equations replaced by one, or
+            itself. They come before single equations are replaced, and not in the bodies of loops
+            and branches.
     """
 
     equation: Callable[[Any], Replacement | None]
     codecs: tuple[Any, ...] = ()
+    programs: tuple[Callable[["Program", Any], "Program"], ...] = ()
 
 
 def _itself(eqn: Any) -> None:

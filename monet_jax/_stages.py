@@ -51,9 +51,14 @@ class Differentiation:
 def split(
     program: Program, derivative: Differentiation, alone: Collection[int] = ()
 ) -> tuple[Stage, ...]:
-    """The program as consecutive stages; the equations at the positions `alone` are one each."""
+    """The program as consecutive stages.
+
+    The equations at the positions `alone` are one each; one that is to be apart begins a stage, to
+    which the little that often follows a loss head, a division say, belongs as well.
+    """
     free = _free_values(program, {i for p in alone for i in program.equations[p].reads})
     ends = {p for position in alone for p in (position, position + 1)}
+    ends.update(p for p, e in enumerate(program.equations) if e.apart)
     positions = sorted({*cut(program, free), *ends, len(program.equations)})
     slices = [
         [i for i in range(lo, hi) if not _is_free(program.equations[i], free)]

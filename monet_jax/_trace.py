@@ -1,6 +1,7 @@
 """From a function and example arguments to a flat program, and back from its flat outputs."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from . import _compat, _nesting
 from ._backend import backend_of
 from ._compile import devices_of
 from ._gradient import derivative_of
-from ._program import Program, Rewrite, flatten, has_checkpoints
+from ._program import Program, Rewrite, flatten, has_checkpoints, with_replaced
 from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
 from ._stages import Differentiation
 from ._targets import Target
@@ -99,6 +100,13 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
     jaxpr = jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals)
     inlines = terms.checkpoints == "plan" and has_checkpoints(jaxpr)
     program = flatten(jaxpr, rewrite=rewrite, inline_checkpoints=inlines)
+    if rewrite.programs:
+        plain = flatten(jaxpr, inline_checkpoints=inlines)
+        covered = derivative_of(plain, call.differentiated, terms.forward_mode)
+        changed = functools.reduce(lambda p, change: change(p, covered), rewrite.programs, plain)
+        if changed is not plain:
+            replaced = with_replaced(changed, lambda e: rewrite.equation(e.eqn))
+            program = dataclasses.replace(replaced, rewrite=rewrite)
 
     def rebuild(outputs: Sequence[Any]) -> Any:
         remaining = iter(outputs)

@@ -13,12 +13,14 @@ slopes of elementwise chains (`_slopes`).
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._backend import Backend
-from .._program import Replacement, Rewrite
-from . import codecs, masks, operands, pooling, slopes
+from .._program import Program, Replacement, Rewrite
+from .._stages import Differentiation
+from . import codecs, head, masks, operands, pooling, slopes
 from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
@@ -60,6 +62,8 @@ class Operator:
         name: for people, and to choose it by.
         kind: how gradients differ from those of JAX.
         rewrite: `(equation, context)` -> what replaces the equation, or None.
+        program: `(program, derivative, context)` -> the program with several equations replaced by
+            one, or itself.
         codec: how what a derivative is linear in may be kept, if in any other way: operands, or the
             slopes of elementwise chains.
     """
@@ -67,6 +71,7 @@ class Operator:
     name: str
     kind: Kind
     rewrite: Callable[[Any, Context], Replacement | None] | None = None
+    program: Callable[[Program, Differentiation, Context], Program] | None = None
     codec: Codec | OfOperands | OfSlopes | None = None
 
 
@@ -119,6 +124,7 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
 
 def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     """What some operators do: an equation is replaced by the last one that applies to it."""
+    programs = [x.program for x in reversed(operators) if x.program is not None]
     rewrites = [x.rewrite for x in reversed(operators) if x.rewrite is not None]
 
     def rewritten(eqn: Any) -> Replacement | None:
@@ -127,11 +133,20 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     encoding = [x.codec for x in operators if x.codec is not None]
     if context.is_sharded:
         encoding = [x for x in encoding if getattr(x, "keeps_places", False)]
-    return Rewrite(rewritten, tuple(encoding))
+    changing = tuple(functools.partial(_in, context, x) for x in programs)
+    return Rewrite(rewritten, tuple(encoding), changing)
+
+
+def _in(
+    context: Context, rewrite: Callable[..., Program], program: Program, derivative: Differentiation
+) -> Program:
+    """What an operator makes of a program in some context."""
+    return rewrite(program, derivative, context)
 
 
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
 register(Operator("pool", Kind.REORDERED, pooling.rewrite))
+register(Operator("head", Kind.REORDERED, program=head.Head()))
 for _codec in (
     codecs.BFloat16(),
     codecs.RandomBFloat16(),
