@@ -75,8 +75,11 @@ class Head:
                 continue
             for axis, parts in self._divisions(equation):
                 head = _head_at(program, derivative, position, axis, parts)
-                if head is not None and head.is_worth_it(context):
-                    return head.replaced()
+                if head is None or not head.is_worth_it(context):
+                    continue
+                replaced = head.replaced()
+                if replaced is not None:
+                    return replaced
         return None
 
     def _divisions(self, equation: Equation) -> list[tuple[int, int]]:
@@ -84,7 +87,8 @@ class Head:
         found = []
         for axis, size in enumerate(equation.eqn.outvars[0].aval.shape):
             rows = _rows(equation.eqn, axis)
-            parts = [n for n in range(2, size + 1) if size % n == 0 and rows >= n * self.least_rows]
+            most = min(size, rows // self.least_rows)
+            parts = [n for n in range(2, most + 1) if size % n == 0]
             best = min(parts, key=lambda n: abs(math.log(rows / n / self.rows)), default=None)
             if best is not None:
                 found.append((abs(math.log(rows / best / self.rows)), axis, best))
