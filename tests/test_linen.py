@@ -119,9 +119,9 @@ def module_step(module):
     return step
 
 
-def trained(module, params, stats, batch, key, steps=3):
+def trained(module, params, stats, batch, key, steps=3, rate=1e-2):
     """Losses, and parameters, statistics and optimizer state after some steps of AdamW."""
-    optimizer = optax.adamw(1e-2, eps=1e-3)
+    optimizer = optax.adamw(rate, eps=1e-3)
 
     @jax.jit
     def step(params, stats, state, key):
@@ -179,7 +179,9 @@ def test_models_train_within_the_budget_as_they_do_without(name):
 def test_models_as_published_train_within_the_budget_as_they_do_without(name):
     module, size = AS_PUBLISHED[name]
     lean, given = under_a_budget(name, module, size, "bench")
-    assert_same(trained(lean, *given), trained(module, *given), least=1e-5)
+    # Fifty layers make more of a rounding error than two: the rate is one that such models take.
+    got, expected = (trained(model, *given, rate=1e-3) for model in (lean, module))
+    assert_same(got, expected, least=1e-5)
 
 
 @pytest.mark.gpu
