@@ -145,7 +145,7 @@ def test_models_as_published_train_within_the_budget_as_they_do_without(name):
 @pytest.mark.parametrize("name", models.MODELS)
 def test_budgets_of_models_as_published_are_kept_for_a_card_that_is_not_here(name):
     skip_without_compiler("gpu:h100")
-    under_a_budget(name, models.batch(name), "gpu:h100", whole=True)
+    under_a_budget(name, models.batch(name, 64), "gpu:h100", whole=True)
 
 
 @pytest.mark.gpu
