@@ -180,7 +180,7 @@ def test_models_as_published_train_within_the_budget_as_they_do_without(name):
     module, size = AS_PUBLISHED[name]
     lean, given = under_a_budget(name, module, size, "bench")
     got, expected = (trained(model, *given, rate=1e-3) for model in (lean, module))
-    assert_near(got, expected)
+    assert_near(got[:-1], expected[:-1])  # without the optimizer's state
 
 
 @pytest.mark.gpu

@@ -137,7 +137,7 @@ def test_models_as_published_train_within_the_budget_as_they_do_without(name):
         trained(loss, make(), batch, adamw=optax.adamw(1e-3, eps=1e-3))
         for loss in (lean, models.loss)
     )
-    assert_near(got, expected)
+    assert_near((got[0], got[1][0]), (expected[0], expected[1][0]))  # not the optimizer's state
 
 
 @pytest.mark.gpu
