@@ -132,6 +132,7 @@ def test_a_loop_in_chunks_takes_a_fraction_of_one_with_a_checkpoint_round_its_bo
     assert monet_jax.check(plan, deep, *args).holds
 
 
+@pytest.mark.slow
 def test_a_budget_between_takes_less_work_than_the_least():
     """Some chunks keep the carries of their iterations, others run once more."""
     args = arguments()

@@ -115,6 +115,7 @@ def test_plans_are_compared_and_checked(run, tmp_path):
     assert run("check", page, "train_here:loss", *given).exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_found(run, tmp_path):
     out = tmp_path / "plan.json"
     words = ("fit", "train_here:loss", "--args", "train_here:sized", "--step", 64, "--out", out)

@@ -167,7 +167,7 @@ def under_a_budget(name, module, size, scale="tiny", target=None):
     return lean, (params, stats, batch, key)
 
 
-@pytest.mark.parametrize("name", some_slow(MODELS, "gpt2"))
+@pytest.mark.parametrize("name", some_slow(MODELS, "gpt2", "resnet50"))
 def test_models_train_within_the_budget_as_they_do_without(name):
     module, size = MODELS[name]
     lean, given = under_a_budget(name, module, size)

@@ -63,6 +63,7 @@ def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
         jax.eval_shape(jax.grad(older.apply(loss)), *arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", _foreign("gpu:h100")])
 def test_what_is_sharded_is_kept_in_sixteen_bits_where_it_lies(target):
     arrays = specs(abstract(4, 2))
