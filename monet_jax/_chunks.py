@@ -24,7 +24,7 @@ from jax import lax
 from . import _compat
 from ._loops import may_be_planned
 from ._places import filled
-from ._program import Equation, Program, Replacement, aval_nbytes, with_replaced
+from ._program import Equation, Program, Replacement, aval_nbytes, shape_of, with_replaced
 from ._stages import Differentiation, active_values
 
 
@@ -88,7 +88,7 @@ def _inner_replacement(
 
 def _may_be_checkpointed(eqn: Any) -> bool:
     """Whether an equation is a loop whose body may run under a `jax.checkpoint`, and does not."""
-    if _compat.primitive_name(eqn) != "scan" or eqn.effects or _is_placed(eqn):
+    if _compat.primitive_name(eqn) != "scan" or eqn.effects or _has_placed(eqn):
         return False
     return not eqn.params["jaxpr"].consts and not _is_checkpointed(eqn.params["jaxpr"])
 
@@ -122,7 +122,7 @@ def _spared_inside(eqn: Any) -> int:
         return jax.vjp(lambda some: body(*filled(operands, places, some)), chosen)[1]
 
     try:
-        kept = jax.tree.leaves(jax.eval_shape(pulled, *map(_abstract, avals)))
+        kept = jax.tree.leaves(jax.eval_shape(pulled, *map(shape_of, avals)))
     except (TypeError, ValueError):  # of a `while`, say
         return 0
     slices = [*avals[:consts], *avals[consts + carry :]]
@@ -135,7 +135,7 @@ def _best_length(equation: Equation) -> tuple[int, int]:
     eqn = equation.eqn
     consts, carry, _ = _compat.scan_counts(eqn)
     trips, ends = eqn.params["length"], consts + carry
-    if _is_placed(eqn):
+    if _has_placed(eqn):
         return 0, 0  # what is stacked would be gathered to be cut into chunks
     if any(_inner_loops(eqn)):
         return 0, 0  # those keep more than is carried, wherever they do not run in a loop's body
@@ -152,10 +152,9 @@ def _best_length(equation: Equation) -> tuple[int, int]:
     return (least, spared) if spared > 0 else (0, 0)
 
 
-def _is_placed(eqn: Any) -> bool:
+def _has_placed(eqn: Any) -> bool:
     """Whether operands are sharded by explicit axes."""
-    shardings = (getattr(var.aval, "sharding", None) for var in eqn.invars)
-    return any(axis is not None for x in shardings if x is not None for axis in x.spec)
+    return any(_compat.is_placed(var.aval) for var in eqn.invars)
 
 
 def _nbytes(variables: Iterable[Any]) -> int:
@@ -164,12 +163,8 @@ def _nbytes(variables: Iterable[Any]) -> int:
 
 def _chunked(eqn: Any, n: int) -> Replacement:
     """A scan as one over chunks of `n` iterations; those that are left over run before."""
-    avals = [_abstract(var.aval) for var in eqn.invars]
+    avals = [shape_of(var.aval) for var in eqn.invars]
     return Replacement(_compat.traced_like(eqn, _runner(eqn, n), avals), changes_what_is_kept=True)
-
-
-def _abstract(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def _runner(eqn: Any, n: int) -> Callable[..., list[Any]]:

@@ -150,6 +150,12 @@ def is_float(aval: Any) -> bool:
     return not is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
+def is_placed(aval: Any) -> bool:
+    """Whether an array is sharded by explicit axes."""
+    sharding = getattr(aval, "sharding", None)
+    return sharding is not None and any(axis is not None for axis in sharding.spec)
+
+
 def zeros(aval: Any, leading: int = 0) -> Any:
     """Zeros of an abstract value less some leading axes, sharded as it is along explicit axes."""
     spread = None

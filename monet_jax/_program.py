@@ -341,7 +341,7 @@ def listed(
         avals: of all values; those of new ones are added.
         outputs: the numbers of its results, where these have some already.
     """
-    shapes = [_shape(avals[i] if isinstance(i, int) else i.aval) for i in operands]
+    shapes = [shape_of(avals[i] if isinstance(i, int) else i.aval) for i in operands]
     inner = flatten(jax.make_jaxpr(function)(*shapes))
     known = dict(zip(inner.inputs, operands, strict=True))
     known |= dict(zip(inner.outputs, outputs, strict=False))
@@ -361,5 +361,6 @@ def listed(
     ]
 
 
-def _shape(aval: Any) -> jax.ShapeDtypeStruct:
+def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an abstract value, for tracing."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -35,6 +35,7 @@ from ._program import (
     listed,
     parameters_of,
     run,
+    shape_of,
     values_of,
 )
 from ._stages import Stage
@@ -201,7 +202,7 @@ class _Finder:
         for count in range(len(blocks), 0, -1):
             chain = self._chain(result, blocks[:count])
             aval = self.avals[chain.source]
-            over = range_of(chain, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+            over = range_of(chain, shape_of(aval))
             if over is not None:
                 return count, (chain, over)
         return 1, None

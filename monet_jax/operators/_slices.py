@@ -14,7 +14,7 @@ import jax
 
 from .. import _compat
 from .._places import filled
-from .._program import Equation, Program, flatten
+from .._program import Equation, Program, flatten, shape_of
 from ._cuts import Cut, Function, cuts_of, is_cut, whole
 
 #: What is said of second derivatives that cannot be taken.
@@ -228,7 +228,7 @@ def _in_slices(
 
 def _pushed(eqn: Any, primal: _Sliced, parts: int) -> Function | None:
     """`(*operands, *tangents of floats) -> (*results, *tangents)` of a call, on slices."""
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+    avals = [shape_of(v.aval) for v in eqn.invars]
     floats = _floats(eqn)
 
     def push(*given):

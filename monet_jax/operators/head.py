@@ -17,7 +17,7 @@ import jax
 
 from .. import _compat
 from .._fusion import STOPS, Kind, is_random, kind_of
-from .._program import Equation, Program, dependents, without_dead_code
+from .._program import Equation, Program, aval_nbytes, dependents, without_dead_code
 from .._stages import Differentiation, abstract, active_values
 from ._chunks import Chunks, summed_in
 from ._cuts import Cut, cuts_of
@@ -100,7 +100,7 @@ def _rows(eqn: Any, axis: int) -> int:
     result = eqn.outvars[0].aval
     if eqn.primitive.name != "dot_general" or not _compat.is_float(result):
         return 0
-    if 0 in result.shape or any(spread is not None for spread in result.sharding.spec):
+    if 0 in result.shape or _compat.is_placed(result):
         return 0
     for cut in cuts_of(eqn, result.shape[axis]):
         if cut.outputs == (axis,) and None in cut.inputs:
@@ -108,13 +108,9 @@ def _rows(eqn: Any, axis: int) -> int:
             (contracted, batch), aval = eqn.params["dimension_numbers"], eqn.invars[matrix].aval
             inner = {*contracted[matrix], *batch[matrix]}
             columns = math.prod(n for d, n in enumerate(aval.shape) if d not in inner)
-            is_wide = _nbytes(result) >= _WIDE * _nbytes(eqn.invars[1 - matrix].aval)
+            is_wide = aval_nbytes(result) >= _WIDE * aval_nbytes(eqn.invars[1 - matrix].aval)
             return math.prod(result.shape) // columns if is_wide else 0
     return 0
-
-
-def _nbytes(aval: Any) -> int:
-    return math.prod(aval.shape) * aval.dtype.itemsize
 
 
 def _head_at(
@@ -293,7 +289,9 @@ class _Found:
             if axis is None and _compat.is_float(aval):
                 summed = math.prod(aval.shape) * summed_in(aval.dtype).itemsize
                 # XLA:CPU does not add to the sum inside the product, and copies the matrix.
-                needed += 2 * summed if context.backend.needs_scratch else summed - _nbytes(aval)
+                needed += (
+                    2 * summed if context.backend.needs_scratch else summed - aval_nbytes(aval)
+                )
         return needed <= _WORTH * 2 * largest
 
     def replaced(self) -> Program | None:

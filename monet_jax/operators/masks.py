@@ -49,7 +49,7 @@ def rewrite(eqn: Any, context: "Context") -> Replacement | None:
         return None
     if kind_of(Equation(eqn, (), (), None)) is not Kind.FUSED:
         return None
-    if any(axis is not None for axis in result.sharding.spec):
+    if _compat.is_placed(result):
         return None
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
     varying = [n for n, v in enumerate(eqn.invars) if not isinstance(v, _compat.Literal)]

@@ -39,7 +39,7 @@ def rewrite(eqn: Any, context: "Context") -> Replacement | None:
         return None
     aval = eqn.invars[0].aval
     size = math.prod(eqn.params["window_dimensions"])
-    is_placed = any(axis is not None for axis in aval.sharding.spec)
+    is_placed = _compat.is_placed(aval)
     if not jnp.issubdtype(aval.dtype, jnp.floating) or is_placed or not 1 < size <= MAX_WINDOW:
         return None
     worst = -math.inf if combine is jnp.maximum else math.inf
