@@ -160,13 +160,17 @@ def _cloned(stages: Sequence[Stage]) -> set[int]:
 
 def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str:
     """Equal for stages that differ in nothing but their value numbers."""
-    program, alike = layout.program, layout.alike
+    program = layout.program
     local: dict[int, int] = {}
 
     def number(atom) -> Any:
         if not isinstance(atom, int):
             return f"literal:{getattr(atom.aval, 'dtype', '')}"
         return local.setdefault(atom, len(local))
+
+    def is_kept(i: int) -> bool | None:
+        """Of what all iterations compute alike: whether it is the one that is kept."""
+        return layout.alike[i] == i if i in layout.alike else None
 
     given = program.given
     returned = {i for i in program.outputs if isinstance(i, int)}
@@ -176,7 +180,7 @@ def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str
     ]
     for e in stage.equations:
         outputs = [
-            (number(i), program.avals[i].str_short(), i in cloned, i in saved, alike.get(i))
+            (number(i), program.avals[i].str_short(), i in cloned, i in saved, is_kept(i))
             for i in e.outputs
         ]
         parts.append((e.primitive, [number(i) for i in e.inputs], outputs, parameters_of(e.eqn)))

@@ -48,7 +48,7 @@ class Builder:
         pinned: dict[int, str],
         cloned: set[int],
         backend: Backend,
-        alike: Mapping[int, bool],
+        alike: Mapping[int, int],
     ):
         self.program, self.alike = program, alike
         self.arguments = {*program.inputs, *program.constants}
@@ -71,6 +71,7 @@ class Builder:
         self.place = Place()
         self.active: set[int] = set()  # stacked values that receive a cotangent
         self.buffers: dict[int, int] = {}  # stacked value -> graph value of its cotangent
+        self.kept_as: dict[int, int] = {}  # graph value -> the program value in place of it
 
     def forward(
         self, stage: Stage, template: Stage, joint: Joint, place: Place, before: list[Op]
@@ -312,10 +313,12 @@ class Builder:
     def stored_values(self) -> tuple[Value, ...]:
         """Every value, with the bytes that it is stored in."""
         narrow = self.narrow - self.wide if self.backend.narrows_operands else set()
-        return tuple(
-            dataclasses.replace(value, nbytes=value.nbytes // 2) if i in narrow else value
-            for i, value in enumerate(self.values)
-        )
+        values = list(self.values)
+        for i in narrow:
+            values[i] = dataclasses.replace(values[i], nbytes=values[i].nbytes // 2)
+        for i, kept_as in self.kept_as.items():
+            values[i] = dataclasses.replace(values[i], kept_as=self.index[kept_as])
+        return tuple(values)
 
     def _total(self, values: Iterable[int]) -> int:
         return sum(self.values[i].nbytes for i in values)
@@ -334,18 +337,23 @@ class Builder:
 
     def _named(self, i: int) -> int:
         """A value of the program; what several stages compute for themselves has no one name."""
-        returned, nbytes = i in self.returned, self.program.nbytes(i)
-        nbytes = nbytes if self.alike.get(i, True) else 0
+        returned, kept_as = i in self.returned, self.alike.get(i, i)
+        nbytes = self.program.nbytes(i) if kept_as == i else 0
+        copies = 1 if i in self.alike else self.repeats
         if i in self.cloned:
-            self.index[i] = self._new(nbytes, returned)
-            return self.index[i]
+            made = self._append(f"b{len(self.values)}", nbytes, returned, False, copies)
+        else:
+            made = self._append(value_name(i), nbytes, returned, self._is_savable(i), copies)
+            self.origins[value_name(i)] = i
+        self.index[i] = made
+        if kept_as != i:
+            self.kept_as[made] = kept_as
+        return made
+
+    def _is_savable(self, i: int) -> bool:
         # `jax.checkpoint` rounds what it saves by `reduce_precision`, which refuses complex.
         is_complex = jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
-        savable = not is_complex and self.pinned.get(i) != "recompute" and i not in self.alike
-        copies = 1 if i in self.alike else self.repeats
-        self.index[i] = self._append(value_name(i), nbytes, returned, savable, copies)
-        self.origins[value_name(i)] = i
-        return self.index[i]
+        return not is_complex and self.pinned.get(i) != "recompute" and i not in self.alike
 
     def _new(self, nbytes: int, returned: bool = False) -> int:
         return self._append(f"b{len(self.values)}", nbytes, returned, False, self.repeats)

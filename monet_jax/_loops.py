@@ -107,15 +107,14 @@ class Layout:
         loops: the planned loops, in order.
         choices: the planned choices that are in no loop and in no branch, in order.
         alike: what all iterations of a loop compute alike, from its constants. However many keep
-            such a value, JAX keeps one: it counts in the last block, where this is True, and takes
-            nothing in the others.
+            such a value, JAX keeps one: that of the last block, to which those of all lead.
     """
 
     program: Program
     stages: tuple[Stage, ...]
     loops: tuple[Loop, ...]
     choices: tuple[Choice, ...]
-    alike: Mapping[int, bool] = dataclasses.field(default_factory=dict)
+    alike: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def all_choices(self) -> Iterator[Choice]:
         """Every planned choice, those of each block of iterations among them."""
@@ -176,7 +175,7 @@ class _Unroller:
         self.loops: list[Loop] = []
         self.choices: list[Choice] = []
         self.listed: dict[int, list[Equation]] = {}  # for an equation (its id) those of its stages
-        self.alike: dict[int, bool] = {}
+        self.alike: dict[int, int] = {}
 
     def layout(self) -> Layout:
         """The layout; its program lists what the stages run."""
@@ -277,7 +276,8 @@ class _Unroller:
         )
         self.loops.append(loop)
         for v in _alike(body, counts[0], active_values(body, derivative), inner.choices):
-            self.alike |= {loop.atom(k, v): k == loop.blocks - 1 for k in range(loop.blocks)}
+            last = loop.atom(loop.blocks - 1, v)
+            self.alike |= {loop.atom(k, v): last for k in range(loop.blocks)}
         self.listed[id(equation)] = listed = []
         for k in range(loop.blocks):
             listed += _in_block(loop, k, body.equations)

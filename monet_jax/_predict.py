@@ -122,6 +122,9 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
     end = first_forward(executed)
     in_loops = {i for i, (s, _) in graph.forward_writer.items() if s in graph.looped}
     used_in: dict[int, set[int]] = {}  # value -> the stages that wrote or read it
+    shared: dict[int, list[_Buffer]] = {
+        v.kept_as: [] for v in graph.values if v.kept_as is not None
+    }
     found: list[_Buffer] = []
 
     def close(i: int) -> None:
@@ -129,7 +132,12 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
         value = graph.values[i]
         waits = start < end <= stop
         nbytes = value.waiting_bytes if waits else value.nbytes
-        if value.name in output_bytes:
+        kept = i if value.kept_as is None else value.kept_as
+        if kept in shared:
+            branch = graph.branch_of_all(used_in[i])
+            nbytes = graph.values[kept].nbytes
+            shared[kept].append(_Buffer(nbytes, start, stop, False, branch=branch))
+        elif value.name in output_bytes:
             found.append(_Buffer(output_bytes[value.name], start, len(schedule), True))
         elif nbytes:
             branch = graph.branch_of_all(used_in[i])
@@ -147,9 +155,25 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
             open_at[i], used_in[i] = (k, k), {executed[k].stage}
     for i in open_at:
         close(i)
+    for same in shared.values():
+        found += _kept_once(same)
     found += _kept_alone(graph, regions, executed)
     reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
     return _written_over(found, reused), [run.stage for run in executed]
+
+
+def _kept_once(same: Sequence[_Buffer]) -> list[_Buffer]:
+    """Buffers of the same contents, where one stands for all that are live at a time."""
+    found: list[_Buffer] = []
+    for buffer in sorted(same, key=lambda b: b.start):
+        if not found or found[-1].stop < buffer.start:
+            found.append(buffer)
+            continue
+        last = found[-1]
+        branch = last.branch if last.branch == buffer.branch else None
+        stop = max(last.stop, buffer.stop)
+        found[-1] = dataclasses.replace(last, stop=stop, branch=branch)
+    return found
 
 
 def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]) -> list[_Buffer]:

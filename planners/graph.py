@@ -27,12 +27,15 @@ class Value:
         savable: whether a plan may save it. Gradients and values inside opaque ops are not.
         copies: how many of it wait from the forward for the backward: in a loop, where one
             iteration stands for several, one for each of them.
+        kept_as: the value that is in memory in place of it, which is counted: what every iteration
+            of a loop computes alike is kept once. It takes nothing itself.
     """
 
     name: str
     nbytes: int
     savable: bool = False
     copies: int = 1
+    kept_as: int | None = None
 
     @property
     def waiting_bytes(self) -> int:

@@ -38,6 +38,7 @@ from monet_jax._backend import backend_of
 from monet_jax._compile import compile_bytes
 from monet_jax._places import filled
 from monet_jax._plan import plan_from_json
+from monet_jax._predict import predicted_temp_bytes
 from monet_jax._targets import resolve_target
 from monet_jax._transform import transform
 from monet_jax._trials import step_to_compile
@@ -260,7 +261,8 @@ def test_what_all_iterations_compute_alike_counts_once():
         def step(h, _):
             return jnp.tanh(h @ jnp.concatenate([left, right], 1)), None
 
-        return jnp.sum(lax.scan(step, x, None, 40)[0])
+        first = lax.scan(step, x, None, 40)[0]
+        return jnp.sum(lax.scan(lambda h, _: (jnp.sin(h), None), first, None, 1000)[0])
 
     width = 32
     args = array(0, width, width // 2), array(1, width, width // 2), array(2, 8, width)
@@ -273,6 +275,16 @@ def test_what_all_iterations_compute_alike_counts_once():
     assert sum(v.waiting_bytes for v in joined) == 4 * width * width
     assert sum(v.waiting_bytes for v in carried) == 40 * 4 * 8 * width
     assert not any(v.savable for v in joined)
+
+    each = tuple(dataclasses.replace(v, kept_as=None) for v in graph.values)
+    uncounted = dataclasses.replace(graph, values=each)
+    blocks = range(graph.loops[0].first, graph.loops[0].stop)
+    for alone in ([], blocks[3:4], blocks[3:9]):  # the second loop is where most is in memory
+        regions = [Region(s, s, alone=s in alone) for s in range(len(graph.stages))]
+        predicted, before = (
+            predicted_temp_bytes(g, regions, origins.output_bytes) for g in (graph, uncounted)
+        )
+        assert predicted - before == (4 * width * width if alone else 0)
 
 
 def left_alone(saving):
