@@ -183,8 +183,7 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    graded = error is not None and operators == "lossy"
-    operators = GRADED if graded else operators
+    operators = within_error(operators, error)
     settings = make_settings(
         budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
@@ -194,6 +193,11 @@ def plan(
         return plan_call(settings, fun, call)
     given = call if sample is None else take_apart(options, sample, kwargs or {})
     return plan_call(settings, fun, call, limit_of(error, settings.terms, call, given))
+
+
+def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
+    """The operators that a selection means where errors are limited, if they are."""
+    return GRADED if error is not None and operators == "lossy" else operators
 
 
 def apply(
@@ -213,7 +217,7 @@ def apply(
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
     options = make_options(fun, argnums, static_argnums, static_argnames)
-    return _wrap(fun, options, _Fixed(plan))
+    return _wrap(fun, options, Fixed(plan))
 
 
 def make_settings(
@@ -245,9 +249,7 @@ def _decorate(settings, argnums, static_argnums, static_argnames, fun):
     return _wrap(fun, options, Planned(settings))
 
 
-def _wrap(
-    fun: Callable[..., Any], options: Options, source: "Planned | _Fixed"
-) -> "Rematerialized":
+def _wrap(fun: Callable[..., Any], options: Options, source: "Source") -> "Rematerialized":
     wrapped = Rematerialized(fun, options, source)
     functools.update_wrapper(wrapped, fun, updated=())
     return wrapped
@@ -271,7 +273,7 @@ def plan_call(
     return _plan_traced(traced, settings, limit)
 
 
-def run_planned(source: "Planned | _Fixed", fun: Callable[..., Any], call: Call) -> Any:
+def run_planned(source: "Source", fun: Callable[..., Any], call: Call) -> Any:
     """What a function returns for a call, computed as it is planned."""
     traced = _trace.trace(fun, call, source.rewrite(call), source.terms)
     decided = source.plan_for(traced, call)
@@ -287,7 +289,7 @@ def run_planned(source: "Planned | _Fixed", fun: Callable[..., Any], call: Call)
 class Rematerialized:
     """A function that runs as planned; made by `remat` and `Plan.apply`."""
 
-    def __init__(self, fun: Callable[..., Any], options: Options, source: "Planned | _Fixed"):
+    def __init__(self, fun: Callable[..., Any], options: Options, source: "Source"):
         self._fun, self._options, self._source = fun, options, source
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -352,8 +354,8 @@ class Planned:
             return self._plans[key]
 
 
-class _Fixed:
-    """One stored plan."""
+class Fixed:
+    """One stored plan, in the place of those that are made as signatures come."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -361,7 +363,7 @@ class _Fixed:
         self._lock = threading.RLock()
 
     def __reduce__(self):
-        return _Fixed, (self.plan,)
+        return Fixed, (self.plan,)
 
     def rewrite(self, call: Call) -> Rewrite:
         """By what the equations of a function are replaced: as when the plan was made."""
@@ -418,6 +420,10 @@ class _Fixed:
                 f"A plan made {made} takes {format_bytes(taken)} as compiled here for "
                 f"{target.name}, more than the {format_bytes(room)} it was made for. Plan again."
             )
+
+
+#: Where plans come from.
+Source = Planned | Fixed
 
 
 def _plan_or_warn(traced: Traced, settings: Settings, axes: tuple[str, ...]) -> Plan | None:

@@ -17,6 +17,7 @@ from networks import assert_near, assert_same, skip_without_compiler, some_slow
 from networks import settled as settled
 
 import monet_jax
+from monet_jax._plan import plan_from_json
 
 planned = ft.partial(monet_jax.flax.remat, budget=0.5, cache=False)
 # The key's bias of an attention has no gradient but rounding, which a small `eps` would blow up.
@@ -340,6 +341,49 @@ def test_the_gradient_covers_parameters_and_argnums(settled):
         (traced,) = settled
         sizes = [traced.program.avals[i].size for i in traced.derivative.inputs]
         assert sum(sizes) == count + extra
+
+
+# ------------------------------------------------------------------------------ plans made before
+
+
+def made_before(fun, *args, **changes):
+    """A plan of a function of modules, as a file would have it, for half of what it takes."""
+    given = {"target": "cpu", "budget": 0.5, "cache": False} | changes
+    made = monet_jax.flax.plan(fun, *args, **given)
+    return plan_from_json(made.to_json())
+
+
+def test_a_plan_from_elsewhere_trains_the_same():
+    x = jnp.tile(X, (64, 1))
+    aval = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    of_loss = made_before(loss, nnx.eval_shape(model), aval)
+    of_model = made_before(nnx.eval_shape(model), aval)
+    plain = stepped(loss, model(), x)
+    lean = monet_jax.flax.apply(of_loss, loss)
+    assert recomputes(lean, model(), x)
+    assert_same(stepped(lean, model(), x), plain)
+    lean = monet_jax.flax.apply(of_model, model())
+    assert recomputes(loss, lean, x)
+    assert_same(stepped(loss, lean, x), plain)
+    with pytest.raises(monet_jax.PlanMismatch, match="Plan again"):
+        nnx.grad(lambda module: loss(module, X))(lean)
+    with pytest.raises(monet_jax.PlanMismatch, match="Plan again"):
+        nnx.grad(monet_jax.flax.apply(of_model, loss))(model(), x)
+
+
+def test_the_error_of_a_plan_is_limited_on_a_sample():
+    x = jax.random.normal(jax.random.key(5), (2048, 8))
+    abstract = nnx.eval_shape(lambda: model(Block))
+    given = {"operators": "lossy", "error": 0.05, "verify": False, "budget": 0.7}
+    made = made_before(loss, abstract, x, sample=(model(Block), 2 * x), **given)
+    assert 0 < made.error <= made.error_limit == 0.05
+    (_, exact, _), (_, found, _) = (
+        stepped(fun, model(Block), x) for fun in (loss, monet_jax.flax.apply(made, loss))
+    )
+    wrong = optax.tree.norm(jax.tree.map(jnp.subtract, found, exact))
+    assert 0 < wrong <= 0.1 * optax.tree.norm(exact)
+    with pytest.raises(ValueError, match="sample"):  # the model is abstract
+        made_before(loss, abstract, x, **given)
 
 
 # ------------------------------------------------------------------------------ reports

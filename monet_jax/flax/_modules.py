@@ -66,10 +66,9 @@ def remat(
         budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
     planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
-    names = (methods,) if isinstance(methods, str) else tuple(methods)
     if module is None:
-        return functools.partial(_decorate, planning, names)
-    return _decorate(planning, names, module)
+        return functools.partial(_decorate, planning, methods)
+    return _decorate(planning, methods, module)
 
 
 def plan(
@@ -83,6 +82,8 @@ def plan(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
+    error: float | None = None,
+    sample: Sequence[Any] | None = None,
     checkpoints: str = "keep",
     reserved: int | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
@@ -98,36 +99,61 @@ def plan(
             model is a function of arrays: `monet_jax.plan`.)
         *args: its arguments. Modules may be abstract, as `nnx.eval_shape` makes them.
         kwargs: its keyword arguments.
+        error, sample: as in `monet_jax.plan`. A sample holds what stands for `args`: for a function
+            of modules these, too, with parameters.
 
     The other arguments and the errors are those of `remat`.
     """
+    operators = _api.within_error(operators, error)
     settings = _api.make_settings(
         budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
     planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
     if not inspect.ismethod(fun) and not inspect.isfunction(fun) and _library_of(fun) is not None:
         fun = fun.__call__
-    if inspect.ismethod(fun):
-        fun, args = fun.__func__, (fun.__self__, *args)
-        function = planning.function(fun, is_method=True)
-    else:
-        function = planning.function(fun, is_method=False)
-    nnx = _nnx()
+    is_method, given = inspect.ismethod(fun), args if sample is None else tuple(sample)
+    if is_method:
+        args, given = (fun.__self__, *args), (fun.__self__, *given)
+        fun = fun.__func__
+    nnx, function = _nnx(), planning.function(fun, is_method=is_method)
     if not nnx.holds_state(args, kwargs or {}):
         raise TypeError(f"`{_name(fun)}` was given no NNX module: use `monet_jax.plan`.")
-    return nnx.plan(settings, function, args, dict(kwargs or {}))
+    return nnx.plan(settings, function, args, dict(kwargs or {}), error, given)
+
+
+def apply(
+    plan: Plan,
+    module: Any,
+    /,
+    *,
+    methods: str | Sequence[str] = "__call__",
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> Any:
+    """A module, or a function of modules, run as a plan says. Needs no solver.
+
+    Arguments:
+        plan: made by `plan` of the same function, maybe elsewhere, or loaded from a file.
+        module, methods, argnums, static_argnums, static_argnames: as in `remat`.
+
+    Raises:
+        PlanMismatch: when called: the plan was made for another function or other arguments.
+    """
+    planning = Planning(_api.Fixed(plan), argnums, static_argnums, static_argnames)
+    return _decorate(planning, methods, module)
 
 
 @dataclasses.dataclass(frozen=True)
 class Planning:
-    """What `remat` was asked for.
+    """What `remat` or `apply` was asked for.
 
     Attributes:
-        planned: the settings, and the plans made so far.
+        planned: the settings, and the plans made so far; or the one plan.
         argnums, static_argnums, static_argnames: as the user gave them.
     """
 
-    planned: _api.Planned
+    planned: _api.Source
     argnums: Any
     static_argnums: Any
     static_argnames: Any
@@ -148,7 +174,7 @@ class Planning:
 
 
 class PlannedFunction:
-    """A function of modules that runs as planned; made by `remat`.
+    """A function of modules that runs as planned; made by `remat` and `apply`.
 
     As an attribute of a class it is a method.
     """
@@ -189,7 +215,8 @@ class PlannedFunction:
         return f"<rematerialized {_name(self)}>"
 
 
-def _decorate(planning: Planning, methods: Sequence[str], module: Any) -> Any:
+def _decorate(planning: Planning, methods: str | Sequence[str], module: Any) -> Any:
+    methods = (methods,) if isinstance(methods, str) else tuple(methods)
     if isinstance(module, type):
         if _library_of_class(module) is None:
             raise TypeError(f"`{module.__name__}` is no class of Flax modules.")

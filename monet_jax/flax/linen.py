@@ -21,7 +21,7 @@ from ._calls import Function, arguments_of, flat_call
 _PARAMS = "params"
 
 
-def run(planned: _api.Planned, function: Function, args: Sequence[Any], kwargs: Any) -> Any:
+def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: Any) -> Any:
     """What a method returns, computed as planned; the first argument is the module.
 
     Parameters are created unplanned.
@@ -36,7 +36,7 @@ def run(planned: _api.Planned, function: Function, args: Sequence[Any], kwargs: 
     return decorator_lift_transform(lifted, function.fun)(module, *others, **kwargs)
 
 
-def _lifted(planned: _api.Planned, function: Function, method: Callable[..., Any]):
+def _lifted(planned: _api.Source, function: Function, method: Callable[..., Any]):
     """The planned form of a method that takes scopes in the place of the module."""
 
     def run_scopes(scopes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:

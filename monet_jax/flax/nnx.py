@@ -14,6 +14,7 @@ import jax
 from flax import nnx
 
 from .. import _api
+from .._errors import limit_of
 from .._plan import Plan
 from . import _names
 from ._calls import Arguments, FlatCall, Function, arguments_of, flat_call
@@ -31,7 +32,7 @@ def holds_state(args: Sequence[Any], kwargs: Any) -> bool:
     return any(map(is_state, jax.tree.leaves((args, kwargs), is_leaf=is_state)))
 
 
-def run(planned: _api.Planned, function: Function, args: Sequence[Any], kwargs: Any) -> Any:
+def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: Any) -> Any:
     """What a function returns, computed as planned; the modules it takes are updated in place."""
     if _api.runs_as_it_is():
         return function.fun(*args, **kwargs)
@@ -41,10 +42,20 @@ def run(planned: _api.Planned, function: Function, args: Sequence[Any], kwargs: 
         return out
 
 
-def plan(settings: _api.Settings, function: Function, args: Sequence[Any], kwargs: Any) -> Plan:
-    """The plan of a function for these arguments, which nothing is computed of."""
+def plan(
+    settings: _api.Settings,
+    function: Function,
+    args: Sequence[Any],
+    kwargs: Any,
+    error: float | None,
+    sample: Sequence[Any],
+) -> Plan:
+    """The plan of a function for these arguments; an error that is limited is that on a sample."""
+    with _flattened(function, sample, kwargs) as flat:
+        sampled = flat.call
     with _flattened(function, args, kwargs) as flat:
-        return _api.plan_call(settings, flat.fun, flat.call)
+        limit = None if error is None else limit_of(error, settings.terms, flat.call, sampled)
+        return _api.plan_call(settings, flat.fun, flat.call, limit)
 
 
 @contextlib.contextmanager
