@@ -24,7 +24,7 @@ from . import _cache, _compat, _multihost, _nesting, _pins, _trace
 from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
-from ._errors import GRADED, ErrorBound, ErrorLimit, Errors, limit_of, settled_within
+from ._errors import GRADED, ErrorLimit, Errors, limit_of, settled_within
 from ._loops import lay_out
 from ._pins import Pins, make_pins
 from ._plan import FORMAT, Plan, PlanMismatch
@@ -488,24 +488,30 @@ def _found_or_made(
 
 def _settle_within(traced: Traced, settings: Settings, target: Target, limit: ErrorLimit) -> Plan:
     """The settled plan whose gradient is as right as a limit asks for."""
-    errors = Errors(traced, limit.sample, *Trials(traced, target, settings.pins).analyzed)
-    return settled_within(limit, errors, functools.partial(_settle, traced, settings, target))
+    trials = _trials(traced, settings, target)
+    errors = Errors(traced, limit.sample, *trials.analyzed)
+    return settled_within(limit, errors, lambda bound: _planned(trials.within(bound), settings))
 
 
-def _settle(
-    traced: Traced, settings: Settings, target: Target, bound: ErrorBound | None = None
-) -> Plan:
+def _trials(traced: Traced, settings: Settings, target: Target) -> Trials:
+    return Trials(traced, target, settings.pins, settings.verify)
+
+
+def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
+    return _planned(_trials(traced, settings, target), settings)
+
+
+def _planned(trials: Trials, settings: Settings) -> Plan:
     def budget(unplanned_bytes: Callable[[], int]) -> int:
         return parse_budget(
             settings.budget,
             unplanned_bytes=unplanned_bytes,
-            target_memory=lambda: usable_bytes(target),
+            target_memory=lambda: usable_bytes(trials.target),
         )
 
     planner = settings.planner or planners.Stages(time_limit=settings.time_limit)
     if not hasattr(planner, "prepare"):
         planner = functools.partial(_replayed, planner)
-    trials = Trials(traced, target, settings.pins, settings.verify, bound)
     settling = Settling(trials, planner)
     assert isinstance(settings.reserved, int)  # of one call
     made = settling.plan(budget, settings.reserved)

@@ -91,6 +91,12 @@ class Trials:
     def __contains__(self, decisions: planners.Plan) -> bool:
         return decisions.regions in self._made
 
+    def within(self, bound: ErrorBound) -> "Trials":
+        """Trials of the same function with a bound of errors."""
+        made = Trials(self.traced, self.target, self.pins, self.verify, bound)
+        made.unplanned = self.unplanned  # it has no errors
+        return made
+
     def in_chunks(self) -> "tuple[Trials, int] | None":
         """Trials of the function with its loops in chunks, and the bytes which that may spare.
 
