@@ -6,14 +6,16 @@ it is not where an operation's input is encoded and its derivative computed from
 operand is a *leaf* here. Often several leaves follow from one value by sums, scaling and masks:
 what a normalization reads, and the product behind it, from the convolution before it. Then one code
 of that value, the *base*, serves all of them; each leaf's tap decodes it and computes the rest. A
-codec that knows axes (`operators.OfOperands`) keeps a leaf by itself, for one operand.
+codec that knows axes (`operators.OfOperands`) keeps a leaf by itself, for one operand. The weights
+of a softmax, which alone its derivative reads, are a leaf and a base: one code serves that and the
+product that reads them.
 
-What is not encoded: values read by any other derivative (of `exp`, of a division by them), which is
+What is not encoded: values read by any other derivative (of `log`, of a division by them), which is
 not linear in them; parameters, which are in memory anyway; what is small.
 
 Where one code enters two factors of a product of the gradient, as the normalized values do in the
 gradient of a normalization, the expectation is off by the code's variance over the number of values
-that are averaged.
+that are averaged; in that of a softmax, by the variance of each weight's code times its cotangent.
 """
 
 import dataclasses

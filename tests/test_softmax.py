@@ -256,10 +256,10 @@ def heads(params, x, dtype=jnp.float32):
 
 
 LAYERS, LENGTH, WIDTH = 6, 128, 32
-SCORES = 4 * 8 * LENGTH * LENGTH
+SCORES = 4 * 2 * 8 * LENGTH * LENGTH
 ARGS = (
     [jax.ShapeDtypeStruct((WIDTH, 3 * WIDTH), jnp.float32)] * LAYERS,
-    jax.ShapeDtypeStruct((1, LENGTH, WIDTH), jnp.float32),
+    jax.ShapeDtypeStruct((2, LENGTH, WIDTH), jnp.float32),
 )
 
 
