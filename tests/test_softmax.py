@@ -22,6 +22,7 @@ from monet_jax import _codes, operators
 from monet_jax._analyze import NO_PINS, analyze
 from monet_jax._backend import Backend
 from monet_jax._compile import compile_bytes
+from monet_jax._errors import Errors
 from monet_jax._targets import resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._transform import transform
@@ -359,6 +360,15 @@ def test_gradients_are_off_in_the_mean_by_the_variance_of_each_weight(small):
     # No more than a step's share of the weight's own term.
     step = 1 / (2**codec.bits - 1)
     assert (np.abs(off) <= step * np.abs(weights * (COTANGENT @ SCORED[1].T)) * 1.01).all()
+
+
+def test_with_a_limit_of_the_error_all_that_the_code_does_counts(small):
+    args, target = (*SCORED, jax.random.key(0)), resolve_target("cpu")
+    traced = trace_for(target, looked_up, args, argnums=(0, 1), operators=["softmax", "int2"])
+    errors = Errors(traced, args, *Trials(traced, target, NO_PINS).analyzed)
+    exact = jax.grad(looked_up, argnums=(0, 1))(*args)
+    seen = drawn(Groups(2, 64)).mean_square.sum() / sum(float(jnp.sum(x * x)) for x in exact)
+    assert sum(errors.of_codes().values()) == pytest.approx(seen, rel=0.3)
 
 
 def test_what_scores_are_encoded_for_would_be_biased(small, monkeypatch):
