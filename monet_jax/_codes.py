@@ -6,21 +6,23 @@ it is not where an operation's input is encoded and its derivative computed from
 operand is a *leaf* here. Often several leaves follow from one value by sums, scaling and masks:
 what a normalization reads, and the product behind it, from the convolution before it. Then one code
 of that value, the *base*, serves all of them; each leaf's tap decodes it and computes the rest. A
-codec that knows axes (`operators.OfOperands`) keeps a leaf by itself, for one operand.
+codec that knows axes (`operators.OfOperands`) keeps a leaf by itself, for one operand. The weights
+of a softmax, which alone its derivative reads, are a leaf and a base: one code serves that and the
+product that reads them.
 
-What is not encoded: values read by any other derivative (of `exp`, of a division by them), which is
+What is not encoded: values read by any other derivative (of `log`, of a division by them), which is
 not linear in them; parameters, which are in memory anyway; what is small.
 
 Where one code enters two factors of a product of the gradient, as the normalized values do in the
 gradient of a normalization, the expectation is off by the code's variance over the number of values
-that are averaged.
+that are averaged; in that of a softmax, by the variance of each weight's code times its cotangent.
 """
 
 import dataclasses
 import functools
 import itertools as it
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,7 +35,7 @@ from ._naming import active_in
 from ._places import filled
 from ._program import Equation, Program, listed, parameters_of, run
 from ._slopes import Range, Sloped, with_slopes
-from ._stages import Stage
+from ._stages import Replaced, Stage
 from .operators import Decoded, OfOperands, OfSlopes, Stored, encoded, forms_of, is_tap, masks, tap
 from .operators.codecs import Codec, Mask
 
@@ -58,26 +60,24 @@ _ASIDE = 1 / 16
 
 def with_codes(
     program: Program,
-    stage: Stage,
+    found: Replaced,
     codecs: Sequence[Codec | OfOperands | OfSlopes],
     avals: list[Any],
-) -> tuple[Stage, dict[int, list[Equation]]]:
+) -> Replaced:
     """A stage whose leaves may be kept as codes.
 
     Arguments:
         program: that the stage is of.
-        stage: its equations.
+        found: its equations, and what is known of them.
         codecs: how values may be kept, the preferred one last.
         avals: of all values; those of new ones are added.
-
-    Returns:
-        The stage, and for each equation (its id) that was replaced what stands there now.
     """
-    leaves, sloped = _Leaves(program, stage), Sloped(stage)
+    stage, weights = found.stage, found.weights
+    leaves, sloped = _Leaves(program, stage, weights), Sloped(stage)
     if any(isinstance(x, OfSlopes) for x in codecs):
         sloped = with_slopes(stage, leaves.is_coded, avals)
         program, stage = dataclasses.replace(program, avals=tuple(avals)), sloped.stage
-        leaves = _Leaves(program, stage, sloped.ranges)
+        leaves = _Leaves(program, stage, weights, sloped.ranges)
     reads: dict[int, list[_Read]] = {}
     wanted: dict[int, list[Codec]] = {}
     for x in leaves.reads(codecs):
@@ -92,11 +92,9 @@ def with_codes(
         taps = {place: _Tap.of(leaves, some, encoders) for place, some in at.items()}
         replaced[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, avals)]
 
-    def instead(equations: Iterable[Equation]) -> list[Equation]:
-        return [x for e in equations for x in replaced.get(id(e), [e])]
-
-    inside = {n: instead(some) for n, some in sloped.replaced.items()}
-    return dataclasses.replace(stage, equations=tuple(instead(stage.equations))), replaced | inside
+    equations = it.chain.from_iterable(replaced.get(id(e), [e]) for e in stage.equations)
+    coded = dataclasses.replace(stage, equations=tuple(equations))
+    return Replaced(sloped.stage, sloped.replaced).then(Replaced(coded, replaced))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,8 +119,15 @@ class _Read:
 class _Leaves:
     """What of a stage may be decoded, and from what."""
 
-    def __init__(self, program: Program, stage: Stage, ranges: Mapping[int, Range] | None = None):
+    def __init__(
+        self,
+        program: Program,
+        stage: Stage,
+        weights: Mapping[int, int],
+        ranges: Mapping[int, Range] | None = None,
+    ):
         self.program, self.stage, self.ranges = program, stage, ranges or {}
+        self.weights, self.divided = weights, frozenset(weights.values())
         self.active = active_in(stage.equations, stage.differentiated_inputs)
         self.writer = {i: e for e in stage.equations for i in e.outputs}
         largest = max(map(self._size, (*self.writer, *stage.inputs)), default=0)
@@ -135,6 +140,10 @@ class _Leaves:
     def places(self, equation: Equation) -> list[int]:
         """The places of an equation's operands that are leaves, wherever they can be decoded."""
         if equation.eqn.params.get("y", 2) != 2 or not self.active.intersection(equation.outputs):
+            return []
+        if equation.outputs[0] in self.weights:
+            return [0] if self._is_large(equation.inputs[0]) else []
+        if equation.outputs[0] in self.divided:  # no derivative of its own is taken
             return []
         factors = _LINEAR.get(equation.primitive, {})
         return [
@@ -201,7 +210,9 @@ class _Leaves:
     def step(self, value: int) -> "_Step":
         """How a value follows from values of its size; it needs none where it does not."""
         equation = self.writer.get(value)
-        if equation is None:
+        if value in self.weights:
+            return _Step(needs=(self.weights[value],))
+        if equation is None or value in self.divided:
             return _Step()
         if (masked := self._masked(equation)) is not None:
             return masked
@@ -269,10 +280,10 @@ def _is_linear(equation: Equation, varying: Sequence[int]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """How a value is computed again; it is not where there is no equation.
+    """How a value is computed again; it is not where there is neither equation nor need.
 
     Attributes:
-        equation: that computes it.
+        equation: that computes it; if there is none, it is equal to what it needs.
         needs: of its operands those that are computed again or decoded.
         bits: of a mask, the code of its boolean.
         which: the boolean, where it is an operand of the equation.
@@ -356,13 +367,17 @@ class _Chain:
             for value, step in self.steps
             if step.equation is not None
         ]
-        return repr(parts)
+        same = [
+            (text(v), text(x.needs[0])) for v, x in self.steps if x.equation is None and x.needs
+        ]
+        return repr((parts, same))
 
 
 def _computed(step: _Step, env: Mapping[int, Any]) -> jax.Array:
     """The result of a step."""
     equation = step.equation
-    assert equation is not None
+    if equation is None:
+        return env[step.needs[0]]
     if step.bits is None:
         return _result(equation, env)
     aval = equation.eqn.invars[0].aval  # of the boolean, or of what is as large

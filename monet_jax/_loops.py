@@ -23,7 +23,7 @@ from . import _branches, _compat
 from ._branches import Branch, Choice, renamed_equation, renamed_stage, shifted
 from ._codes import with_codes
 from ._program import Equation, Program, dependents, flatten
-from ._stages import Differentiation, Stage, active_values, split
+from ._stages import Differentiation, Replaced, Stage, active_values, split
 
 #: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least, unless
 #: forward mode has to work.
@@ -194,17 +194,20 @@ class _Unroller:
     def _body(self, jaxpr: Any) -> Program:
         """The flat program of a loop's body or of a branch."""
         inlines = self.program.inlines_checkpoints
-        body = flatten(jaxpr, rewrite=self.program.rewrite, inline_checkpoints=inlines)
-        self.keeps_other |= body.keeps_other
-        return body
+        return flatten(jaxpr, rewrite=self.program.rewrite, inline_checkpoints=inlines)
 
     def add_stage(self, stage: Stage) -> None:
         """Adds a stage of the program itself."""
+        found = Replaced(stage)
+        for replaced in self.program.rewrite.stages:
+            found = found.then(replaced(found.stage, self.avals))
+        self.keeps_other |= bool(found.instead)
         if self.program.rewrite.codecs:
+            program = dataclasses.replace(self.program, avals=tuple(self.avals))
             codecs = self.program.rewrite.codecs
-            stage, listed = with_codes(self.program, stage, codecs, self.avals)
-            self.listed |= listed
-        self.stages.append(stage)
+            found = found.then(with_codes(program, found, codecs, self.avals))
+        self.listed |= found.instead
+        self.stages.append(found.stage)
 
     def add_choice(self, equation: Equation) -> None:
         """Adds the stages of all branches of a `cond`."""
@@ -225,6 +228,7 @@ class _Unroller:
             active = frozenset(v for v in floats if _is_in(known[v], self.active))
             derivative = Differentiation(active, wanted, self.forward_mode)
             inner = lay_out(dataclasses.replace(body, given=given), derivative, has_loops=False)
+            self.keeps_other |= inner.program.keeps_other
             atom, first = shifted(len(self.avals)), len(self.stages)
             self.avals += inner.program.avals
             self.given.update(map(atom, inner.program.given))
@@ -247,6 +251,7 @@ class _Unroller:
         derivative = self._derivative(equation, body, operands, carry)
         inner = lay_out(body, derivative, has_loops=False)
         body, stages = inner.program, inner.stages
+        self.keeps_other |= body.keeps_other
         length = equation.eqn.params["length"]
         trips = (length,) if self.forward_mode else _blocks(length, len(stages))
         offsets, given = [], []

@@ -71,11 +71,15 @@ class Rewrite:
         programs: `(program, derivative)` -> the program with several equations replaced by one, or
             itself. They come before single equations are replaced, and not in the bodies of loops
             and branches.
+        stages: `(stage, avals)` -> the stage with some of its equations replaced by others that
+            have the same results (`_stages.Replaced`); `avals` are of all values, and those of new
+            ones are added. They come last, and everywhere.
     """
 
     equation: Callable[[Any], Replacement | None]
     codecs: tuple[Any, ...] = ()
     programs: tuple[Callable[["Program", Any], "Program"], ...] = ()
+    stages: tuple[Callable[[Any, list[Any]], Any], ...] = ()
 
 
 def _itself(eqn: Any) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools as it
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import jax
 
@@ -31,6 +31,32 @@ class Stage:
     differentiated_inputs: tuple[int, ...]
     differentiated_outputs: tuple[int, ...]
     repeats: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Replaced:
+    """A stage, some of whose equations were replaced.
+
+    Attributes:
+        stage: as it is now.
+        instead: for each equation (its id) that is no longer there what stands in its place.
+        weights: what a softmax computes -> the value that is equal to it, which alone its
+            derivative reads of the forward pass.
+    """
+
+    stage: Stage
+    instead: Mapping[int, list[Equation]] = dataclasses.field(default_factory=dict)
+    weights: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    def then(self, later: "Replaced") -> "Replaced":
+        """The same after others of its equations were replaced."""
+        instead = {
+            n: [x for e in new for x in later.instead.get(id(e), [e])]
+            for n, new in self.instead.items()
+        }
+        return Replaced(
+            later.stage, {**later.instead, **instead}, {**self.weights, **later.weights}
+        )
 
 
 @dataclasses.dataclass(frozen=True)

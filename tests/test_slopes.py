@@ -373,7 +373,8 @@ def multilayer(params, x):
     return jnp.mean(jnp.square(x))
 
 
-def _targets():
+def targets():
+    """The compilers that plans are held to, as parameters of a test."""
     for name in ("cpu", "gpu:h100"):
         marks = [] if name == "cpu" else [pytest.mark.gpu, pytest.mark.slow]
         try:
@@ -384,7 +385,7 @@ def _targets():
 
 
 @pytest.mark.parametrize("bits", [2, 8])
-@pytest.mark.parametrize("target", list(_targets()))
+@pytest.mark.parametrize("target", list(targets()))
 def test_what_slopes_spare_arrives_in_the_compiled_program(target, bits):
     rows, width, layers, target = 1024, 64, 16, resolve_target(target)
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)

@@ -38,6 +38,10 @@ OPERATORS = {"mask": ["mask", "pool"]} | {
     name: ["mask", "pool", name]
     for name in ("bf16", "fp8", "int8", "int4", "int2", "pool2", "pixel2", "pool8+int2", "slope8")
 }
+OPERATORS |= {
+    "softmax": ["mask", "pool", "softmax"],
+    "lossy": ["mask", "pool", "softmax", "int8", "slope8"],
+}
 OPERATORS |= {f"int{n}, slope{n}": ["mask", "pool", f"int{n}", f"slope{n}"] for n in (8, 4, 2)}
 #: Values of fewer bytes are saved in any case.
 SMALL = 100_000

@@ -19,8 +19,8 @@ from typing import Any
 
 from .._backend import Backend
 from .._program import Program, Replacement, Rewrite
-from .._stages import Differentiation
-from . import codecs, head, masks, operands, pooling, slopes
+from .._stages import Differentiation, Replaced, Stage
+from . import codecs, head, masks, operands, pooling, slopes, softmax
 from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
@@ -64,6 +64,8 @@ class Operator:
         rewrite: `(equation, context)` -> what replaces the equation, or None.
         program: `(program, derivative, context)` -> the program with several equations replaced by
             one, or itself.
+        stage: `(stage, avals)` -> the stage with some of its equations replaced by others that have
+            the same results; `avals` are of all values, and those of new ones are added.
         codec: how what a derivative is linear in may be kept, if in any other way: operands, or the
             slopes of elementwise chains.
     """
@@ -72,6 +74,7 @@ class Operator:
     kind: Kind
     rewrite: Callable[[Any, Context], Replacement | None] | None = None
     program: Callable[[Program, Differentiation, Context], Program] | None = None
+    stage: Callable[[Stage, list[Any]], Replaced] | None = None
     codec: Codec | OfOperands | OfSlopes | None = None
 
 
@@ -134,7 +137,8 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     if context.is_sharded:
         encoding = [x for x in encoding if getattr(x, "keeps_places", False)]
     changing = tuple(functools.partial(_in, context, x) for x in programs)
-    return Rewrite(rewritten, tuple(encoding), changing)
+    stages = tuple(x.stage for x in operators if x.stage is not None)
+    return Rewrite(rewritten, tuple(encoding), changing, stages)
 
 
 def _in(
@@ -147,6 +151,7 @@ def _in(
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
 register(Operator("pool", Kind.REORDERED, pooling.rewrite))
 register(Operator("head", Kind.REORDERED, program=head.Head()))
+register(Operator("softmax", Kind.REORDERED, stage=softmax.rewrite))
 for _codec in (
     codecs.BFloat16(),
     codecs.RandomBFloat16(),

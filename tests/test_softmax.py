@@ -1,0 +1,406 @@
+"""Does the derivative of a softmax read its weights alone, and is it right, also in the mean?
+
+The expected gradient is computed here in float64, from the weights that JAX computes.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emission import ROOFLINE, Flat, assert_same, emitted, flat, in_double, pulled
+from programs import Case, array
+from test_codecs import draws
+from test_lossy import Whole, lossy_bytes, with_every_code
+from test_slopes import running_once, targets
+
+from monet_jax import _codes, operators
+from monet_jax._analyze import NO_PINS, analyze
+from monet_jax._backend import Backend
+from monet_jax._compile import compile_bytes
+from monet_jax._errors import Errors
+from monet_jax._targets import resolve_target
+from monet_jax._trace import trace_for
+from monet_jax._transform import transform
+from monet_jax._trials import Trials, step_to_compile
+from monet_jax.operators import softmax
+from monet_jax.operators.codecs import Groups
+from planners.plan import Region
+from planners.stages import Stages, save_all
+
+SHAPE = (3, 8, 5)
+
+
+def own(x):
+    e = jnp.exp(x)
+    return e / e.sum(-1, keepdims=True)
+
+
+def of_seen(x, seen):
+    """Whoever is not seen does not count, but has a weight."""
+    e = jnp.exp(x)
+    return e / jnp.sum(jnp.where(seen, e, 0), -1, keepdims=True)
+
+
+SEEN = np.random.default_rng(7).random(SHAPE) > 0.3
+
+#: Softmaxes, the axes that they sum over, and what counts.
+SOFTMAXES: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], Any]] = {
+    "last": (jax.nn.softmax, (2,), True),
+    "first": (functools.partial(jax.nn.softmax, axis=0), (0,), True),
+    "two": (functools.partial(jax.nn.softmax, axis=(0, 2)), (0, 2), True),
+    "all": (functools.partial(jax.nn.softmax, axis=None), (0, 1, 2), True),
+    "where": (functools.partial(jax.nn.softmax, where=SEEN), (2,), SEEN),
+    "unshifted": (own, (2,), True),
+    "twice": (lambda x: jnp.exp(x) / jnp.exp(x).sum(-1)[..., None], (2,), True),
+    "number": (lambda x: jnp.exp(x) / jnp.sum(jnp.exp(x)), (0, 1, 2), True),
+    "seen": (lambda x: of_seen(x, SEEN), (2,), SEEN),
+    "unseen": (lambda x: own(jnp.where(SEEN, x, -jnp.inf)), (2,), True),
+}
+
+#: What is none, or whose derivative is another one.
+OTHERS = {
+    "more": lambda x: (e := jnp.exp(x)) / (e.sum(-1, keepdims=True) + 1),
+    "stopped": lambda x: (e := jnp.exp(x)) / jax.lax.stop_gradient(e.sum(-1, keepdims=True)),
+    "greatest": lambda x: (e := jnp.exp(x)) / e.max(-1, keepdims=True),
+    "turned": lambda x: (e := jnp.exp(x[:, :5])) / e.sum(-1)[:, None],
+    "turned_back": lambda x: (e := jnp.exp(x[:, :5])) / e.sum(-1, keepdims=True).mT,
+    "repeated": lambda x: (
+        (e := jnp.exp(x)) / jnp.broadcast_to(e, (2, *SHAPE)).sum((0, 3))[..., None]
+    ),
+    "squares": lambda x: (e := jnp.exp(x)) / jnp.sum(e * e, -1, keepdims=True),
+    "other": lambda x: jnp.exp(x) / jnp.exp(2 * x).sum(-1, keepdims=True),
+    "one_column": lambda x: jnp.exp(x[..., :1]) / (2 + jnp.exp(x[..., :1])),
+}
+
+
+def saving(function, *args, saves: Callable[[Any], bool]):
+    """A function under a plan that saves some values by name."""
+    made = flat(Case(function, args))
+    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
+    regions = []
+    for s, stage in enumerate(graph.stages):
+        ops = [op for op in stage.forward if not op.optional]
+        values = [graph.values[i] for op in ops for i in op.outputs]
+        regions.append(Region(s, s, tuple(v.name for v in values if v.savable and saves(v))))
+    return made, emitted(made, graph, origins, regions)
+
+
+#: What a plan saves by name: everything, or nothing.
+PLANS: dict[str, Callable[[Any], bool]] = {"all": lambda _: True, "nothing": lambda _: False}
+
+
+def gradient(function, x, cotangent):
+    return jax.vjp(function, x)[1](cotangent)[0]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", SOFTMAXES)
+def test_values_are_those_of_jax_and_gradients_within_the_bound(name, dtype):
+    function, axes, counts = SOFTMAXES[name]
+    x, cotangent = (3 * array(n, *SHAPE) for n in (1, 2))
+    x, cotangent = x.astype(dtype), cotangent.astype(dtype)
+    made, found = saving(function, x, saves=PLANS["all"])
+    assert found.origins.program.keeps_other
+    (y,), (ours,) = made.function(x), found.function(x)
+    assert np.asarray(ours).tobytes() == np.asarray(y).tobytes()
+
+    y, c = np.asarray(y, np.float64), np.asarray(cotangent, np.float64)
+    expected = y * c - np.where(counts, y, 0) * np.sum(y * c, axes, keepdims=True)
+    scale = y * (np.abs(c) + np.sum(y * np.abs(c), axes, keepdims=True))
+    summed = np.prod([SHAPE[a] for a in axes]) * jnp.finfo(jnp.float32).eps / 2
+    found = gradient(lambda x: found.function(x)[0], x, cotangent)
+    wrong = np.abs(np.asarray(found, np.float64) - expected)
+    assert (wrong <= (4 * float(jnp.finfo(dtype).eps) + summed) * scale).all()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_softmax_is_left_alone(name):
+    x = array(1, *SHAPE)
+    _, found = saving(lambda x: jnp.sum(OTHERS[name](x) ** 2), x, saves=PLANS["nothing"])
+    assert not found.origins.program.keeps_other
+
+
+def test_a_wrong_derivative_is_noticed(monkeypatch):
+    right = softmax._pushed
+    monkeypatch.setattr(softmax, "_pushed", lambda *args: right(*args) * (1 + 1e-5))
+    with pytest.raises(AssertionError):
+        test_values_are_those_of_jax_and_gradients_within_the_bound("last", jnp.float32)
+
+
+def attention(w, x):
+    """One head of attention, masked, and another layer; with leading axes or without."""
+    scores = (x @ w["q"]) @ (x @ w["k"]).mT
+    scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
+    return x + jnp.tanh(jax.nn.softmax(scores) @ (x @ w["v"]))
+
+
+WEIGHTS = {name: array(n, 8, 8) for n, name in enumerate("qkv")}
+TRANSFORMED: dict[str, Callable[[Any], Any]] = {
+    "vmap": lambda f: jax.vmap(f, (None, 0)),
+    "scan": lambda f: lambda w, x: jax.lax.scan(lambda c, v: (f(w, c + v), None), x[0], x)[0],
+    "cond": lambda f: (
+        lambda w, x: jax.lax.cond(x[0, 0, 0] > 0, f, lambda w, x: f(w, 2 * f(w, x)), w, x)
+    ),
+    "checkpoint": jax.checkpoint,
+}
+
+
+def compared(made: Flat, function) -> None:
+    """Gradients are as near to those in float64 as JAX's are."""
+    plain = pulled(made, made.function)
+    results = plain(*made.leaves), in_double(plain, made.leaves)
+    assert_same(jax.jit(pulled(made, function))(*made.leaves), *results)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("outer", TRANSFORMED)
+def test_so_they_are_in_other_transformations(outer, plan):
+    made, found = saving(
+        TRANSFORMED[outer](attention), WEIGHTS, array(9, 3, 6, 8), saves=PLANS[plan]
+    )
+    assert found.origins.program.keeps_other == (outer != "checkpoint")
+    compared(made, found.function)
+
+
+@pytest.mark.parametrize("outer", ["vmap", "scan", "checkpoint"])
+def test_so_they_are_where_a_plan_is_transformed(outer):
+    x = array(9, 3, 6, 8)
+    of_one = x if outer == "checkpoint" else x[0]
+    _, found = saving(attention, WEIGHTS, of_one, saves=PLANS["all"])
+
+    def planned(w, x):
+        return found.function(*jax.tree.leaves((w, x)))[0]
+
+    transformed = TRANSFORMED[outer]
+    made = flat(Case(transformed(attention), (WEIGHTS, x)))
+    compared(made, flat(Case(transformed(planned), (WEIGHTS, x))).function)
+
+
+def test_tangents_and_second_derivatives_are_those_of_jax():
+    made, found = saving(attention, WEIGHTS, array(9, 2, 6, 8), saves=PLANS["all"])
+
+    def twice(function):
+        def gradient(*leaves):
+            loss = lambda *leaves: jnp.sum(jnp.sin(3 * function(*leaves)[0]))  # noqa: E731
+            return jax.grad(loss, argnums=range(len(leaves)))(*leaves)
+
+        return lambda *leaves: jax.jvp(gradient, leaves, (*map(jnp.cos, leaves),))
+
+    plain = twice(made.function)
+    results = plain(*made.leaves), in_double(plain, made.leaves)
+    assert_same(twice(found.function)(*made.leaves), *results)
+
+
+#: Rows with what is not finite, equal, far apart, or nothing to see.
+AWKWARD = [
+    [np.nan, 0, 1, 2],
+    [np.inf, 0, 1, 2],
+    [np.inf, np.inf, 0, 1],
+    [-np.inf, 0, 1, 2],
+    [-np.inf, -np.inf, -np.inf, 3],
+    [-np.inf, -np.inf, -np.inf, -np.inf],
+    [0, 0, 0, 0],
+    [1e4, 1e4, 0, -1e4],
+    [-3e38, 3e38, 0, 0],
+    [88, 80, -0.0, -104],
+]
+
+
+def masked(x):
+    """As people mask attention; nobody is seen in some rows."""
+    return jax.nn.softmax(jnp.where(x > -1e30, x, -jnp.inf))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "function", [jax.nn.softmax, own, masked, lambda x: jax.nn.softmax(x, where=x > 0)]
+)
+def test_what_is_finite_in_a_gradient_stays_so(function, dtype):
+    x = jnp.asarray(AWKWARD, dtype)
+    c = jnp.asarray(3 * array(2, *x.shape), dtype).at[6, 0].set(np.inf)
+    _, found = saving(function, x, saves=PLANS["all"])
+    assert np.asarray(found.function(x)[0]).tobytes() == np.asarray(function(x)).tobytes()
+    ours = gradient(lambda x: found.function(x)[0], x, c)
+    plain = gradient(function, x, c)
+    finite = jnp.isfinite(plain)
+    assert (jnp.isfinite(ours) == finite).all() and finite.any() and not finite.all()
+    tolerance = 16 * float(jnp.finfo(dtype).eps)
+    assert jnp.allclose(ours[finite], plain[finite], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1), (4, 1), (1,), ()])
+def test_so_it_is_for_odd_shapes(shape):
+    x = array(1, *shape)
+    made, found = saving(
+        lambda x: own(x) if shape else jax.nn.softmax(x, ()), x, saves=PLANS["all"]
+    )
+    compared(made, found.function)
+
+
+# ---------------------------------------------------------------------------------------- plans
+
+
+def heads(params, x, dtype=jnp.float32):
+    """Layers of attention with many heads, whose scores are larger than all else."""
+    for w in params:
+        q, k, v = jnp.moveaxis((x @ w).reshape(*x.shape, 3), -1, 0).astype(dtype)
+        q, k, v = (y.reshape(*y.shape[:-1], 8, -1).swapaxes(-2, -3) for y in (q, k, v))
+        scores = (q @ k.mT).astype(jnp.float32)
+        y = (jax.nn.softmax(scores).astype(dtype) @ v).swapaxes(-2, -3)
+        x = x + y.reshape(x.shape).astype(x.dtype)
+    return jnp.mean(jnp.square(x))
+
+
+LAYERS, LENGTH, WIDTH = 6, 128, 32
+SCORES = 4 * 2 * 8 * LENGTH * LENGTH
+ARGS = (
+    [jax.ShapeDtypeStruct((WIDTH, 3 * WIDTH), jnp.float32)] * LAYERS,
+    jax.ShapeDtypeStruct((2, LENGTH, WIDTH), jnp.float32),
+)
+
+
+def trials(loss, operators, target="cpu"):
+    target = resolve_target(target)
+    return Trials(trace_for(target, loss, ARGS, operators=operators), target, NO_PINS)
+
+
+def of_a_layer(graph, plan) -> list[int]:
+    """Bytes of what a plan keeps of a layer's scores and weights."""
+    saved = [[graph.values[graph.index[n]].nbytes for n in region.saved] for region in plan.regions]
+    return max(([x for x in some if 8 * x > SCORES] for some in saved), key=len)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "operators", "kept"),
+    [
+        (jnp.float32, "none", 2 * SCORES),
+        (jnp.float32, ["softmax"], SCORES),
+        # The weights of the product are no copy of those that are kept: the scores take less.
+        (jnp.bfloat16, "none", SCORES),
+        (jnp.bfloat16, ["softmax"], SCORES),
+    ],
+)
+def test_what_runs_nothing_again_keeps_no_scores_beside_the_weights(dtype, operators, kept):
+    graph, _ = trials(functools.partial(heads, dtype=dtype), operators).analyzed
+    assert sum(of_a_layer(graph, running_once(graph, False))) == kept
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_plans_are_no_worse_at_any_budget(dtype):
+    """Weights can still be computed from scores that are saved."""
+    loss = functools.partial(heads, dtype=dtype)
+    plain, ours = (trials(loss, operators).analyzed[0] for operators in ("none", ["softmax"]))
+    most = save_all(plain).peak_bytes
+    for share in (0.9, 0.7, 0.5, 0.3):
+        made = [Stages()(graph, int(share * most)) for graph in (plain, ours)]
+        assert made[1].seconds <= made[0].seconds * 1.001
+
+
+# ------------------------------------------------------------------------------------ lossy codes
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Small values may be kept as codes."""
+    monkeypatch.setattr(_codes, "_LEAST", 2)
+    monkeypatch.setattr(_codes, "_SHARE", 0.0)
+
+
+def test_one_code_serves_the_softmax_and_the_product(small):
+    made, found = with_every_code(Case(attention, (WEIGHTS, array(9, 6, 8))), Whole())
+    saved = [found.origins.values[name] for region in found.regions for name in region.saved]
+    sizes = [found.origins.program.avals[i].size for i in saved]
+    assert sizes.count(36) == 1  # neither scores nor weights, nor another code
+    compared(made, found.function)
+
+
+SCORED = 3 * array(11, 16, 16), array(12, 16, 16)
+COTANGENT = array(13, 16, 16)
+
+
+def looked_up(x, values, key):
+    """Each result reads one weight of each row; the key is there to draw noise from."""
+    del key
+    return jnp.sum((jax.nn.softmax(x @ jnp.eye(16)) @ values) * COTANGENT)
+
+
+def drawn(codec, count=1000):
+    """Many gradients of it, by the scores and by the values, from codes, against those of JAX."""
+    _, found = with_every_code(Case(looked_up, (*SCORED, jax.random.key(0))), codec)
+    assert lossy_bytes(found)
+
+    def joined(function, key):
+        gradients = jax.grad(lambda *args: function(*args, key), argnums=(0, 1))(*SCORED)
+        return jnp.concatenate([x.reshape(-1) for x in gradients])
+
+    def estimate(key):
+        return joined(lambda *args: found.function(*args)[0], key)
+
+    return draws(estimate, joined(looked_up, jax.random.key(0)), count)
+
+
+def test_gradients_are_off_in_the_mean_by_the_variance_of_each_weight(small):
+    """A weight's own code enters twice; those of others do not."""
+    codec = Groups(2, 64)
+    seen = drawn(codec, count=4000)
+    weights = jax.nn.softmax(SCORED[0])
+    off = codec.mean_square(weights) * (COTANGENT @ SCORED[1].T)
+    of_scores = np.concatenate([np.asarray(off).reshape(-1), np.zeros(256)])
+    deviation = np.sqrt(seen.mean_square)
+    assert (
+        dataclasses.replace(seen, error_of_mean=seen.error_of_mean + of_scores).largest_z(deviation)
+        < 5
+    )
+    assert seen.largest_z(deviation) > 10
+    # No more than a step's share of the weight's own term.
+    step = 1 / (2**codec.bits - 1)
+    assert (np.abs(off) <= step * np.abs(weights * (COTANGENT @ SCORED[1].T)) * 1.01).all()
+
+
+def test_with_a_limit_of_the_error_all_that_the_code_does_counts(small):
+    args, target = (*SCORED, jax.random.key(0)), resolve_target("cpu")
+    traced = trace_for(target, looked_up, args, argnums=(0, 1), operators=["softmax", "int2"])
+    errors = Errors(traced, args, *Trials(traced, target, NO_PINS).analyzed)
+    exact = jax.grad(looked_up, argnums=(0, 1))(*args)
+    seen = drawn(Groups(2, 64)).mean_square.sum() / sum(float(jnp.sum(x * x)) for x in exact)
+    assert sum(errors.of_codes().values()) == pytest.approx(seen, rel=0.3)
+
+
+def test_what_scores_are_encoded_for_would_be_biased(small, monkeypatch):
+    """The published way: the derivative of the exponential from a code of what it reads."""
+    monkeypatch.setitem(_codes._LINEAR, "exp", {0: 0})
+    exact = [x for x in operators.selected("exact") if x.name != "softmax"]
+    monkeypatch.setattr(operators, "selected", lambda _: exact)
+    assert drawn(Groups(2, 64)).bias > 3
+
+
+# ------------------------------------------------------------------------------------------ bytes
+
+
+@pytest.mark.parametrize(
+    "others",
+    [pytest.param([], id="exact"), pytest.param(["int8"], id="int8", marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("target", list(targets()))
+def test_what_scores_took_arrives_in_the_compiled_program(target, others):
+    """Of what is kept where nothing runs again, one array as large as the scores is spared."""
+
+    def once(operators):
+        made = trials(heads, operators, target)
+        return made, running_once(made.graph, codes=bool(others))
+
+    (plain, before), (ours, after) = once(["mask", *others]), once(["mask", "softmax", *others])
+    spared = LAYERS * SCORES
+    modelled = plain.modelled(before.regions) - ours.modelled(after.regions)
+    assert modelled == pytest.approx(spared, rel=0.2)
+
+    def taken(made, plan):
+        step = step_to_compile(made.traced, transform(made.origins, plan))
+        return compile_bytes(*step, target=made.target).temp_bytes
+
+    assert taken(plain, before) - taken(ours, after) >= 0.8 * spared
