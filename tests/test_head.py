@@ -9,7 +9,7 @@ from programs import NAMED
 
 import monet_jax
 from monet_jax import _compat, _gradient, _program, operators, zoo
-from monet_jax._backend import Backend
+from monet_jax._backend import backend_of
 from monet_jax._costs import flops_of
 from monet_jax.operators.head import Head
 
@@ -30,12 +30,12 @@ def _matrix(dtype=jnp.float32):
     return jnp.asarray(_random.normal(size=(WIDTH, WORDS)) / 2, dtype)
 
 
-def _chunked(loss, *args, head=SMALL):
+def _chunked(loss, *args, head=SMALL, target="gpu"):
     """A loss as the planner sees it, its flat program, and that without the operator."""
     jaxpr, shape = jax.make_jaxpr(loss, return_shape=True)(*args)
     plain = _program.flatten(jaxpr)
     derivative = _gradient.derivative_of(plain, [True] * len(plain.inputs))
-    program = head(plain, derivative, operators.Context(Backend()))
+    program = head(plain, derivative, operators.Context(backend_of(target)))
 
     def run(*args):
         env = dict(zip(program.inputs, jax.tree.leaves(args), strict=True))
@@ -276,6 +276,29 @@ def test_a_head_is_left_alone_where_little_is_spared():
     many = jnp.zeros((4096, 512)), jnp.zeros((512, 600))  # columns hardly more than rows
     _, program, plain = _chunked(lambda x, w: jax.nn.logsumexp(x @ w, -1).mean(), *many)
     assert program is plain
+
+
+@pytest.mark.parametrize(
+    ("tokens", "on_tpu", "on_gpu"),
+    # Logits are 64 and 128 MiB, and half of that on a TPU; the sums of the gradient are 16.
+    [(2048, False, True), (4096, True, True)],
+)
+def test_a_tied_matrix_has_to_pay_for_its_sums_on_a_tpu(tokens, on_tpu, on_gpu):
+    ids, table = jnp.zeros(tokens, jnp.int32), jnp.zeros((8192, 512))
+
+    def tied(table):
+        return jax.nn.logsumexp(table[ids] @ table.T, -1).mean()
+
+    def untied(table, x):
+        return jax.nn.logsumexp(x @ table.T, -1).mean()
+
+    def is_chunked(loss, *args, target):
+        _, program, plain = _chunked(loss, *args, head=Head(), target=target)
+        return program is not plain
+
+    assert is_chunked(tied, table, target="tpu:v5e") is on_tpu
+    assert is_chunked(tied, table, target="gpu:h100") is on_gpu
+    assert is_chunked(untied, table, table[ids], target="tpu:v5e")
 
 
 def test_no_logits_of_all_tokens_and_no_product_more():

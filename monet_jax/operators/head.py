@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from .. import _compat
 from .._fusion import STOPS, Kind, is_random, kind_of
@@ -278,21 +279,31 @@ class _Found:
 
     def is_worth_it(self, context: "Context") -> bool:
         """Whether nothing is larger than the logits, and chunks need clearly fewer bytes."""
-        steps = self.chunks.sliced.steps
+        steps, backend = self.chunks.sliced.steps, context.backend
         largest = max(self.program.nbytes(i) for e, _ in steps for i in e.outputs)
         solid = (e for e in self.program.equations if kind_of(e) is Kind.SOLID)
         if any(self.program.nbytes(i) > largest for e in solid for i in e.outputs):
             return False
-        needed = 2 * largest // self.chunks.parts
+        (logits,) = self.product.eqn.outvars
+        is_narrowed = backend.narrows_operands and logits.aval.dtype == jnp.float32
+        taken = largest if is_narrowed else 2 * largest  # by logits and their gradient
+        needed = taken // self.chunks.parts
         for i, axis in self.chunks.sliced.operands:
             aval = self.program.avals[i]
             if axis is None and _compat.is_float(aval):
                 summed = math.prod(aval.shape) * summed_in(aval.dtype).itemsize
-                # XLA:CPU does not add to the sum inside the product, and copies the matrix.
-                needed += (
-                    2 * summed if context.backend.needs_scratch else summed - aval_nbytes(aval)
-                )
-        return needed <= _WORTH * 2 * largest
+                if backend.needs_scratch:  # it adds outside of the product, and copies the matrix
+                    needed += 2 * summed
+                elif backend.lends_results or not self._is_read_elsewhere(i):
+                    needed += summed - aval_nbytes(aval)  # it lies where the gradient will be
+                else:
+                    needed += summed
+        return needed <= _WORTH * taken
+
+    def _is_read_elsewhere(self, value: int) -> bool:
+        """Whether more than the head reads a value, so that other gradients are added."""
+        own = {id(e) for e, _ in self.chunks.sliced.steps}
+        return any(value in e.reads for e in self.program.equations if id(e) not in own)
 
     def replaced(self) -> Program | None:
         """The program with one equation for the head; None where that would compute more."""
