@@ -4,6 +4,7 @@ Seen in the buffer assignments of the compilers themselves, on the models of the
 """
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,6 +19,9 @@ class Backend:
             instead of reading them from memory.
         lends_results: whether temporaries may lie in the memory of a result that is not yet
             written.
+        on_chip_bytes: an array of more bytes that is added up in a loop, and is only a part of a
+            result, has memory of its own; a smaller one is kept on the chip. Without end where it
+            lies in the memory of the result.
         recomputes_late: whether what a region runs again is run just before what reads it, and not
             all at the region's start.
         expands_pooling: whether the gradient of max pooling takes several times its operand, so
@@ -28,6 +32,7 @@ class Backend:
     narrows_operands: bool = False
     fuses_into_products: bool = False
     lends_results: bool = True
+    on_chip_bytes: float = math.inf
     recomputes_late: bool = True
     expands_pooling: bool = True
 
@@ -36,7 +41,11 @@ _BACKENDS = {
     "cpu": Backend(needs_scratch=True, recomputes_late=False),
     "gpu": Backend(),
     "tpu": Backend(
-        narrows_operands=True, fuses_into_products=True, lends_results=False, expands_pooling=False
+        narrows_operands=True,
+        fuses_into_products=True,
+        lends_results=False,
+        on_chip_bytes=128 * 2**20,  # as large as a v5e's vector memory
+        expands_pooling=False,
     ),
 }
 

@@ -294,10 +294,10 @@ class _Found:
                 summed = math.prod(aval.shape) * summed_in(aval.dtype).itemsize
                 if backend.needs_scratch:  # it adds outside of the product, and copies the matrix
                     needed += 2 * summed
-                elif backend.lends_results or not self._is_read_elsewhere(i):
-                    needed += summed - aval_nbytes(aval)  # it lies where the gradient will be
-                else:
+                elif summed > backend.on_chip_bytes and self._is_read_elsewhere(i):
                     needed += summed
+                else:  # the sum lies where the gradient will be, or on the chip
+                    needed += summed - aval_nbytes(aval)
         return needed <= _WORTH * taken
 
     def _is_read_elsewhere(self, value: int) -> bool:
