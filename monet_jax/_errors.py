@@ -38,8 +38,9 @@ from .operators.codecs import Codec
 GRADED = (*(x.name for x in selected("lossy")), "int4", "int2", "slope4", "slope2")
 #: How often the gradient of a plan is drawn.
 DRAWS = 8
-#: Of the error that is asked for what is aimed at: on other data it differs, and adds up roughly.
-AIM = 0.8
+#: Of the error that is asked for what is aimed at, and what is good enough as measured: on other
+#: data and later in training it is larger, and it adds up roughly.
+AIM, ENOUGH = 0.6, 0.7
 #: How often a plan is made anew whose measured error is more than it may be.
 ROUNDS = 3
 
@@ -218,7 +219,7 @@ def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBou
     for _ in range(ROUNDS):
         made = settle(ErrorBound(of_codes, most))
         error = errors.of_plan(made.decisions.regions) if made.decisions else 0.0
-        if error <= limit.error:
+        if error <= ENOUGH * limit.error:
             break
         most *= (aim / error) ** 2
     else:

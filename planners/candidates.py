@@ -18,8 +18,9 @@ Outputs of ops that must run once are saved wherever they may be.
 
 import functools as ft
 import itertools as it
+import math
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -41,7 +42,11 @@ _MOST_SOLVES = 360
 _PRICED = 4
 # Prices per byte tried for the stages of an interval, beside the least that can be saved.
 _PRICES = 2
-# The same for checkpoints of the whole step, and between which quantiles of the prices.
+# Shares of the step's error that each of them may have.
+_ERRORS = (1 / 4, 1 / 16, 1 / 64)
+# Stages have options in common if their codes' errors are the same to such a factor.
+_ALIKE = 8.0
+# Prices for checkpoints of the whole step, and between which quantiles of the prices.
 _WHOLE_PRICES, _RANGE = 8, (0.1, 0.9)
 
 _Option = tuple[int, ...]
@@ -64,39 +69,44 @@ class Candidates:
         self._options = self._solve(max_options)
         self.singles = [self._single(s) for s in range(len(graph.stages))]
 
-    def priced(self, price: float) -> list[Candidate]:
-        """For each stage its candidate of least seconds plus `price` per retained byte."""
-        return self._priced(self.singles, price)
-
     def _priced(self, singles: list[list[Candidate]], price: float) -> list[Candidate]:
+        """For each stage its candidate of least seconds plus `price` per retained byte."""
         return [
             min(some, key=lambda x: x.seconds + price * self._retained_bytes(x)) for some in singles
         ]
 
-    def prices(self, count: int) -> list[float]:
+    def _prices(self, singles: list[list[Candidate]]) -> list[float]:
         """Prices, in seconds per byte, spread over those at which stages change their minds."""
-        slopes = self._slopes
-        return np.quantile(slopes, np.linspace(0, 1, count + 2)[1:-1]).tolist() if slopes else []
+        slopes = self._slopes(singles)
+        return np.quantile(slopes, np.linspace(0, 1, _PRICES + 2)[1:-1]).tolist() if slopes else []
 
     @ft.cached_property
     def _spaces(self) -> list[list[list[Candidate]]]:
-        """What each stage may do by itself: all of it, and what needs no codes."""
-        plain = [[x for x in some if self._needs_no_codes(x)] for some in self.singles]
-        is_new = all(plain) and any(
-            len(a) < len(b) for a, b in zip(plain, self.singles, strict=True)
-        )
-        return [self.singles, plain] if is_new else [self.singles]
+        """What each stage may do by itself: all of it, or as far as errors are small, and what
+        needs no codes.
+        """
+        most = self._graph.most_error
+        limits = [most * share for share in _ERRORS] if math.isfinite(most) else [most]
+        kinds: list[Callable[[Candidate], bool]] = [
+            *(lambda x, limit=limit: x.error <= limit for limit in limits),
+            self._needs_no_codes,
+        ]
+        spaces = []
+        for may in kinds:
+            space = [list(filter(may, some)) for some in self.singles]
+            if all(space) and space not in spaces:
+                spaces.append(space)
+        return spaces or [self.singles]
 
     def _needs_no_codes(self, x: Candidate) -> bool:
         """Whether all backward ops of a single stage run in their first way."""
         saved = {self._graph.index[name] for name in x.region.saved}
         return not any(op.way_by(saved) for op in self._graph.stages[x.region.first].backward)
 
-    @ft.cached_property
-    def _slopes(self) -> list[float]:
+    def _slopes(self, singles: list[list[Candidate]]) -> list[float]:
         """The prices, in seconds per byte, at which stages change their minds."""
         slopes = []
-        for some in self.singles:
+        for some in singles:
             front = sorted((self._retained_bytes(x), -x.seconds) for x in some)
             steps = np.diff(np.array(front), axis=0)
             slopes += [gain / size for size, gain in steps.tolist() if size > 0 and gain > 0]
@@ -107,7 +117,7 @@ class Candidates:
         tables = []
         for singles in self._spaces:
             tables.append([min(some, key=self._thrift) for some in singles])
-            tables += [self._priced(singles, price) for price in self.prices(_PRICES)]
+            tables += [self._priced(singles, price) for price in self._prices(singles)]
         over = (
             dict.fromkeys(self._over([table[first : last + 1] for table in tables]))
             for first, last in self._spans()
@@ -153,8 +163,8 @@ class Candidates:
 
     def _whole(self) -> Iterator[Region]:
         """Checkpoints of a whole iteration of a loop; where they come late, of the whole step."""
-        slopes = self._slopes + [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
-        slopes = [slope for slope in slopes if slope]
+        slopes = [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
+        slopes = [slope for slope in (*self._slopes(self.singles), *slopes) if slope]
         if not slopes:
             return
         spans = [
@@ -216,10 +226,12 @@ class Candidates:
         ]
 
     def _candidate(self, region: Region) -> Candidate | None:
+        """A region with its effect; None where no plan may have it."""
         try:
-            return self._walker.candidate(region)
+            found = self._walker.candidate(region)
         except InvalidPlan:  # it would run again what must run once
             return None
+        return found if found.error <= self._graph.most_error else None
 
     def _single(self, s: int) -> list[Candidate]:
         """What stage `s` may do by itself, without what is never better than something else."""
@@ -240,7 +252,10 @@ class Candidates:
     def _solve(self, max_options: int) -> list[list[_Option]]:
         """For each stage its options; isomorphic stages share a solve."""
         stages = [self._walker.interval(s, s) for s in range(len(self._graph.stages))]
-        keys = [(x.shape, tuple(i in self._free for i in x.values[0])) for x in stages]
+        keys = [
+            (x.shape, tuple(i in self._free for i in x.values[0]), self._magnitudes(s))
+            for s, x in enumerate(stages)
+        ]
         count = max(min(max_options, _MOST_SOLVES // max(len(set(keys)), 1)), 3)
         solved: dict[Hashable, list[_Option]] = {}
         for s, (stage, key) in enumerate(zip(stages, keys, strict=True)):
@@ -255,6 +270,11 @@ class Candidates:
             [tuple(stage.values[0][k] for k in o) for o in solved[key]]
             for stage, key in zip(stages, keys, strict=True)
         ]
+
+    def _magnitudes(self, s: int) -> tuple[int, ...]:
+        """How large the errors of a stage's codes are, roughly, where errors are limited."""
+        ops = self._graph.stages[s].forward if math.isfinite(self._graph.most_error) else ()
+        return tuple(round(math.log(op.error, _ALIKE)) for op in ops if op.error)
 
     def _once(self, first: int, last: int) -> tuple[str, ...]:
         """Names of what stages `first` to `last` must save wherever they are run again."""

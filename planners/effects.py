@@ -293,8 +293,7 @@ def _walked(graph: Graph, region: Region, gradients: Sequence["_Gradients"]) -> 
 
 def _saving(graph: Graph, region: Region) -> Iterator[Op]:
     """The optional ops that the first forward runs for a region."""
-    for i in {graph.index[name] for name in region.saved}:
-        s, o = graph.forward_writer[i]
+    for s, o in {graph.forward_writer[graph.index[name]] for name in region.saved}:
         op = graph.stages[s].forward[o]
         if op.optional:
             yield op

@@ -25,7 +25,7 @@ import functools
 import itertools as it
 import math
 import time
-from collections.abc import Callable, Container, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import cvxpy as cp
@@ -42,6 +42,10 @@ _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-3, 1e-4
 _NEGLIGIBLE = 1e-3
 # So few savable values are not worth a solve.
 _ENUMERATED = 4
+# Limits of a stage's error for which there are options, beside none at all.
+_ERRORS = 4
+# Errors over the step's are taken to be at least and at most as large.
+_LEAST_ERROR, _TOO_MUCH = 1e-3, 2.0
 
 
 _Terms = dict[int, float]  # column of the variables -> coefficient
@@ -121,11 +125,10 @@ def options(
     results = graph.stages[s - 1].result_bytes if s else ()
     # What is lodged may find its place taken after all, so both fronts are options.
     found: dict[tuple[int, ...], None] = {}
-    kinds = it.product(((), results) if any(results) else ((),), _refused(graph, s))
-    for lodging, refused in kinds:
+    for lodging in ((), results) if any(results) else ((),):
         if time.monotonic() < deadline:  # stating a program takes longer than a solve
-            program = _Program(graph, s, stage, free, lodging, refused)
-            found |= dict.fromkeys(_front(program, count, deadline))
+            program = _Program(graph, s, stage, free, lodging)
+            found |= dict.fromkeys(_fronts(program, count, deadline))
     return list(found)
 
 
@@ -166,37 +169,31 @@ def _used(read: Set[int], writer: Mapping[int, Op], saved: Set[int]) -> set[int]
     return seen & saved
 
 
-def _refused(graph: Graph, s: int) -> list[frozenset[int]]:
-    """Sets of codes that options do without, so that there are some for every error.
+def _fronts(program: "_Program", count: int, deadline: float) -> Iterator[tuple[int, ...]]:
+    """Answers of a program for several limits of the error, from the most to none.
 
-    Of codes of the same values the one with the least error is allowed, then the next, and so on;
-    at last none with an error. Where errors do not matter, all are allowed at once.
+    Which share of the step's error is the stage's only the composition decides.
     """
-    encoders = [op for op in graph.stages[s].forward if op.optional and op.error]
-    if not math.isfinite(graph.most_error) or not encoders:
-        return [frozenset()]
-    alike: dict[tuple[int, ...], list[Op]] = {}
-    for op in sorted(encoders, key=lambda op: op.error):
-        alike.setdefault(op.inputs, []).append(op)
-    every = frozenset(i for op in encoders for i in op.outputs)
-    ranks = max(map(len, alike.values()))
-    chosen = ([ops[min(rank, len(ops) - 1)] for ops in alike.values()] for rank in range(ranks))
-    allowed = (frozenset(i for op in ops for i in op.outputs) for ops in chosen)
-    return [*(every - some for some in allowed), every]
+    worst = math.inf
+    for limit in program.error_limits:
+        if limit < worst:  # or the answers are those that are known
+            answers = _front(program, limit, count, deadline)
+            worst = max((x.error for x in answers), default=worst)
+            yield from (x.saved for x in answers)
 
 
-def _front(program: "_Program", count: int, deadline: float) -> list[tuple[int, ...]]:
+def _front(program: "_Program", most_error: float, count: int, deadline: float) -> list["_Answer"]:
     """Answers of a program, fastest first, for fewer and fewer bytes."""
-    found: list[tuple[int, ...]] = []
+    found: list[_Answer] = []
     limit: float = program.total_bytes
     step = max(program.total_bytes / (count - 1), 1.0)
     while limit >= 0 and len(found) < count:
-        answer = program.fastest(limit, deadline - time.monotonic())
+        answer = program.fastest(limit, most_error, deadline - time.monotonic())
         if answer is None:
-            answer = program.smallest(deadline - time.monotonic())
-        if answer is None or answer.saved in found:
+            answer = program.smallest(most_error, deadline - time.monotonic())
+        if answer is None or answer.saved in (x.saved for x in found):
             break
-        found.append(answer.saved)
+        found.append(answer)
         # The next multiple of `step` below this answer; zero comes last.
         limit = math.floor((math.ceil(answer.retained_bytes / step) - 1) * step)
     return found
@@ -206,6 +203,7 @@ def _front(program: "_Program", count: int, deadline: float) -> list[tuple[int, 
 class _Answer:
     saved: tuple[int, ...]
     retained_bytes: int
+    error: float  # over the step's
 
 
 class _Program:
@@ -218,7 +216,6 @@ class _Program:
         stage: Needs,
         free: Set[int],
         result_bytes: Sequence[int],
-        refused: Set[int],
     ):
         forward = graph.stages[s].forward
         self._stage, self._forward = stage, forward
@@ -227,15 +224,16 @@ class _Program:
         nbytes = [0 if i in free else graph.values[i].nbytes for i in stage.values]
         sizes = np.array([graph.values[i].nbytes for i in stage.values])
         fixed = sizes < _NEGLIGIBLE * sizes.sum()
-        savable = [graph.values[i].savable and i not in refused for i in stage.values]
-        savable = np.array(savable)
+        savable = np.array([graph.values[i].savable for i in stage.values])
+        self._error = functools.partial(_error, graph)
+        self._errors = np.array(_of_codes(forward, stage, self._error))
         held = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
         counted = np.where(fixed, 0, nbytes)
         self.total_bytes = int(counted.sum()) + sum(held)
         zeros = [0] * n_rerun, [0] * n_take
         self._nbytes = np.array([*counted, *zeros[0], *held, *zeros[1], *-counted], np.int64)
         self._x = x = cp.Variable(n_save + n_rerun + n_hold + n_take + n_lodge, boolean=True)
-        self._limit = cp.Parameter()
+        self._limit, self._most_error = cp.Parameter(), cp.Parameter()
 
         is_own = np.array([i not in graph.shared for i in stage.values])
         may_lodge = is_own & ~fixed
@@ -250,6 +248,7 @@ class _Program:
             lower <= x,
             x <= upper,
             *(rows @ x >= right for rows, right in _dataflow(forward, stage)),
+            self._errors @ x[:n_save] <= self._most_error,
             x[:n_save] >= x[-n_lodge:],
             large @ x[-n_lodge:] <= places,
         ]
@@ -261,16 +260,26 @@ class _Program:
             cp.Minimize(retained + _BYTES_WEIGHT * time_and_flops), constraints
         )
 
-    def fastest(self, limit_bytes: float, time_limit: float) -> _Answer | None:
+    @property
+    def error_limits(self) -> list[float]:
+        """Of codes together, over the step's error: such that options differ, the most first."""
+        errors = [x for x in map(self._error, self._forward) if x]
+        if not errors:
+            return [1.0]
+        least, most = min(errors), min(sum(errors), 1.0)
+        return [*np.geomspace(most, least, _ERRORS).tolist(), 0.0] if least <= most else [0.0]
+
+    def fastest(self, limit_bytes: float, most_error: float, time_limit: float) -> _Answer | None:
         """The answer of fewest seconds that retains `limit_bytes` or less, if there is one."""
         self._limit.value = (limit_bytes + 0.5) / max(self.total_bytes, 1)
-        return self._solve(self._fastest, time_limit)
+        return self._solve(self._fastest, most_error, time_limit)
 
-    def smallest(self, time_limit: float) -> _Answer | None:
+    def smallest(self, most_error: float, time_limit: float) -> _Answer | None:
         """The answer that retains fewest bytes, if there is one."""
-        return self._solve(self._smallest, time_limit)
+        return self._solve(self._smallest, most_error, time_limit)
 
-    def _solve(self, problem: cp.Problem, time_limit: float) -> _Answer | None:
+    def _solve(self, problem: cp.Problem, most_error: float, time_limit: float) -> _Answer | None:
+        self._most_error.value = most_error
         outcome = solve(problem, time_limit=time_limit, absolute_gap=1e-7)
         if not outcome.found:
             return None
@@ -278,23 +287,43 @@ class _Program:
         ops = np.array(self._stage.ops, dtype=int)[
             x[len(self._stage.values) :][: len(self._stage.ops)]
         ]
-        saved = np.array(self._stage.values)[x[: len(self._stage.values)]].tolist()
+        is_saved = x[: len(self._stage.values)]
+        saved = np.array(self._stage.values)[is_saved].tolist()
         used = self._stage.read(saved).union(*(self._forward[o].inputs for o in ops))
-        return _Answer(tuple(i for i in saved if i in used), int(self._nbytes[x].sum()))
+        saved = tuple(i for i in saved if i in used)
+        return _Answer(saved, int(self._nbytes[x].sum()), float(self._errors[is_saved].sum()))
 
 
 def _costs(forward: Sequence[Op], stage: Needs, n_after: int) -> tuple[np.ndarray, np.ndarray]:
     """Seconds and FLOPs of each column, over those of all that may run again."""
-    writer = {i: op for op in forward for i in op.outputs}
 
     def column(cost: Callable[[Any], float]) -> np.ndarray:
-        save = [cost(writer[i]) if writer[i].optional else 0.0 for i in stage.values]
+        save = _of_codes(forward, stage, cost)
         rerun = [cost(forward[o]) for o in stage.ops]
         take = [cost(way) - cost(op) for op in stage.choices for way in op.variants]
         columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * n_after
         return np.concatenate(columns) / (sum(rerun) + sum(save) or 1.0)
 
     return column(lambda x: x.seconds), column(lambda x: x.flops)
+
+
+def _error(graph: Graph, op: Op) -> float:
+    """The error of an op over the step's, as far as a solver can tell numbers apart."""
+    if not op.error or not math.isfinite(graph.most_error):
+        return 0.0
+    share = op.error / graph.most_error if graph.most_error else math.inf
+    return min(max(share, _LEAST_ERROR), _TOO_MUCH)
+
+
+def _of_codes(forward: Sequence[Op], stage: Needs, figure: Callable[[Op], float]) -> list[float]:
+    """For each value its part of a figure of the optional op that writes it, if one does.
+
+    What an optional op writes is saved as a whole.
+    """
+    writer = {i: op for op in forward if op.optional for i in op.outputs}
+    return [
+        figure(writer[i]) / len(writer[i].outputs) if i in writer else 0.0 for i in stage.values
+    ]
 
 
 def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, np.ndarray]]:

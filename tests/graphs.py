@@ -207,32 +207,38 @@ def without_extras(graph: Graph) -> Graph:
     return dataclasses.replace(graph, stages=tuple(stages))
 
 
-def lossy(most_error: float) -> Graph:
-    """Three stages, each with a value that is dear to recompute and two codes of it.
+def lossy(
+    most_error: float, *, stages: int = 3, values: int = 1, more_seconds: float = 0.0
+) -> Graph:
+    """Stages, each with values that are dear to recompute and two codes of each.
 
-    The larger code has an error of 1, the smaller one of 3.
+    They take 4 seconds, and `more_seconds` more in each stage. The larger code, of two arrays, has
+    an error of 1, the smaller one of 3.
     """
     make = Builder()
     forward, backward = [], []
-    for s in range(3):
-        before = f"y{s - 1}" if s else ""
-        forward.append(
-            [
-                make.op(f"f{s}", before, f"x{s}:8", 4.0),
-                make.op(f"fine{s}", f"x{s}", f"c{s}:4", 0.25, optional=True, error=1.0),
-                make.op(f"rough{s}", f"x{s}", f"d{s}:2", 0.25, optional=True, error=3.0),
-                make.op(f"g{s}", f"x{s}", f"y{s}:3", 1.0),
+    for s in range(stages):
+        ops, last = [], f"y{s - 1}" if s else ""
+        for k in range(values):
+            x, n = f"x{s}{k}", f"{s}{k}"
+            ops += [
+                make.op(f"f{n}", last, f"{x}:8", 4.0 + more_seconds * s),
+                make.op(f"fine{n}", x, f"c{n}:3 m{n}:1", 0.25, optional=True, error=1.0),
+                make.op(f"rough{n}", x, f"d{n}:2", 0.25, optional=True, error=3.0),
             ]
-        )
-    for s in reversed(range(3)):
-        after = f" dy{s + 1}" if s < 2 else ""
-        op = make.op(f"b{s}", f"x{s}{after}", f"dy{s}:3!", 1.0)
-        _, fine, rough, _ = forward[s]
-        x = forward[s][0].outputs[0]
-        ways = [
-            Variant(tuple(sorted({*op.inputs, *code.outputs} - {x})), 1.0) for code in (fine, rough)
-        ]
-        backward.insert(0, [dataclasses.replace(op, variants=tuple(ways))])
+            last = x
+        forward.append([*ops, make.op(f"g{s}", last, f"y{s}:3", 1.0)])
+    for s in reversed(range(stages)):
+        ops, after = [], f"dy{s + 1}" if s < stages - 1 else ""
+        for k in reversed(range(values)):
+            after_this = f"dx{s}{k}" if k else f"dy{s}"
+            op = make.op(f"b{s}{k}", f"x{s}{k} {after}", f"{after_this}:3!", 1.0)
+            written, *codes = forward[s][3 * k : 3 * k + 3]
+            rest = {*op.inputs}.difference(written.outputs)
+            ways = [Variant(tuple(sorted(rest.union(code.outputs))), 1.0) for code in codes]
+            ops.append(dataclasses.replace(op, variants=tuple(ways)))
+            after = after_this
+        backward.insert(0, ops)
     return dataclasses.replace(make.graph(forward, backward), most_error=most_error)
 
 

@@ -41,7 +41,7 @@ from planners import (
 )
 from planners.candidates import Candidates
 from planners.composition import Composition
-from planners.schedule import backward_runs
+from planners.schedule import backward_runs, error_of
 
 EXACT = Stages(gap=0.0, time_limit=60.0)
 SEEDS = range(20)
@@ -168,7 +168,7 @@ def held_and_seconds(graph: Graph, s: int, names) -> tuple[int, float] | None:
     outside = {i for op in ran for i in op.inputs if i in earlier and i not in always}
     held = {graph.index[name] for name in names} | outside
     seconds = sum(op.seconds for op in ran) - sum(op.seconds for op in graph.stages[s].backward)
-    encoded = (graph.forward_writer[graph.index[name]][1] for name in names)
+    encoded = {graph.forward_writer[graph.index[name]][1] for name in names}
     seconds += sum(op.seconds for o in encoded if (op := graph.stages[s].forward[o]).optional)
     return sum(graph.values[i].nbytes for i in held), seconds
 
@@ -189,16 +189,20 @@ def disagreements(seed: int) -> int:
     return count
 
 
+def whole(sets):
+    """Of sets of names those that have both arrays of a code of `graphs.lossy`, or neither."""
+    for names in sets:
+        if all((f"m{x[1:]}" in names) == (f"c{x[1:]}" in names) for x in names if x[0] in "cm"):
+            yield names
+
+
 def wrong_by_errors(enumerated: int) -> list[tuple[float, int]]:
     """Limits of the error and budgets for which a plan is not the best that keeps both."""
     found = []
     for most_error in (0.0, 1.5, 4.0, math.inf):
         graph = graphs.lossy(most_error)
         singles = [
-            [Region(s, s, x) for x in graphs.subsets(n)] for s, n in enumerate(savable(graph))
-        ]
-        singles = [
-            [Region(s, s, alone=True), *(Region(s, s, x) for x in graphs.subsets(names))]
+            [Region(s, s, alone=True), *(Region(s, s, x) for x in whole(graphs.subsets(names)))]
             for s, names in enumerate(savable(graph))
         ]
         allowed = []
@@ -231,6 +235,57 @@ def test_plans_are_the_best_whose_errors_are_within_their_limit(enumerated):
 def test_a_limit_of_errors_that_is_not_kept_is_noticed(monkeypatch):
     monkeypatch.setattr(effects, "error_of", lambda *_: 0.0)
     assert wrong_by_errors(4)
+
+
+@pytest.mark.parametrize("most_error", [0.0, 1.0, 4.0, math.inf])
+def test_options_of_a_stage_mix_codes_within_every_limit_of_the_error(monkeypatch, most_error):
+    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
+    graph = graphs.lossy(most_error, stages=2, values=2)
+    for s, names in enumerate(savable(graph)):
+        options = stage_program.options(
+            graph, s, free=frozenset(), count=1000, deadline=time.monotonic() + 60
+        )
+        sets = [tuple(graph.values[i].name for i in x) for x in options]
+        found, front = (
+            [
+                held_and_seconds(graph, s, x)
+                for x in some
+                if error_of(graph, [Region(s, s, x)]) <= most_error
+            ]
+            for some in (sets, whole(graphs.subsets(names)))
+        )
+        for nbytes, seconds in (x for x in front if x is not None):
+            assert any(b <= nbytes and t <= seconds + 1e-9 for b, t in found)
+
+
+def test_regions_of_several_stages_have_codes_of_small_errors():
+    graph = graphs.lossy(4.0, more_seconds=1.0)
+    found = {x.error for x in candidates(graph) if x.region.first < x.region.last}
+    assert 2.0 in found and max(found) <= 4.0
+
+
+def test_stages_that_differ_in_nothing_but_errors_have_options_of_their_own(monkeypatch):
+    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
+    graph = graphs.lossy(0.5, stages=4)
+    stages = list(graph.stages)
+    stages[2] = dataclasses.replace(
+        stages[2],
+        forward=tuple(dataclasses.replace(op, error=op.error / 100) for op in stages[2].forward),
+    )
+    graph = dataclasses.replace(graph, stages=tuple(stages))
+    found = Candidates(graph, max_options=12, deadline=time.monotonic() + 60).singles
+    assert [max(x.error for x in some) for some in found] == [0.0, 0.0, 0.03, 0.0]
+
+
+def test_what_an_op_takes_counts_once_however_much_it_writes():
+    graph = graphs.lossy(math.inf)
+    nothing = save_nothing(graph)
+    for names in (("c10", "m10"), ("d10",)):
+        region = Region(1, 1, names)
+        more = effects.Walker(graph).candidate(region).seconds
+        more -= effects.Walker(graph).candidate(nothing.regions[1]).seconds
+        plan = (nothing.regions[0], region, nothing.regions[2])
+        assert more == replay(graph, plan).seconds - nothing.seconds == 0.25 - 4.0
 
 
 FAULTS = {

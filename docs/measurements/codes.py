@@ -31,7 +31,7 @@ from monet_jax._transform import transform
 from monet_jax._trials import Trials, step_to_compile
 from planners.graph import Graph
 from planners.plan import Plan
-from planners.stages import certified, saving_codes
+from planners.stages import bare, certified, saving_codes
 
 HERE = Path(__file__).parent
 OPERATORS = {"mask": ["mask", "pool"]} | {
@@ -64,11 +64,15 @@ def running_once(graph: Graph) -> Plan:
     regions = []
     for region in saving_codes(graph):
         stage = graph.stages[region.first]
+        written = [i for op in stage.forward for i in op.outputs]
+        # What is decoded is computed from small values as well.
         codes = {graph.index[name] for name in region.saved}
+        codes.update(i for i in written if graph.values[i].nbytes < SMALL)
         read = {i for op in stage.backward for i in op.in_way(op.way_by(codes)).inputs}
-        written = [graph.values[i] for op in stage.forward for i in op.outputs if i in read]
-        names = tuple(dict.fromkeys((*region.saved, *(x.name for x in written if x.savable))))
-        regions.append(region if region.alone else dataclasses.replace(region, saved=names))
+        read.update(graph.index[name] for name in bare(graph, region.first).saved)
+        names = (graph.values[i].name for i in written if i in read and graph.values[i].savable)
+        saved = tuple(dict.fromkeys(names))
+        regions.append(region if region.alone else dataclasses.replace(region, saved=saved))
     return certified(graph, tuple(regions), planner="running once", bound_seconds=0.0)
 
 

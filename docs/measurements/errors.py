@@ -8,6 +8,8 @@ initialization and after 100 steps of Adam: the 95th percentile of the relative 
 """
 
 import argparse
+import collections
+import functools
 import json
 import sys
 from collections.abc import Iterator
@@ -21,7 +23,15 @@ import optax
 from keeping import keep
 
 import monet_jax
+import planners
 from monet_jax import zoo
+from monet_jax._analyze import NO_PINS
+from monet_jax._errors import GRADED, ErrorBound, ErrorLimit, Errors, settled_within
+from monet_jax._settle import Settling
+from monet_jax._targets import resolve_target
+from monet_jax._trace import trace_for
+from monet_jax._trials import Trials
+from monet_jax.operators import selected
 
 HERE = Path(__file__).parent
 #: Examples of a batch, so many that values are worth encoding.
@@ -32,16 +42,37 @@ BATCH, BATCHES = (
 DRAWS, STEPS = 20, 100
 #: Over the smallest budget that the error allows.
 ROOM = 1.02
+#: Of the solver, in seconds.
+TIME_LIMIT = 60.0
+LOSSY = {x.name for x in selected(GRADED) if x.kind.is_lossy}
 
 
-def made(problem: zoo.Problem, args: tuple, error: float) -> monet_jax.Plan:
-    """A plan where bytes are scarce."""
-    options = {"operators": "lossy", "error": error, "sample": args, "cache": False}
-    try:
-        return monet_jax.plan(problem.loss, *problem.args, budget=1, **options)
-    except monet_jax.InfeasibleBudget as refused:
-        budget = int(ROOM * refused.minimum_budget)
-    return monet_jax.plan(problem.loss, *problem.args, budget=budget, **options)
+class Measured:
+    """A model of the zoo, small, and what its codes do to its gradient."""
+
+    def __init__(self, model: str):
+        self.problem = zoo.build(model, scale="tiny", batch=BATCHES.get(model, BATCH))
+        self.args, self._target = self.problem.make_args(0), resolve_target("cpu")
+        self._traced = trace_for(
+            self._target, self.problem.loss, self.problem.args, operators=GRADED
+        )
+        analyzed = Trials(self._traced, self._target, NO_PINS).analyzed
+        self._errors = Errors(self._traced, jax.tree.leaves(self.args), *analyzed)
+        self._errors.of_codes = functools.cache(self._errors.of_codes)
+
+    def plan(self, error: float) -> monet_jax.Plan:
+        """A plan where bytes are scarce, as `monet_jax.plan` makes it for that error."""
+        limit = ErrorLimit(error, tuple(jax.tree.leaves(self.args)))
+        return settled_within(limit, self._errors, self._smallest)
+
+    def _smallest(self, bound: ErrorBound | None) -> monet_jax.Plan:
+        trials = Trials(self._traced, self._target, NO_PINS, bound=bound)
+        settling = Settling(trials, planners.Stages(time_limit=TIME_LIMIT))
+        try:
+            return settling.plan(lambda _: 1)
+        except monet_jax.InfeasibleBudget as refused:
+            budget = int(ROOM * refused.minimum_budget)
+        return settling.plan(lambda _: budget)
 
 
 def errors(problem: zoo.Problem, fun: Any, params: Any, state: Any) -> list[float]:
@@ -78,25 +109,22 @@ def trained(problem: zoo.Problem, fun: Any, params: Any, state: Any) -> tuple[An
 
 def rows(model: str, limits: list[float]) -> Iterator[dict[str, Any]]:
     """One model."""
-    problem = zoo.build(model, scale="tiny", batch=BATCHES.get(model, BATCH))
-    args = problem.make_args(0)
+    made = Measured(model)
+    problem, args = made.problem, made.args
     for limit in limits:
-        plan = made(problem, args, limit)
+        plan = made.plan(limit)
         fun = plan.apply(problem.loss)
         at_first = errors(problem, fun, *args[:2])
         later = errors(problem, fun, *trained(problem, fun, *args[:2]))
-        codes = {v.operator for v in plan.values if v.decision == "saved"} & {
-            "int8",
-            "int4",
-            "int2",
-        }
+        saved = collections.Counter(v.operator for v in plan.values if v.decision == "saved")
         yield {
             "model": model,
             "asked": limit,
+            "bytes": plan.compiled_bytes,
             "measured": round(plan.error or 0.0, 4),
             "at_first": round(float(np.percentile(at_first, 95)), 4),
             "after_steps": round(float(np.percentile(later, 95)), 4),
-            "codes": sorted(codes),
+            "codes": {name: saved[name] for name in sorted(LOSSY & saved.keys())},
         }
 
 

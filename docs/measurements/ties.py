@@ -1,0 +1,212 @@
+"""Does what an operator spares arrive in the compiled program, with ties and without?
+
+    python docs/measurements/ties.py gpu:h100    # adds to ties-h100.json; minutes
+
+For every operator that there is, a small net on which it applies, and two plans that run nothing
+again: one by other operators, which saves what the backward pass reads, and one by this operator as
+well, which saves codes where it can. Temporaries of the first less those of the second are what the
+operator spares: as predicted, as compiled, and as compiled where nothing that a stage hands on
+waits for the stage's codes.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+from codes import running_once
+from keeping import keep
+
+from monet_jax import _transform, operators
+from monet_jax._analyze import NO_PINS
+from monet_jax._compile import compile_bytes
+from monet_jax._targets import Target, compiler_version, resolve_target
+from monet_jax._trace import trace_for
+from monet_jax._transform import transform
+from monet_jax._trials import Trials, step_to_compile
+
+HERE = Path(__file__).parent
+LAYERS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Net:
+    """A loss of layers that are alike.
+
+    Attributes:
+        layer: `(x, *weights)` -> the next x.
+        x: the shape of what goes in.
+        weights: the shapes of a layer's weights.
+        beside: operators that both plans have.
+    """
+
+    layer: Callable[..., jax.Array]
+    x: tuple[int, ...]
+    weights: tuple[tuple[int, ...], ...]
+    beside: tuple[str, ...] = ()
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Of the loss, abstract."""
+        spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+        return [tuple(map(spec, self.weights))] * LAYERS, spec(self.x)
+
+    def loss(self, params: Any, x: jax.Array) -> jax.Array:
+        """The mean square of what the last layer returns."""
+        for weights in params:
+            x = self.layer(x, *weights)
+        return jnp.mean(jnp.square(x))
+
+
+def convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """A convolution that keeps the size, channels last."""
+    return jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def normalized(x: jax.Array, kernel: jax.Array, scale: jax.Array) -> jax.Array:
+    """Convolution, normalization over the batch and relu, beside what went in."""
+    y = convolved(x, kernel)
+    over = (0, 1, 2)
+    centred = y - y.mean(over)
+    return x + jax.nn.relu(centred * jax.lax.rsqrt(jnp.square(centred).mean(over) + 1e-5) * scale)
+
+
+def pooled(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Convolution, and the maxima of overlapping windows, beside what went in."""
+    window, steps = (1, 3, 3, 1), (1, 1, 1, 1)
+    y = convolved(x, kernel)
+    return x + jax.lax.reduce_window(y, -jnp.inf, jax.lax.max, window, steps, "SAME")
+
+
+def residual(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """A product whose relu is added to what went in."""
+    return x + jax.nn.relu(x @ kernel)
+
+
+def feed_forward(x: jax.Array, wide: jax.Array, narrow: jax.Array) -> jax.Array:
+    """The half of a transformer's block that has a GELU."""
+    return x + jax.nn.gelu(x @ wide) @ narrow
+
+
+def attended(x: jax.Array, projection: jax.Array) -> jax.Array:
+    """Attention of one head, beside what went in."""
+    query, key, value = jnp.split(x @ projection, 3, axis=-1)
+    scores = jnp.einsum("bqd,bkd->bqk", query, key) * query.shape[-1] ** -0.5
+    return x + jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), value)
+
+
+class Vocabulary(Net):
+    """Layers, and the loss of a language model on what they return."""
+
+    def loss(self, params: Any, x: jax.Array) -> jax.Array:
+        """The mean of the negative log-likelihood of token 0, after the layers but one."""
+        *layers, (embedding,) = params
+        for weights in layers:
+            x = self.layer(x, *weights)
+        return -jnp.mean(jax.nn.log_softmax(x @ embedding)[:, 0])
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Of the loss; the last of the weights are those of the head."""
+        params, x = super().args
+        width = self.x[-1]
+        return [*params[:3], (jax.ShapeDtypeStruct((width, 32 * width), jnp.float32),)], x
+
+
+IMAGES, ROWS = (16, 32, 32, 64), (4096, 256)
+CHAIN = Net(
+    lambda x, kernel: jax.nn.relu(convolved(x, kernel)), IMAGES, ((3, 3, 64, 64),), ("mask",)
+)
+NORMALIZED = Net(normalized, IMAGES, ((3, 3, 64, 64), (64,)), ("mask",))
+PRODUCTS = Net(lambda x, kernel: jax.nn.relu(x @ kernel), ROWS, ((256, 256),), ("mask",))
+SLOPES = Net(feed_forward, (4096, 128), ((128, 512), (512, 128)))
+#: The net for each operator. One that has none is an error.
+NETS = (
+    {
+        "mask": Net(residual, ROWS, ((256, 256),)),
+        "pool": Net(pooled, IMAGES, ((1, 1, 64, 64),)),
+        "softmax": Net(attended, (8, 256, 64), ((64, 192),)),
+        "head": Vocabulary(residual, (8192, 256), ((256, 256),), ("mask",)),
+    }
+    | dict.fromkeys(("bf16", "bf16-random", "fp8", "int8", "int4", "int2"), NORMALIZED)
+    | dict.fromkeys(("pool2", "softpool2", "pool8+int2", "pixel2"), CHAIN)
+    | dict.fromkeys(("rows0.3", "blocks0.25"), PRODUCTS)
+    | dict.fromkeys(("slope8", "slope4", "slope2"), SLOPES)
+)
+#: Operators that write no codes, so that nothing waits for any.
+UNTIED = ("head", "softmax")
+
+
+@functools.lru_cache
+def without(target: Target, net: Net) -> tuple[int, int]:
+    """Temporaries by the other operators alone: as predicted, as compiled."""
+    predicted, compiled, _ = temporaries(target, net, net.beside, ties=True)
+    return predicted, compiled
+
+
+def temporaries(
+    target: Target, net: Net, chosen: tuple[str, ...], ties: bool
+) -> tuple[int, int, int | None]:
+    """Those of the plan that runs nothing again: predicted, compiled, and compiled untied."""
+    traced = trace_for(target, net.loss, net.args, operators=chosen)
+    trials = Trials(traced, target, NO_PINS)
+    plan = running_once(trials.graph)
+    trial = trials.of(plan)
+    assert trial.figures is not None
+    untied = None
+    if not ties:
+        with mock.patch.object(_transform, "_wait_for_codes", lambda *_: None):
+            step = step_to_compile(traced, transform(trials.origins, plan))
+            untied = compile_bytes(*step, target=target).temp_bytes
+    return trial.predicted_temp_bytes, trial.figures.temp_bytes, untied
+
+
+def row(target: Target, name: str) -> dict[str, Any]:
+    """One operator: MiB spared."""
+    net = NETS[name]
+    exact = without(target, net)
+    predicted, tied, untied = temporaries(target, net, (*net.beside, name), ties=name in UNTIED)
+    spared = exact[0] - predicted
+    shares = {
+        "with_ties": round((exact[1] - tied) / spared, 3),
+        "without_ties": None if untied is None else round((exact[1] - untied) / spared, 3),
+    }
+    return {
+        "operator": name,
+        "beside": list(net.beside),
+        "temporaries": round(exact[1] / 2**20, 1),
+        "spared": round(spared / 2**20, 1),
+        **shares,
+    }
+
+
+def measure(target: Target, names: list[str]) -> None:
+    """A row for each operator, kept beside those that are known."""
+    path = HERE / f"ties-{target.name.split(':')[-1]}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
+    for name in names:
+        new = row(target, name)
+        print(new, file=sys.stderr, flush=True)
+        rows = [x for x in rows if x["operator"] != name] + [new]
+        keep(path, f"ties.py {target.name}", rows, **versions)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target")
+    known = [x.name for x in operators._REGISTRY.values()]
+    parser.add_argument("--operators", nargs="+", default=known)
+    asked = parser.parse_args()
+    if missing := [name for name in known if name not in NETS]:
+        sys.exit(f"No net for the operators {missing}: add them to NETS.")
+    measure(resolve_target(asked.target), asked.operators)
