@@ -22,6 +22,7 @@ from emission import (
     savable,
 )
 from jax import lax
+from networks import some_slow
 from programs import NAMED, Case, array
 
 import monet_jax
@@ -83,7 +84,7 @@ def test_whichever_branch_runs(which):
         assert_same(pulled(f, made.function)(*f.leaves), run(*f.leaves), in_double(run, f.leaves))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_slow(NAMES, "branches_of_layers"))
 def test_planned_branches_may_be_differentiated_by_some_arguments_only(name):
     f, _, _ = expected(name)
     for n, place in enumerate(f.places):

@@ -128,6 +128,7 @@ def test_the_largest_batch_is_found(run, tmp_path):
     assert run(*words, "--budget", "1000").exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_largest_batch_on_other_terms(run):
     words = ("fit", "train_here:loss", "--args", "train_here:sized", "--step", 64)
     terms = ("--operators", "none", "--checkpoints", "plan", "--reserved", "train_here:optimizer")

@@ -28,6 +28,7 @@ from emission import (
     savable,
 )
 from jax import lax
+from networks import some_slow
 from programs import NAMED, array
 
 import monet_jax
@@ -100,7 +101,9 @@ def test_a_loop_in_runs_may_be_differentiated_by_some_arguments_only(name):
         assert_same(ours, run(*f.leaves), in_double(run, f.leaves))
 
 
-@pytest.mark.parametrize("name", ["layers_under_scan", "states_under_scan"])
+@pytest.mark.parametrize(
+    "name", some_slow(["layers_under_scan", "states_under_scan"], "states_under_scan")
+)
 def test_a_loop_in_runs_may_be_mapped_pushed_forward_and_differentiated_twice(name):
     f, function = in_runs(name)
     places, leaves = f.places, [f.leaves[n] for n in f.places]

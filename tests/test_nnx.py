@@ -157,7 +157,7 @@ def test_budgets_are_kept_as_compiled_for_a_card_that_is_not_here(name):
     under_a_budget(name, models.batch(name, 64), "gpu:h100")
 
 
-@pytest.mark.parametrize("name", some_slow(models.MODELS, "gpt2"))
+@pytest.mark.parametrize("name", some_slow(models.MODELS, "gpt2", "resnet"))
 def test_a_budget_on_the_blocks_trains_the_same(name, settled):
     lean, batch = models.make(name, planned(models.BLOCKS[name])), models.batch(name, 2)
     got = stepped(models.loss, lean, *batch)

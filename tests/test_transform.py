@@ -90,7 +90,9 @@ def _mapped(f, function):
     return lambda *leaves: mapped(*(jnp.stack([x, x * 1.25]) if is_float(x) else x for x in leaves))
 
 
-@pytest.mark.parametrize("name", sorted({*_names(maps=True)} - SLOW))
+@pytest.mark.parametrize(
+    "name", some_slow(sorted({*_names(maps=True)} - SLOW), "branches_of_layers", "pooling")
+)
 def test_gradient_can_be_mapped(name):
     f, _, _ = _plain(name)
     plain = _mapped(f, f.function)
