@@ -107,8 +107,8 @@ def test_the_error_is_what_was_measured_and_within_the_limit(function, limit):
 @pytest.mark.slow
 def test_more_is_made_of_a_higher_limit():
     low, high = (planned(looped, limit) for limit in (0.01, 0.2))
-    assert high.error > 5 * low.error_limit
-    assert high.seconds <= low.seconds
+    assert high.error > low.error_limit  # what it does with it, the lower limit forbids
+    assert high.seconds < low.seconds
 
 
 @pytest.mark.slow
