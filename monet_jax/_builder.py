@@ -341,7 +341,7 @@ class Builder:
         nbytes = self.program.nbytes(i) if kept_as == i else 0
         copies = 1 if i in self.alike else self.repeats
         if i in self.cloned:
-            made = self._append(f"b{len(self.values)}", nbytes, returned, False, copies)
+            made = self._new(nbytes, returned, copies)
         else:
             made = self._append(value_name(i), nbytes, returned, self._is_savable(i), copies)
             self.origins[value_name(i)] = i
@@ -355,8 +355,9 @@ class Builder:
         is_complex = jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
         return not is_complex and self.pinned.get(i) != "recompute" and i not in self.alike
 
-    def _new(self, nbytes: int, returned: bool = False) -> int:
-        return self._append(f"b{len(self.values)}", nbytes, returned, False, self.repeats)
+    def _new(self, nbytes: int, returned: bool = False, copies: int | None = None) -> int:
+        copies = self.repeats if copies is None else copies
+        return self._append(f"b{len(self.values)}", nbytes, returned, False, copies)
 
     def _append(self, name: str, nbytes: int, returned: bool, savable: bool, copies: int) -> int:
         if returned and self.backend.lends_results and self.place.is_last:

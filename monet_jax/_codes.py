@@ -34,7 +34,7 @@ from ._fusion import Kind, kind_of
 from ._naming import active_in
 from ._places import filled
 from ._program import Equation, Program, listed, parameters_of, run
-from ._slopes import Range, Sloped, with_slopes
+from ._slopes import Range, with_slopes
 from ._stages import Replaced, Stage
 from .operators import Decoded, OfOperands, OfSlopes, Stored, encoded, forms_of, is_tap, masks, tap
 from .operators.codecs import Codec, Mask
@@ -73,11 +73,11 @@ def with_codes(
         avals: of all values; those of new ones are added.
     """
     stage, weights = found.stage, found.weights
-    leaves, sloped = _Leaves(program, stage, weights), Sloped(stage)
+    leaves, sloped = _Leaves(program, stage, weights), Replaced(stage)
     if any(isinstance(x, OfSlopes) for x in codecs):
-        sloped = with_slopes(stage, leaves.is_coded, avals)
+        sloped, ranges = with_slopes(stage, leaves.is_coded, avals)
         program, stage = dataclasses.replace(program, avals=tuple(avals)), sloped.stage
-        leaves = _Leaves(program, stage, weights, sloped.ranges)
+        leaves = _Leaves(program, stage, weights, ranges)
     reads: dict[int, list[_Read]] = {}
     wanted: dict[int, list[Codec]] = {}
     for x in leaves.reads(codecs):
@@ -91,10 +91,7 @@ def with_codes(
         at = {x.place: [y for y in reads[id(e)] if y.place == x.place] for x in reads[id(e)]}
         taps = {place: _Tap.of(leaves, some, encoders) for place, some in at.items()}
         replaced[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, avals)]
-
-    equations = it.chain.from_iterable(replaced.get(id(e), [e]) for e in stage.equations)
-    coded = dataclasses.replace(stage, equations=tuple(equations))
-    return Replaced(sloped.stage, sloped.replaced).then(Replaced(coded, replaced))
+    return sloped.then(Replaced.of(stage, replaced))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,6 @@ are.
 
 import dataclasses
 import functools
-import itertools as it
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -38,7 +37,7 @@ from ._program import (
     shape_of,
     values_of,
 )
-from ._stages import Stage
+from ._stages import Replaced, Stage
 from .operators import is_tap
 from .operators.codecs import FLOATS
 
@@ -92,28 +91,18 @@ class Chain:
         return jax.jvp(self, (x,), (jnp.ones_like(x),))[1]
 
 
-@dataclasses.dataclass(frozen=True)
-class Sloped:
-    """A stage whose chains read their slopes.
-
-    Attributes:
-        stage: the stage.
-        replaced: for each equation (its id) that is no longer there what stands in its place.
-        ranges: for each equation (its id) whose first operand is a slope the range of that.
-    """
-
-    stage: Stage
-    replaced: Mapping[int, list[Equation]] = dataclasses.field(default_factory=dict)
-    ranges: Mapping[int, Range] = dataclasses.field(default_factory=dict)
-
-
-def with_slopes(stage: Stage, is_coded: Callable[[int], bool], avals: list[Any]) -> Sloped:
+def with_slopes(
+    stage: Stage, is_coded: Callable[[int], bool], avals: list[Any]
+) -> tuple[Replaced, dict[int, Range]]:
     """A stage whose chains read their slopes.
 
     Arguments:
         stage: its equations.
         is_coded: whether a value is differentiated, and worth a code.
         avals: of all values; those of new ones are added.
+
+    Returns:
+        The stage, and for each equation (its id) whose first operand is a slope the range of that.
     """
     replaced: dict[int, list[Equation]] = {}
     ranges: dict[int, Range] = {}
@@ -126,8 +115,7 @@ def with_slopes(stage: Stage, is_coded: Callable[[int], bool], avals: list[Any])
         )
         replaced[id(last)] = new
         ranges[id(new[-1])] = over
-    equations = it.chain.from_iterable(replaced.get(id(e), [e]) for e in stage.equations)
-    return Sloped(dataclasses.replace(stage, equations=tuple(equations)), replaced, ranges)
+    return Replaced.of(stage, replaced), ranges
 
 
 def _by_slope(chain: Chain, x: jax.Array) -> jax.Array:

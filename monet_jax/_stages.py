@@ -48,15 +48,29 @@ class Replaced:
     instead: Mapping[int, list[Equation]] = dataclasses.field(default_factory=dict)
     weights: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
+    @staticmethod
+    def of(
+        stage: Stage,
+        instead: Mapping[int, list[Equation]],
+        weights: Mapping[int, int] | None = None,
+    ) -> "Replaced":
+        """A stage with other equations in the place of some."""
+        equations = tuple(_expanded(stage.equations, instead))
+        return Replaced(dataclasses.replace(stage, equations=equations), instead, weights or {})
+
     def then(self, later: "Replaced") -> "Replaced":
         """The same after others of its equations were replaced."""
-        instead = {
-            n: [x for e in new for x in later.instead.get(id(e), [e])]
-            for n, new in self.instead.items()
-        }
+        instead = {n: _expanded(new, later.instead) for n, new in self.instead.items()}
         return Replaced(
             later.stage, {**later.instead, **instead}, {**self.weights, **later.weights}
         )
+
+
+def _expanded(
+    equations: Iterable[Equation], instead: Mapping[int, list[Equation]]
+) -> list[Equation]:
+    """The equations, or what stands in their place."""
+    return [x for e in equations for x in instead.get(id(e), [e])]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,9 +93,7 @@ class Trials:
 
     def within(self, bound: ErrorBound) -> "Trials":
         """Trials of the same function with a bound of errors."""
-        made = Trials(self.traced, self.target, self.pins, self.verify, bound)
-        made.unplanned = self.unplanned  # it has no errors
-        return made
+        return self._sharing(bound=bound)
 
     def in_chunks(self) -> "tuple[Trials, int] | None":
         """Trials of the function with its loops in chunks, and the bytes which that may spare.
@@ -108,9 +106,13 @@ class Trials:
         found = chunking(self.traced.program, self.traced.derivative)
         if not found.spared_bytes:
             return None
-        made = Trials(self.traced, self.target, self.pins, self.verify, chunks=found.lengths)
-        made.unplanned = self.unplanned  # the function as it is does not change
-        return made, found.spared_bytes
+        return self._sharing(chunks=found.lengths), found.spared_bytes
+
+    def _sharing(self, **changes: Any) -> "Trials":
+        """Trials of the function otherwise planned; as it is, it does not change."""
+        made = Trials(self.traced, self.target, self.pins, self.verify, **changes)
+        made.unplanned = self.unplanned
+        return made
 
     @property
     def devices(self) -> int:

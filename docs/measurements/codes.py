@@ -23,7 +23,7 @@ from keeping import keep
 
 from monet_jax import _transform, zoo
 from monet_jax._analyze import NO_PINS
-from monet_jax._compile import compile_bytes
+from monet_jax._compile import CompiledBytes, compile_bytes
 from monet_jax._rivals import work_of_step
 from monet_jax._targets import compiler_version, resolve_target
 from monet_jax._trace import trace_for
@@ -76,6 +76,13 @@ def running_once(graph: Graph) -> Plan:
     return certified(graph, tuple(regions), planner="running once", bound_seconds=0.0)
 
 
+def compiled_untied(trials: Trials, plan: Plan) -> CompiledBytes:
+    """A plan as compiled where nothing that a stage hands on waits for the stage's codes."""
+    with mock.patch.object(_transform, "_wait_for_codes", lambda *_: None):
+        step = step_to_compile(trials.traced, transform(trials.origins, plan))
+        return compile_bytes(*step, target=trials.target)
+
+
 def bytes_in_codes(graph: Graph, plan: Plan) -> int:
     """Bytes of what optional ops write, as far as a plan saves it."""
     saved = {graph.index[name] for region in plan.regions for name in region.saved}
@@ -108,9 +115,7 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
     trials = Trials(traced, target, NO_PINS)
     plan, plain = with_all_codes(trials.graph), trials.unplanned.temp_bytes
     tied = trials.temp_bytes(trials.of(plan))
-    with mock.patch.object(_transform, "_wait_for_codes", lambda *_: None):
-        step = step_to_compile(traced, transform(trials.origins, plan))
-        untied = compile_bytes(*step, target=target).total_bytes - trials.fixed_bytes
+    untied = compiled_untied(trials, plan).total_bytes - trials.fixed_bytes
     once = running_once(trials.graph)
     as_written = work_of_step(traced, traced.flat, target)
     work = work_of_step(traced, transform(trials.origins, once), target)

@@ -52,12 +52,10 @@ class Measured:
 
     def __init__(self, model: str):
         self.problem = zoo.build(model, scale="tiny", batch=BATCHES.get(model, BATCH))
-        self.args, self._target = self.problem.make_args(0), resolve_target("cpu")
-        self._traced = trace_for(
-            self._target, self.problem.loss, self.problem.args, operators=GRADED
-        )
-        analyzed = Trials(self._traced, self._target, NO_PINS).analyzed
-        self._errors = Errors(self._traced, jax.tree.leaves(self.args), *analyzed)
+        self.args, target = self.problem.make_args(0), resolve_target("cpu")
+        traced = trace_for(target, self.problem.loss, self.problem.args, operators=GRADED)
+        self._trials = Trials(traced, target, NO_PINS)
+        self._errors = Errors(traced, jax.tree.leaves(self.args), *self._trials.analyzed)
         self._errors.of_codes = functools.cache(self._errors.of_codes)
 
     def plan(self, error: float) -> monet_jax.Plan:
@@ -65,9 +63,8 @@ class Measured:
         limit = ErrorLimit(error, tuple(jax.tree.leaves(self.args)))
         return settled_within(limit, self._errors, self._smallest)
 
-    def _smallest(self, bound: ErrorBound | None) -> monet_jax.Plan:
-        trials = Trials(self._traced, self._target, NO_PINS, bound=bound)
-        settling = Settling(trials, planners.Stages(time_limit=TIME_LIMIT))
+    def _smallest(self, bound: ErrorBound) -> monet_jax.Plan:
+        settling = Settling(self._trials.within(bound), planners.Stages(time_limit=TIME_LIMIT))
         try:
             return settling.plan(lambda _: 1)
         except monet_jax.InfeasibleBudget as refused:

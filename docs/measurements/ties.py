@@ -17,20 +17,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
-from codes import running_once
+from codes import compiled_untied, running_once
 from keeping import keep
 
-from monet_jax import _transform, operators
+from monet_jax import operators
 from monet_jax._analyze import NO_PINS
-from monet_jax._compile import compile_bytes
 from monet_jax._targets import Target, compiler_version, resolve_target
 from monet_jax._trace import trace_for
-from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
+from monet_jax._trials import Trials
 
 HERE = Path(__file__).parent
 LAYERS = 12
@@ -162,11 +159,7 @@ def temporaries(
     plan = running_once(trials.graph)
     trial = trials.of(plan)
     assert trial.figures is not None
-    untied = None
-    if not ties:
-        with mock.patch.object(_transform, "_wait_for_codes", lambda *_: None):
-            step = step_to_compile(traced, transform(trials.origins, plan))
-            untied = compile_bytes(*step, target=target).temp_bytes
+    untied = None if ties else compiled_untied(trials, plan).temp_bytes
     return trial.predicted_temp_bytes, trial.figures.temp_bytes, untied
 
 

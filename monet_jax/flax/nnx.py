@@ -51,10 +51,14 @@ def plan(
     sample: Sequence[Any],
 ) -> Plan:
     """The plan of a function for these arguments; an error that is limited is that on a sample."""
-    with _flattened(function, sample, kwargs) as flat:
-        sampled = flat.call
+    sampled = None
+    if error is not None:
+        with _flattened(function, sample, kwargs) as flat:
+            sampled = flat.call
     with _flattened(function, args, kwargs) as flat:
-        limit = None if error is None else limit_of(error, settings.terms, flat.call, sampled)
+        limit = None
+        if error is not None and sampled is not None:
+            limit = limit_of(error, settings.terms, flat.call, sampled)
         return _api.plan_call(settings, flat.fun, flat.call, limit)
 
 

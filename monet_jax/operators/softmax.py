@@ -13,7 +13,6 @@ their own derivatives go on serving that.
 """
 
 import dataclasses
-import itertools as it
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -47,8 +46,7 @@ def rewrite(stage: Stage, avals: list[Any]) -> Replaced:
     for found in _Finder(stage, avals).softmaxes():
         instead[id(found.division)] = new = found.replaced(avals)
         weights[found.division.outputs[0]] = new[-1].reads[0]
-    equations = it.chain.from_iterable(instead.get(id(e), [e]) for e in stage.equations)
-    return Replaced(dataclasses.replace(stage, equations=tuple(equations)), instead, weights)
+    return Replaced.of(stage, instead, weights)
 
 
 @dataclasses.dataclass(frozen=True)
