@@ -1,7 +1,6 @@
 """How a CVXPY problem is solved with HiGHS, and what its statuses mean.
 
-The only place from where a solver runs: in this process (`_highs_worker.minimize`), or where a
-program is so large that HiGHS would not mind its time limit, in a child that is ended in time.
+The only place from where a solver runs, in a process of its own (`_child`).
 
 CVXPY 1.9 reports `user_limit`, an objective of 0 and variables of zeros where HiGHS stops without
 an incumbent (cvxpy/cvxpy#3534), so HiGHS is asked. A solve starts from nothing, or from a point
@@ -10,12 +9,7 @@ not used: with it HiGHS 1.15 called an answer for another budget optimal that is
 notice).
 """
 
-import contextlib
 import dataclasses
-import io
-import pickle
-import subprocess
-import sys
 import time
 import types
 import warnings
@@ -26,17 +20,14 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from . import _highs_worker
+from ._child import ask
 from ._deadline import Deadline
-from ._highs_worker import Answer, Request, minimize
+from ._highs_worker import Answer, Request
 from .errors import InfeasibleBudget, SolverStopped
 
-# A program of more rows is solved in a child: of smaller ones HiGHS solves the relaxation within a
-# second or so. Those of `gap`'s grids are smaller, also for hundreds of ops.
-_LARGE = 15_000
-# So many coefficients of a large program CVXPY hands over in a second, and is not interrupted.
+# So many coefficients CVXPY hands over in a second, and is not interrupted.
 _RATE = 1e6
-# A child that takes so many seconds too long is ended; it takes about as many to start.
+# HiGHS may take so many seconds more than it has before it is ended.
 _GRACE = 0.25
 
 
@@ -72,7 +63,7 @@ def solve(
     Arguments:
         problem: a minimization whose coefficients are of order one.
         time_limit: in seconds, with what CVXPY takes; nothing is found, or ruled out, where none
-            are left, or too few to hand over a large program.
+            are left, or too few to hand over the program.
         absolute_gap: stop where the objective is within this of its bound. A linear problem
             without integers is solved to the end.
         start: values of all variables, where a feasible point is known; HiGHS ignores what is not.
@@ -82,8 +73,7 @@ def solve(
         SolverStopped: HiGHS failed for another reason than the time limit.
     """
     deadline = Deadline.after(time_limit)
-    is_large = sum(rows.size for rows in problem.constraints) > _LARGE
-    if time_limit <= 0 or (is_large and time_limit < _coefficients(problem) / _RATE):
+    if time_limit <= _coefficients(problem) / _RATE:
         return Outcome()
     options = {"mip_abs_gap": absolute_gap, "mip_rel_gap": 0.0, "threads": 1}
     if enough is not None:
@@ -92,7 +82,7 @@ def solve(
         with warnings.catch_warnings():
             # "Solution may be inaccurate": the caller replays whatever comes back.
             warnings.simplefilter("ignore", UserWarning)
-            if not _run(problem, options, start, deadline, in_child=is_large):
+            if not _run(problem, options, start, deadline):
                 return Outcome()
     except cp.SolverError as error:
         raise SolverStopped(f"HiGHS failed: {error}") from error
@@ -152,14 +142,12 @@ def _run(
     options: dict[str, Any],
     start: Mapping[cp.Variable, np.ndarray] | None,
     deadline: Deadline,
-    *,
-    in_child: bool,
 ) -> bool:
     """`Problem.solve`, from a start; whether HiGHS has answered."""
     data, chain, inverse = problem.get_problem_data(cp.HIGHS)
     assert chain is not None  # but for an interface that CVXPY has retired
     request = _request(data, options, start, deadline)
-    answer = _in_child(request, deadline) if in_child else minimize(request)
+    answer = ask(request, deadline.left + _GRACE) if deadline.left > 0 else None
     if answer is not None:
         problem.unpack_results(_results(answer, data), chain, inverse)
     return answer is not None
@@ -219,35 +207,3 @@ def _results(answer: Answer, data: dict[str, Any]) -> dict[str, Any]:
         "solution": types.SimpleNamespace(col_value=answer["x"], row_dual=multipliers),
         "dual_ray": (None, False, nothing),
     }
-
-
-def _in_child(request: Request, deadline: Deadline) -> Answer | None:
-    """What a child that has until the deadline says last.
-
-    Raises:
-        SolverStopped: it died by itself.
-    """
-    if deadline.left < _GRACE:
-        return None
-    # -P: this package's folder, where the file lies, must not shadow other packages.
-    command = [sys.executable, "-P", _highs_worker.__file__]
-    data, seconds = pickle.dumps(request), deadline.left + _GRACE
-    try:
-        child = subprocess.run(command, input=data, capture_output=True, timeout=seconds)
-    except subprocess.TimeoutExpired as stopped:  # by now it has been killed and waited for
-        return _last_answer(stopped.stdout or b"")
-    if child.returncode:
-        raise SolverStopped(
-            f"HiGHS failed: its process ended with status {child.returncode}. It may be short of "
-            f"memory: use a planner for large graphs. Its last words: {child.stderr[-500:]!r}"
-        )
-    return _last_answer(child.stdout)
-
-
-def _last_answer(output: bytes) -> Answer | None:
-    """The last whole one of those that a child has written."""
-    stream, answer = io.BytesIO(output), None
-    with contextlib.suppress(EOFError, pickle.UnpicklingError):  # the end, or one that was cut off
-        while True:
-            answer = pickle.load(stream)
-    return answer

@@ -1,12 +1,12 @@
-"""How does HiGHS run on plain arrays, in this process or in a child that can be ended?
+"""How does HiGHS run on plain arrays, in a process that can be ended?
 
-HiGHS does not look at its time limit while it presolves a large program and solves the relaxation,
-and that takes minutes. For large programs `_highs` starts this file by its path, ends the process
-when the time is over, and goes on with the best point and bound that it has reported. The child
-reads one request from stdin, and writes answers to stdout: one for each better point or bound, and
-one at the end. It imports highspy and NumPy alone, since CVXPY takes seconds.
+`_child` starts this file by its path. It reads requests from stdin, and writes answers to stdout:
+one for each better point or bound, and one at the end. Where HiGHS does not mind its time limit,
+the process is ended, and the best that it has reported counts. It imports highspy and NumPy
+alone, since CVXPY takes seconds.
 """
 
+import contextlib
 import faulthandler
 import os
 import pickle
@@ -20,7 +20,7 @@ import numpy as np
 
 # HiGHS is given so many seconds at least.
 _LEAST_SECONDS = 0.01
-# A child ends itself so many seconds after its time, should its parent have died before.
+# It ends itself so many seconds after its time, should its parent have died before.
 _ORPHAN_SECONDS = 2.0
 # HiGHS' word for a point that meets all constraints.
 _FEASIBLE = 2
@@ -66,7 +66,7 @@ class Answer(TypedDict):
     multipliers: np.ndarray
 
 
-def minimize(request: Request, report: Callable[[Answer], None] | None = None) -> Answer:
+def minimize(request: Request, report: Callable[[Answer], None]) -> Answer:
     """Runs HiGHS.
 
     Arguments:
@@ -79,8 +79,7 @@ def minimize(request: Request, report: Callable[[Answer], None] | None = None) -
         status = solver.setOptionValue(name, value)
         assert status == highspy.HighsStatus.kOk, name
     _hand_over(solver, request)
-    if report is not None:
-        _report_to(report, solver, request["cost"].size)
+    _report_to(report, solver, request["cost"].size)
     solver.run()
     solution, status = solver.getSolution(), solver.getModelStatus().name
     multipliers = np.array(solution.row_dual if solution.dual_valid else ())
@@ -140,20 +139,23 @@ def _report_to(report: Callable[[Answer], None], solver: highspy.Highs, width: i
 
 
 def main() -> None:
-    """Answers one request."""
-    # HiGHS may print to standard output: keep the pipe for answers, send the rest to stderr.
+    """Answers requests until there are no more."""
+    # HiGHS prints to standard output: keep the pipe for answers, send the rest to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    request: Request = pickle.load(sys.stdin.buffer)
-    left = request["until"] - time.time()
-    # By a thread of its own that needs no lock of Python's, which HiGHS holds.
-    faulthandler.dump_traceback_later(max(left, 0.0) + _ORPHAN_SECONDS, exit=True)
 
-    def report(answer: Answer) -> None:
-        pickle.dump(answer, answers)
+    def send(answer: Answer, is_last: bool = False) -> None:
+        pickle.dump((answer, is_last), answers)
         answers.flush()
 
-    report(minimize(request, report))
+    with contextlib.suppress(EOFError):
+        while True:
+            request: Request = pickle.load(sys.stdin.buffer)
+            left = max(request["until"] - time.time(), 0.0)
+            # By a thread of its own that needs no lock of Python's, which HiGHS holds.
+            faulthandler.dump_traceback_later(left + _ORPHAN_SECONDS, exit=True)
+            send(minimize(request, send), is_last=True)
+            faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

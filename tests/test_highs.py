@@ -1,15 +1,17 @@
-"""Programs in this process and in a child, which is ended where HiGHS does not mind its time."""
+"""Programs, and the process that solves them, ended where HiGHS does not mind its time."""
 
 import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
 import pytest
 
-from planners import SolverStopped, _highs, _highs_worker
+from planners import SolverStopped, _child, _highs, _highs_worker
 
 WORKER = str(_highs_worker.__file__)
 # A child in which HiGHS, once it has run to its end, goes on and on instead of returning.
@@ -40,17 +42,16 @@ def knapsack(**kind: object) -> cp.Problem:
 
 
 @pytest.fixture
-def in_child(monkeypatch):
-    """Has every program solved in a child, and nothing in this process."""
+def start_anew(monkeypatch):
+    """Has programs solved by a new process, which runs the code that is given."""
+    monkeypatch.setattr(_child, "_children", {})
 
-    def here(_request):
-        raise AssertionError("solved in this process")
+    def force(worker: Path, code: str):
+        worker.write_text(code)
+        monkeypatch.setattr(_highs_worker, "__file__", str(worker))
 
-    def force():
-        monkeypatch.setattr(_highs, "_LARGE", 0)
-        monkeypatch.setattr(_highs, "minimize", here)
-
-    return force
+    yield force
+    _child._end()
 
 
 def solved(problem: cp.Problem, **how: object) -> tuple[_highs.Outcome, list]:
@@ -94,16 +95,14 @@ def test_highs_tells_infeasible_from_solved():
     ],
     ids=["0-1", "integer", "linear", "infeasible"],
 )
-def test_a_child_says_what_this_process_says(make, in_child):
-    here, problem = solved(make()), make()
-    in_child()
-    assert solved(problem) == here
+def test_what_is_found_is_what_scipy_finds(make):
+    problem = make()
+    outcome, _ = solved(problem)
     assert problem.value == pytest.approx(make().solve(solver=cp.SCIPY))
-    assert here[0].proven or here[0].infeasible
+    assert outcome.proven or outcome.infeasible
 
 
-def test_a_child_begins_where_it_is_told_to(in_child):
-    in_child()
+def test_highs_begins_where_it_is_told_to():
     problem, x = hard()
     start = (np.arange(200) % 2).astype(float)
     outcome, values = solved(problem, start={x: start}, enough=100.5)
@@ -111,14 +110,13 @@ def test_a_child_begins_where_it_is_told_to(in_child):
 
 
 @pytest.mark.parametrize("solves", [True, False])
-def test_a_child_that_minds_no_time_is_ended_and_its_best_point_kept(
-    solves, in_child, tmp_path, monkeypatch
+def test_a_process_that_minds_no_time_is_ended_and_its_best_point_kept(
+    solves, start_anew, tmp_path, monkeypatch
 ):
     best, values = solved(knapsack(boolean=True))
-    child, pid = tmp_path / "child.py", tmp_path / "pid"
-    child.write_text(ENDLESS.format(solves=solves, pid=str(pid)))
-    monkeypatch.setattr(_highs_worker, "__file__", str(child))
-    in_child()
+    _child._end()
+    pid = tmp_path / "pid"
+    start_anew(tmp_path / "worker.py", ENDLESS.format(solves=solves, pid=str(pid)))
     problem = knapsack(boolean=True)
     outcome = _highs.solve(problem, time_limit=4.0, absolute_gap=0.0)
     with pytest.raises(ProcessLookupError):  # not even one that waits for its parent
@@ -129,14 +127,24 @@ def test_a_child_that_minds_no_time_is_ended_and_its_best_point_kept(
         assert [x.value.tolist() for x in problem.variables()] == values
     else:
         assert outcome == _highs.Outcome()
+    monkeypatch.setattr(_highs_worker, "__file__", WORKER)
+    assert solved(knapsack(boolean=True))[0] == best  # by another
 
 
-def test_a_child_ends_by_itself_where_its_parent_has_died(tmp_path, in_child, monkeypatch):
+def test_one_process_solves_for_all_threads(start_anew):
+    del start_anew
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: solved(knapsack(boolean=True)), range(8)))
+    assert all(x == found[0] for x in found) and found[0][0].proven
+    (child,) = _child._children.values()
+    assert child._process is not None and child._process.is_running
+
+
+def test_a_process_ends_by_itself_where_its_parent_has_died(tmp_path, monkeypatch):
     child = tmp_path / "child.py"
     child.write_text(ENDLESS.format(solves=False, pid=str(tmp_path / "pid")))
     requests = []
-    monkeypatch.setattr(_highs, "_in_child", lambda request, _: requests.append(request))
-    in_child()
+    monkeypatch.setattr(_highs, "ask", lambda request, _: requests.append(request))
     assert _highs.solve(never(), time_limit=1.0, absolute_gap=0.0) == _highs.Outcome()
     done = subprocess.run(
         [sys.executable, child], input=pickle.dumps(requests[0]), capture_output=True, timeout=60
@@ -144,34 +152,17 @@ def test_a_child_ends_by_itself_where_its_parent_has_died(tmp_path, in_child, mo
     assert done.returncode == 1 and b"Timeout" in done.stderr
 
 
-def test_a_child_that_dies_is_no_answer(in_child, tmp_path, monkeypatch):
-    child = tmp_path / "child.py"
-    child.write_text("raise SystemExit('no memory')")
-    monkeypatch.setattr(_highs_worker, "__file__", str(child))
-    in_child()
-    with pytest.raises(SolverStopped, match=r"ended with status 1.*large graphs.*no memory"):
+def test_a_process_that_dies_is_no_answer(start_anew, tmp_path):
+    start_anew(tmp_path / "worker.py", "import sys; sys.stdin.read(1); sys.exit('no memory')")
+    with pytest.raises(SolverStopped, match=r"ended with status 1.*no memory.*large graphs"):
         solved(never())
 
 
-def test_a_program_too_large_for_the_time_left_is_not_handed_over(in_child, monkeypatch):
-    in_child()
+def test_a_program_too_large_for_the_time_left_is_not_handed_over(monkeypatch):
     problem = knapsack(boolean=True)
     monkeypatch.setattr(_highs, "_RATE", 1.0)
     monkeypatch.setattr(problem, "get_problem_data", lambda _: pytest.fail("handed over"))
     assert solved(problem)[0] == _highs.Outcome()
-
-
-def test_an_answer_that_was_cut_off_leaves_the_one_before():
-    first, second = (
-        _highs_worker.Answer(status=status, info={}, x=np.arange(1000.0))
-        for status in ("kTimeLimit", "kOptimal")
-    )
-    whole = pickle.dumps(first), pickle.dumps(second)
-    for end in range(0, len(whole[1]), 97):
-        answer = _highs._last_answer(whole[0] + whole[1][:end])
-        assert answer is not None and answer["status"] == "kTimeLimit"
-    assert _highs._last_answer(b"".join(whole))["status"] == "kOptimal"
-    assert _highs._last_answer(whole[0][:50]) is None
 
 
 def relaxation() -> tuple[cp.Problem, cp.Constraint]:
@@ -184,14 +175,11 @@ def relaxation() -> tuple[cp.Problem, cp.Constraint]:
     return cp.Problem(cp.Minimize(-worth @ x), rows), unused
 
 
-@pytest.mark.parametrize("where", ["here", "in a child"])
-def test_multipliers_are_those_that_cvxpy_finds(where, in_child):
+def test_multipliers_are_those_that_cvxpy_finds():
     problem, unused = relaxation()
     problem.solve(solver=cp.HIGHS)
     wanted = unused.dual_value
     assert wanted.any()
     problem, unused = relaxation()
-    if where == "in a child":
-        in_child()
     solved(problem)
     np.testing.assert_allclose(unused.dual_value, wanted, atol=1e-9)
