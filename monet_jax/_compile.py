@@ -2,7 +2,8 @@
 
 The device of this process is compiled for in this process. For every other target the program is
 exported and compiled by a child process (`_compile_worker`), one a target, kept until this process
-exits: the compilers of foreign devices load only into a fresh process.
+exits: the compilers of foreign devices load only into a fresh process. For a TPU it ends once
+memory is assigned, since the generation of code takes nine tenths of a compilation.
 """
 
 import atexit
@@ -56,9 +57,6 @@ _REMAT_OFF = {
     "cuda": {"xla_disable_hlo_passes": "rematerialization"},
     "tpu": {"xla_jf_rematerialization_percent_shared_memory_limit": 100_000_000},
 }
-# With 1 MiB of memory the TPU compiler refuses the program before it generates code, once it has
-# tried to make it smaller.
-_TPU_REFUSAL = {**_REMAT_OFF["tpu"], "xla_tpu_max_hbm_size_mib": 1}
 
 
 def _enough_cpus(devices: int) -> dict[str, str]:
@@ -139,7 +137,6 @@ def compile_bytes(
     target: Target,
     kwargs: Mapping[str, Any] | None = None,
     xla_remat: bool = False,
-    fast: bool = False,
 ) -> CompiledBytes:
     """The compiled bytes of `fun(*args, **kwargs)` on `target`.
 
@@ -149,32 +146,30 @@ def compile_bytes(
       target: what to compile for.
       kwargs: keyword arguments of `fun`.
       xla_remat: leave XLA's own rematerialization on; off, the program is taken as written.
-      fast: on a TPU, stop before code generation, which takes nine tenths of the time. The bytes
-        are a few percent low; where a TPU is attached, up to a sixth. Ignored elsewhere.
 
     Raises:
       TargetUnavailable: the target's compiler is not installed.
       NotImplementedError: the program cannot be compiled outside this process.
       CompilerDied: the compiler took its process down, twice.
     """
-    fast = fast and target.platform == "tpu"
-    options = _compiler_options(target, xla_remat=xla_remat, fast=fast)
+    options = _compiler_options(target, xla_remat=xla_remat)
+    from_assignment = target.platform == "tpu"
     jitted = fun if hasattr(fun, "trace") else jax.jit(fun)
     traced = jitted.trace(*args, **(kwargs or {}))
     mesh = mesh_of((args, kwargs))
     if target.attached and not isinstance(mesh, jax.sharding.AbstractMesh):
-        figures = _compile_worker.compiled_figures(traced.lower(), options)
+        compiled = _compile_worker.compiled_figures
+        figures_of = _compile_worker.figures_in_full if from_assignment else compiled
+        figures = figures_of(traced.lower(), options)
     else:
         require_compiler(target)
         program = _export(jitted, args, dict(kwargs or {}), traced, target, mesh)
-        figures = _ask(target, _Request(*program, _described(mesh), options, until_assigned=fast))
+        figures = _ask(target, _Request(*program, _described(mesh), options, from_assignment))
     return _to_compiled_bytes(figures, traced, target)
 
 
-def _compiler_options(target: Target, *, xla_remat: bool, fast: bool) -> dict[str, Any]:
+def _compiler_options(target: Target, *, xla_remat: bool) -> dict[str, Any]:
     """The options of one compilation, for the compiler of `target`."""
-    if fast and target.attached:
-        return _TPU_REFUSAL
     quick = {} if target.platform == "tpu" else _QUICK_CODE
     if target.platform == "cuda" and not target.attached:
         quick = {**quick, **_NO_AUTOTUNING}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from monet_jax import _compile, _targets
+from monet_jax import _compile, _targets, zoo
 from monet_jax._compile import compile_bytes, compiled_bytes
 from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
 
@@ -286,14 +286,21 @@ def _products(x, weights):
     return (x**2).sum()
 
 
-@pytest.mark.parametrize("name", [_foreign("tpu:v6e")])
-def test_the_fast_total_is_near_the_full_one(name):
-    grad = jax.grad(_products, argnums=1)
-    target = resolve_target(name)
-    full = compile_bytes(grad, _mlp_args(131072), target=target)
-    fast = compile_bytes(grad, _mlp_args(131072), target=target, fast=True)
-    assert fast.total_bytes == pytest.approx(full.total_bytes, rel=0.06)
-    assert fast.compile_seconds < full.compile_seconds
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [_foreign("tpu:v5e")])
+def test_a_program_compiles_for_a_tpu_of_little_more_than_it_takes(name, monkeypatch):
+    """`memory_analysis` counts fragmentation twice: what it says would not fit."""
+    problem, target = zoo.build("lstm", scale="bench"), resolve_target(name)
+    step = jax.value_and_grad(problem.loss, has_aux=True)
+    taken = compile_bytes(step, problem.args, target=target).total_bytes
+
+    request, options = _compile._Request, _compile._compiler_options
+    memory = {"xla_tpu_max_hbm_size_mib": int(1.05 * taken / 2**20)}
+    monkeypatch.setattr(_compile, "_Request", lambda *given: request(*given[:-1], False))
+    monkeypatch.setattr(_compile, "_compiler_options", lambda *x, **y: options(*x, **y) | memory)
+    said = compile_bytes(step, problem.args, target=target)
+    assert "refusal" not in said.compiler
+    assert said.total_bytes > 1.05 * taken
 
 
 @pytest.mark.parametrize("name", [_foreign("tpu:v6e")])
