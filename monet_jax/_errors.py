@@ -64,11 +64,11 @@ class ErrorLimit:
 
     Attributes:
         error: the relative error of the gradient.
-        sample: arguments on which it is measured, flat.
+        samples: arguments on which it is measured, flat, once or more.
     """
 
     error: float
-    sample: tuple[Any, ...]
+    samples: tuple[tuple[Any, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +88,18 @@ class _Code:
 
 
 class Errors:
-    """What the lossy codes of a traced function do to its gradient.
+    """What the lossy codes of a traced function do to its gradient: on the worst of some samples.
 
     Arguments:
         traced: the function.
-        sample: its arguments, flat, on which errors are measured.
+        samples: its arguments, flat, on which errors are measured, once or more.
         graph, origins: of its analysis.
     """
 
-    def __init__(self, traced: Traced, sample: Sequence[Any], graph: Graph, origins: Origins):
-        self.traced, self.sample = traced, list(sample)
+    def __init__(
+        self, traced: Traced, samples: Sequence[Sequence[Any]], graph: Graph, origins: Origins
+    ):
+        self.traced, self.samples = traced, [list(sample) for sample in samples]
         self.graph, self.origins = graph, origins
         self._rng = np.random.default_rng(0)
         self._same = _first_blocks(origins)
@@ -134,16 +136,17 @@ class Errors:
 
     def of(self, codes: Sequence[_Code]) -> float:
         """The error of some codes together, drawn once."""
-        return self._of_all(codes)
+        return max(self._of_all(codes))
 
     @functools.cached_property
-    def _of_all(self) -> Callable[[Sequence[_Code]], float]:
+    def _of_all(self) -> Callable[[Sequence[_Code]], list[float]]:
         return self._measure(saving_codes(self.graph))
 
     def of_plan(self, regions: Sequence[Region]) -> float:
         """The root mean square of the relative error of the gradient, as planned."""
-        error = self._measure(regions)
-        return math.sqrt(float(np.mean([error(self.codes) for _ in range(DRAWS)])))
+        errors = self._measure(regions)
+        squares = np.mean([errors(self.codes) for _ in range(DRAWS)], axis=0)
+        return math.sqrt(float(np.max(squares)))
 
     def _codes(self) -> list[_Code]:
         found: dict[int, _Code] = {}
@@ -156,8 +159,8 @@ class Errors:
                         found.setdefault(number, code)
         return list(found.values())
 
-    def _measure(self, regions: Sequence[Region]) -> Callable[[Sequence[_Code]], float]:
-        """A function of codes: the error of reading just these, once drawn."""
+    def _measure(self, regions: Sequence[Region]) -> Callable[[Sequence[_Code]], list[float]]:
+        """A function of codes: on each sample the error of reading just these, once drawn."""
         program, derivative = self.traced.program, self.traced.derivative
         plan = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "measured")
         seeds = [
@@ -182,32 +185,43 @@ class Errors:
         def words() -> jax.Array:
             return jnp.asarray(self._rng.integers(2**32, size=2, dtype=np.uint32))
 
-        exact = jax.jit(gradient)(self.sample, words(), trial([]))
-        return lambda codes: float(compared(self.sample, words(), trial(codes), exact))
+        found = jax.jit(gradient)
+        exact = [(sample, found(sample, words(), trial([]))) for sample in self.samples]
+        return lambda codes: [float(compared(x, words(), trial(codes), y)) for x, y in exact]
 
 
-def limit_of(error: float, terms: Terms, call: Call, sample: Call) -> ErrorLimit:
+def samples_of(args: Sequence[Any], sample: Sequence[Any] | None) -> list[Sequence[Any]]:
+    """What is given as a sample, one after the other: a list of tuples is several."""
+    if sample and isinstance(sample, list) and all(isinstance(x, tuple) for x in sample):
+        return sample
+    return [args if sample is None else sample]
+
+
+def limit_of(error: float, terms: Terms, call: Call, samples: Sequence[Call]) -> ErrorLimit:
     """The limit that the arguments of `plan` mean.
 
     Raises:
-        ValueError: they mean none, nothing is lossy, or the sample is not one of such a call.
+        ValueError: they mean none, nothing is lossy, or a sample is not one of such a call.
     """
     if not 0 < error < 1:
         raise ValueError(f"`error` must be between 0 and 1; got {error!r}.")
     if not any(x.kind.is_lossy for x in selected(terms.operators)):
         raise ValueError('`error` is about lossy operators; give `operators="lossy"` as well.')
-    wanted, given = (
-        [(x.shape, x.dtype) for x in map(abstract_leaf, some.leaves)] for some in (call, sample)
+    wanted, *given = (
+        [(x.shape, x.dtype) for x in map(abstract_leaf, some.leaves)] for some in (call, *samples)
     )
-    if wanted != given:
-        raise ValueError("`sample` must be arguments of the same shapes and dtypes as `args`.")
-    if any(isinstance(x, jax.ShapeDtypeStruct) for x in sample.leaves):
+    if any(shapes != wanted for shapes in given):
+        raise ValueError(
+            "`sample` must be a tuple of arguments of the same shapes and dtypes as `args`, or a "
+            "list of such tuples."
+        )
+    if any(isinstance(x, jax.ShapeDtypeStruct) for sample in samples for x in sample.leaves):
         raise ValueError("`error` is measured on arrays: give some as `sample`.")
-    return ErrorLimit(float(error), tuple(sample.leaves))
+    return ErrorLimit(float(error), tuple(tuple(sample.leaves) for sample in samples))
 
 
 def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBound], Plan]) -> Plan:
-    """The plan whose gradient is as right as a limit asks for, as measured on the sample.
+    """The plan whose gradient is as right as a limit asks for, as measured on its samples.
 
     Arguments:
         limit: the limit.

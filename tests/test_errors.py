@@ -20,6 +20,7 @@ from monet_jax._plan import plan_from_json
 from monet_jax._targets import resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._trials import Trials
+from planners.stages import saving_codes
 
 LAYERS = [(array(i, 32, 32), 1 + array(9 + i, 32)) for i in range(4)]
 BATCH = array(20, 256, 32)
@@ -60,11 +61,11 @@ def small(monkeypatch):
     monkeypatch.setattr(_codes, "_LEAST", 1024)
 
 
-def measured(function, operators):
+def measured(function, operators, samples=(ARGS,)):
     """The errors of a function's codes, and what measures them."""
     traced = trace_for(CPU, function, ARGS, operators=operators)
     trials = Trials(traced, CPU, NO_PINS)
-    errors = Errors(traced, jax.tree.leaves(ARGS), *trials.analyzed)
+    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], *trials.analyzed)
     return errors, errors.of_codes()
 
 
@@ -91,7 +92,7 @@ def planned(function, error, **more):
 @pytest.mark.parametrize(
     ("function", "limit"),
     [
-        (looped, 0.05),
+        pytest.param(looped, 0.05, marks=pytest.mark.slow),
         *(pytest.param(f, x, marks=pytest.mark.slow) for f in (loss, looped) for x in (0.01, 0.2)),
     ],
 )
@@ -118,6 +119,17 @@ def test_errors_of_codes_add_up():
         chosen = [code for code in errors.codes if code.codec == codec]
         together = np.mean([errors.of(chosen) for _ in range(4)])
         assert sum(of_codes[code.number] for code in chosen) == pytest.approx(together, rel=0.5)
+
+
+def test_the_error_is_that_on_the_worst_of_some_samples():
+    # Numbers that are far from zero, and near to each other, are encoded in steps as large as they.
+    samples = [ARGS, (LAYERS, BATCH + 10.0, ARGS[2])]
+    found = [measured(loss, ["mask", "int8"], x) for x in (samples[:1], samples[1:], samples)]
+    plans = [errors.of_plan(saving_codes(errors.graph)) for errors, _ in found]
+    assert plans[2] == pytest.approx(max(plans[:2]), rel=0.3)
+    assert plans[1] > 10 * plans[0]
+    codes = [sum(of_codes.values()) for _, of_codes in found]
+    assert codes[2] > 10 * codes[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +187,7 @@ def test_a_graph_has_the_errors_of_its_codes():
         (dict(error=2.0), "between 0 and 1"),
         (dict(error=0.01, operators="exact"), "lossy"),
         (dict(error=0.01, sample=(LAYERS, BATCH[:5], ARGS[2])), "shapes"),
+        (dict(error=0.01, sample=[ARGS, (LAYERS, BATCH[:5], ARGS[2])]), "shapes"),
         (
             dict(
                 error=0.01, sample=(LAYERS, jax.ShapeDtypeStruct(BATCH.shape, "float32"), ARGS[2])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import _api
+from .._errors import samples_of
 from .._plan import Plan
 from .._reserved import Optimizer
 from .._signature import Options, make_options
@@ -111,14 +112,14 @@ def plan(
     planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
     if not inspect.ismethod(fun) and not inspect.isfunction(fun) and _library_of(fun) is not None:
         fun = fun.__call__
-    is_method, given = inspect.ismethod(fun), args if sample is None else tuple(sample)
-    if is_method:
-        args, given = (fun.__self__, *args), (fun.__self__, *given)
+    samples = samples_of(args, sample)
+    if is_method := inspect.ismethod(fun):
+        args, *samples = ((fun.__self__, *given) for given in (args, *samples))
         fun = fun.__func__
     nnx, function = _nnx(), planning.function(fun, is_method=is_method)
     if not nnx.holds_state(args, kwargs or {}):
         raise TypeError(f"`{_name(fun)}` was given no NNX module: use `monet_jax.plan`.")
-    return nnx.plan(settings, function, args, dict(kwargs or {}), error, given)
+    return nnx.plan(settings, function, args, dict(kwargs or {}), error, samples)
 
 
 def apply(

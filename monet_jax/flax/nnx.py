@@ -48,17 +48,17 @@ def plan(
     args: Sequence[Any],
     kwargs: Any,
     error: float | None,
-    sample: Sequence[Any],
+    samples: Sequence[Sequence[Any]],
 ) -> Plan:
-    """The plan of a function for these arguments; an error that is limited is that on a sample."""
-    sampled = None
-    if error is not None:
+    """The plan of a function for these arguments; an error that is limited is that on samples."""
+    calls = []
+    for sample in samples if error is not None else ():
         with _flattened(function, sample, kwargs) as flat:
-            sampled = flat.call
+            calls.append(flat.call)
     with _flattened(function, args, kwargs) as flat:
         limit = None
-        if error is not None and sampled is not None:
-            limit = limit_of(error, settings.terms, flat.call, sampled)
+        if error is not None:
+            limit = limit_of(error, settings.terms, flat.call, calls)
         return _api.plan_call(settings, flat.fun, flat.call, limit)
 
 

@@ -1,0 +1,136 @@
+"""How few bytes does a step take at the FLOPs that it has anyway, with residual operators?
+
+    python docs/measurements/free.py gpu:h100 resnet50 vgg16    # adds to free-h100.json
+
+For each model of the zoo, and for plans without operators, with exact and with lossy ones whose
+error is limited: the smallest of them that has no more FLOPs than the step as written, found by
+bisection over what the model predicts, and its temporaries as compiled. All figures are over
+plain's, FLOPs and roofline seconds by one counter. With `--batch`, models are small and of such a
+batch. What codes do is measured on one batch, on the machine at hand.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+from keeping import keep
+
+import monet_jax
+import planners
+from monet_jax import zoo
+from monet_jax._analyze import NO_PINS
+from monet_jax._compile import compile_bytes
+from monet_jax._errors import AIM, GRADED, ErrorBound, Errors
+from monet_jax._measure import StepCosts
+from monet_jax._rivals import Costs, costs_of, work_of_step
+from monet_jax._settle import Settling
+from monet_jax._targets import Target, compiler_version, resolve_target
+from monet_jax._trace import Traced, trace_for
+from monet_jax._transform import as_planned, transform
+from monet_jax._trials import Trials, step_to_compile
+
+HERE = Path(__file__).parent
+#: FLOPs over plain's that count as no more, and the share of temporaries to which one bisects.
+SAME, FINE = 1.001, 0.01
+
+
+class Free:
+    """The search of one model with one selection of operators."""
+
+    def __init__(self, traced: Traced, target: Target, plain: Costs, bound: ErrorBound | None):
+        self.traced, self.target, self.plain = traced, target, plain
+        self.trials = Trials(traced, target, NO_PINS, verify=False, bound=bound)
+        self._settling = Settling(self.trials, planners.Stages(time_limit=10.0))
+
+    def smallest(self) -> tuple[monet_jax.Plan, StepCosts]:
+        """The plan, and what it computes."""
+        lower, upper, found = 0.0, 1.0, None
+        while upper - lower > FINE:
+            share = (lower + upper) / 2
+            plan = self._within(share)
+            work = None if plan is None else self._work(plan)
+            if plan is None or work is None or work.flops > SAME * self.plain.work.flops:
+                lower = share
+            else:
+                upper, found = share, (plan, work)
+        assert found is not None, "no plan has the FLOPs of the step as written"
+        return found
+
+    def temps(self, plan: monet_jax.Plan) -> float:
+        """As compiled."""
+        assert plan.decisions is not None
+        step = step_to_compile(self.traced, transform(self.trials.origins, plan.decisions))
+        figures = compile_bytes(*step, target=self.target)
+        return (figures.total_bytes - self.trials.fixed_bytes) / self.plain.bytes.temp_bytes
+
+    def _within(self, share: float) -> monet_jax.Plan | None:
+        budget = int(self.trials.fixed_bytes + share * self.plain.bytes.temp_bytes)
+        try:
+            return self._settling.plan(lambda _: budget)
+        except monet_jax.InfeasibleBudget:
+            return None
+
+    def _work(self, plan: monet_jax.Plan) -> StepCosts:
+        if plan.decisions is None:
+            return self.plain.work
+        planned = as_planned(self.traced, plan.decisions, plan.chunks)
+        return work_of_step(self.traced, planned, self.target)
+
+
+def row(problem: Any, target: Target, operators: str, error: float) -> dict[str, Any]:
+    """One selection."""
+    chosen = GRADED if operators == "lossy" else operators
+    traced = trace_for(target, problem.loss, problem.args, operators=chosen)
+    plain = costs_of(traced, target)
+    errors, bound = None, None
+    if operators == "lossy":
+        sample = jax.tree.leaves(problem.make_args(0))
+        errors = Errors(traced, [sample], *Trials(traced, target, NO_PINS).analyzed)
+        bound = ErrorBound(errors.of_codes(), (AIM * error) ** 2)
+    free = Free(traced, target, plain, bound)
+    plan, work = free.smallest()
+    assert plan.decisions is not None
+    found = {
+        "operators": operators,
+        "temps": round(free.temps(plan), 4),
+        "flops": round(work.flops / plain.work.flops, 4),
+        "roofline": round(work.seconds / plain.work.seconds, 4),
+    }
+    if errors is not None:
+        found |= {"asked": error, "measured": round(errors.of_plan(plan.decisions.regions), 4)}
+    return found
+
+
+def measure(name: str, models: list[str], selections: list[str], error: float, batch: int) -> None:
+    """Every selection for some models, kept beside what is known of others."""
+    target = resolve_target(name)
+    path = HERE / f"free-{name.split(':')[-1]}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
+    size = {"scale": "tiny", "batch": batch} if batch else {"scale": "bench"}
+    for model in models:
+        problem = functools.partial(zoo.build, model)(**size)
+        for operators in selections:
+            new = {"model": model} | size | row(problem, target, operators, error)
+            print(new, file=sys.stderr, flush=True)
+            rows = [x for x in rows if _cell(x) != _cell(new)] + [new]
+            keep(path, f"free.py {name} {model}", rows, **versions)
+
+
+def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["model"], row["scale"], row.get("batch"), row["operators"], row.get("asked")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--operators", nargs="+", default=("none", "exact", "lossy"))
+    parser.add_argument("--error", type=float, default=0.02)
+    parser.add_argument("--batch", type=int, default=0)
+    asked = parser.parse_args()
+    measure(asked.target, asked.models, asked.operators, asked.error, asked.batch)
