@@ -64,7 +64,7 @@ def analyze(
                 _title(stage),
                 _fitted(f, values),
                 _fitted(b, values),
-                key,
+                _with_count(key, f),
                 may_be_alone=not _must_recompute(stage, pinned),
                 result_bytes=builder.results_of(b),
             )
@@ -98,7 +98,7 @@ def _build(
         builder.expect_choice(choice)
     places = [_place(choices, s) for s in range(len(layout.stages))]
     for s, stage in enumerate(layout.stages):
-        opened = builder.open_loop(starts[s]) if s in starts else []
+        opened = builder.open_loop(starts[s], joints[s][1]) if s in starts else []
         for branch in entries[s]:
             builder.enter_branch(*branch)
         builder.forward(stage, *joints[s], places[s], opened)
@@ -107,7 +107,9 @@ def _build(
         if s in ends:
             builder.close_loop(ends[s])
     for s, stage in reversed([*enumerate(layout.stages)]):
-        opened = builder.open_loop_backward(ends[s]) if s in ends else []
+        opened = []
+        if s in ends:
+            opened = builder.open_loop_backward(ends[s], joints[ends[s].first][1])
         for branch in reversed(exits[s]):
             builder.enter_branch_backward(*branch)
         builder.backward(stage, *joints[s], places[s], opened)
@@ -122,6 +124,11 @@ def _place(choices: Sequence[Choice], s: int) -> Place:
     around = [choice for choice in choices if choice.first <= s < choice.stop]
     odds = math.prod(1 / len(choice.branches) for choice in around)
     return Place(odds, all(choice.branches[-1].first <= s for choice in around))
+
+
+def _with_count(key: str, ops: Iterable[Op]) -> str:
+    """A stage's key; that of a loop's first one differs, if it begins with what opens the loop."""
+    return f"{key}:{sum(len(op.outputs) for op in ops)}"
 
 
 def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
@@ -185,5 +192,6 @@ def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str
         ]
         parts.append((e.primitive, [number(i) for i in e.inputs], outputs, parameters_of(e.eqn)))
     parts.append([(number(i), i in returned) for i in stage.outputs])
-    parts.append(([number(i) for i in stage.differentiated_outputs], stage.repeats))
+    parts.append([number(i) for i in stage.differentiated_outputs])
+    parts.append((stage.repeats, stage.hoisted))
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -24,7 +24,7 @@ from . import _cache, _compat, _multihost, _nesting, _pins, _trace
 from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
-from ._errors import GRADED, ErrorLimit, Errors, limit_of, settled_within
+from ._errors import GRADED, ErrorLimit, Errors, limit_of, samples_of, settled_within
 from ._loops import lay_out
 from ._pins import Pins, make_pins
 from ._plan import FORMAT, Plan, PlanMismatch
@@ -178,8 +178,10 @@ def plan(
         error: with lossy operators: the relative error of the gradient that a plan may bring in,
             as in 0.02: the root mean square, over draws of the codes' noise, of the norm of what is
             wrong over the gradient's norm. "lossy" then means 8, 4 and 2 bits, value by value.
-        sample: arguments, of the shapes of `args`, on which errors are measured; `args` themselves
-            if nothing is said. Errors on other data, or later in training, may differ.
+        sample: a tuple of arguments, of the shapes of `args`, on which errors are measured; `args`
+            themselves if nothing is said. Or a list of such tuples: the error is that on the worst.
+            Gradients get smaller as training goes on, and errors with them relatively larger: give
+            a batch with parameters of the beginning, and one with those of later.
 
     The other arguments and the errors are those of `remat`.
     """
@@ -191,8 +193,8 @@ def plan(
     call = take_apart(options, args, kwargs or {})
     if error is None:
         return plan_call(settings, fun, call)
-    given = call if sample is None else take_apart(options, sample, kwargs or {})
-    return plan_call(settings, fun, call, limit_of(error, settings.terms, call, given))
+    samples = [take_apart(options, x, kwargs or {}) for x in samples_of(args, sample)]
+    return plan_call(settings, fun, call, limit_of(error, settings.terms, call, samples))
 
 
 def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
@@ -489,7 +491,7 @@ def _found_or_made(
 def _settle_within(traced: Traced, settings: Settings, target: Target, limit: ErrorLimit) -> Plan:
     """The settled plan whose gradient is as right as a limit asks for."""
     trials = _trials(traced, settings, target)
-    errors = Errors(traced, limit.sample, *trials.analyzed)
+    errors = Errors(traced, limit.samples, *trials.analyzed)
     return settled_within(limit, errors, lambda bound: _planned(trials.within(bound), settings))
 
 

@@ -124,6 +124,7 @@ def renamed_stage(
         renamed(stage.differentiated_inputs),
         renamed(stage.differentiated_outputs),
         repeats,
+        stage.hoisted,
     )
 
 

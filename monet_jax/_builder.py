@@ -67,7 +67,8 @@ class Builder:
         self.pending: dict[int, int] = {}  # argument -> stages whose gradients are still to come
         self.forwards: list[list[Op]] = []
         self.backwards: list[list[Op]] = []
-        self.repeats = 1  # iterations that what is added stands for
+        self.repeats = 1  # iterations that what is added stands for; 0 for what is hoisted
+        self.hoisted = 0  # graph value: what is hoisted out of the loop that is added
         self.place = Place()
         self.active: set[int] = set()  # stacked values that receive a cotangent
         self.buffers: dict[int, int] = {}  # stacked value -> graph value of its cotangent
@@ -77,7 +78,7 @@ class Builder:
         self, stage: Stage, template: Stage, joint: Joint, place: Place, before: list[Op]
     ) -> None:
         """Add a stage's forward ops, behind some others."""
-        self.repeats, self.place = stage.repeats, place
+        self.repeats, self.place = 0 if stage.hoisted else stage.repeats, place
         local = {
             j: self.index[i]
             for j, i in zip(joint.inputs, stage.inputs, strict=True)
@@ -181,8 +182,11 @@ class Builder:
             self.pending[i] = self.pending.get(i, 0) + 1
         self.active.update(i for i, v in loop.stacked if v in sliced)
 
-    def open_loop(self, loop: Loop) -> list[Op]:
-        """What runs before a loop: its stacked results are in memory from here on."""
+    def open_loop(self, loop: Loop, first: Joint) -> list[Op]:
+        """What runs before a loop: its stacked results are in memory from here on.
+
+        `first` is what its first stage does.
+        """
         self.repeats = 1
         for i, v in loop.stacked:
             if i in self.index:
@@ -191,13 +195,14 @@ class Builder:
         for i, _ in loop.collected:
             self.index[i] = self._new(self.program.nbytes(i), i in self.returned)
             ops.append(Op("empty", (), (self.index[i],), 0.0))
-        return ops
+        return ops + self._hoist(loop, first)
 
     def close_loop(self, loop: Loop) -> None:
         """After a loop: what the last iteration carries out is the result."""
+        self.forwards[-1] += self._drop_hoisted(loop)
         self.index |= {result: self.index[i] for result, i in loop.carried if i in self.index}
 
-    def open_loop_backward(self, loop: Loop) -> list[Op]:
+    def open_loop_backward(self, loop: Loop, first: Joint) -> list[Op]:
         """What runs before a loop's backward: gradients of what is stacked are from here on."""
         self.repeats = 1
         for result, i in loop.carried:
@@ -213,11 +218,12 @@ class Builder:
             final = i in self.arguments and is_last
             self.buffers[i] = self._new(self.program.nbytes(i), returned=final)
             ops.append(Op("zeros", (), (self.buffers[i],), 0.0))
-        return ops
+        return ops + self._hoist(loop, first)
 
     def close_loop_backward(self, loop: Loop) -> None:
         """After a loop's backward: the gradients of what is stacked join those of later stages."""
         ops = self.backwards[-1]
+        ops += self._drop_hoisted(loop)
         for i in {i for i, _ in loop.stacked}:
             self.pending[i] -= 1
             if i not in self.buffers:
@@ -225,6 +231,19 @@ class Builder:
             buffer = self.buffers.pop(i)
             ops.append(Op("stacked", (buffer,), (), 0.0))
             self.gradients[i] = self._added(i, buffer, ops)
+
+    def _hoist(self, loop: Loop, first: Joint) -> list[Op]:
+        """What computes what is hoisted out of a loop, which is in memory until the loop ends."""
+        if not loop.hoists:
+            return []
+        own = [op for op in first.ops if op.forward]
+        nbytes = sum(first.program.nbytes(j) for op in own for j in op.outputs)
+        self.hoisted = self._new(nbytes)
+        seconds, flops = sum(op.seconds for op in own), sum(op.flops for op in own)
+        return [Op("hoist", (), (self.hoisted,), seconds, flops)]
+
+    def _drop_hoisted(self, loop: Loop) -> list[Op]:
+        return [Op("hoisted", (self.hoisted,), (), 0.0)] if loop.hoists else []
 
     def _finished(self, stage: Stage, joint: Joint) -> set[int]:
         """Joint values that are gradients of arguments and final: they are the step's outputs."""
@@ -338,7 +357,7 @@ class Builder:
     def _named(self, i: int) -> int:
         """A value of the program; what several stages compute for themselves has no one name."""
         returned, kept_as = i in self.returned, self.alike.get(i, i)
-        nbytes = self.program.nbytes(i) if kept_as == i else 0
+        nbytes = self.program.nbytes(i) if kept_as == i and self.repeats else 0
         copies = 1 if i in self.alike else self.repeats
         if i in self.cloned:
             made = self._new(nbytes, returned, copies)
@@ -353,7 +372,8 @@ class Builder:
     def _is_savable(self, i: int) -> bool:
         # `jax.checkpoint` rounds what it saves by `reduce_precision`, which refuses complex.
         is_complex = jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
-        return not is_complex and self.pinned.get(i) != "recompute" and i not in self.alike
+        is_kept = self.pinned.get(i) != "recompute" and i not in self.alike and self.repeats > 0
+        return not is_complex and is_kept
 
     def _new(self, nbytes: int, returned: bool = False, copies: int | None = None) -> int:
         copies = self.repeats if copies is None else copies
@@ -362,7 +382,7 @@ class Builder:
     def _append(self, name: str, nbytes: int, returned: bool, savable: bool, copies: int) -> int:
         if returned and self.backend.lends_results and self.place.is_last:
             self.output_bytes[name] = nbytes
-        self.values.append(Value(name, 0 if returned else nbytes, savable, copies))
+        self.values.append(Value(name, 0 if returned else nbytes, savable, max(1, copies)))
         return len(self.values) - 1
 
 

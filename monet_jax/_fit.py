@@ -205,7 +205,7 @@ class _Probes:
     def plain(self, size: int) -> int:
         """Compiled bytes of the step as it is written."""
         self.say(f"compiling at {size}")
-        return self._settling(size).trials.unplanned_in_full.total_bytes
+        return self._settling(size).trials.unplanned.total_bytes
 
     def planned(self, size: int) -> int:
         """Compiled bytes of the smallest plan known, which is only searched for where none fits."""
@@ -230,7 +230,7 @@ class _Probes:
     def _least(self, size: int) -> int:
         self.say(f"compiling at {size}")
         trials = self._settling(size).trials
-        base = trials.in_full(trials.of(trials.base))
+        base = trials.of(trials.base)
         taken = trials.fixed_bytes + trials.temp_bytes(base)
         if taken <= self.room:  # then the search for the fastest plan is left for later
             return taken

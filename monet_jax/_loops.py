@@ -22,7 +22,8 @@ from typing import Any
 from . import _branches, _compat
 from ._branches import Branch, Choice, renamed_equation, renamed_stage, shifted
 from ._codes import with_codes
-from ._program import Equation, Program, dependents, flatten
+from ._hoist import hoisted
+from ._program import Equation, Program, dependents, flatten, without_dead_code
 from ._stages import Differentiation, Replaced, Stage, active_values, split
 
 #: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least, unless
@@ -65,6 +66,11 @@ class Loop:
     def stop(self) -> int:
         """The first of the program's stages behind it."""
         return self.first + self.blocks * len(self.stages)
+
+    @property
+    def hoists(self) -> bool:
+        """Whether its first stage runs before it, rather than in each iteration."""
+        return self.stages[0].hoisted
 
     def atom(self, k: int, v: Any) -> Any:
         """What a value or literal of the body is in block `k`."""
@@ -249,8 +255,7 @@ class _Unroller:
         always = {v for v in body.inputs if v not in carry and self._is_given(operands[v])}
         body = dataclasses.replace(body, given=frozenset(always))
         derivative = self._derivative(equation, body, operands, carry)
-        inner = lay_out(body, derivative, has_loops=False)
-        body, stages = inner.program, inner.stages
+        body, stages, inner_choices = self._cut_body(body, consts, derivative)
         self.keeps_other |= body.keeps_other
         length = equation.eqn.params["length"]
         trips = (length,) if self.forward_mode else _blocks(length, len(stages))
@@ -277,10 +282,12 @@ class _Unroller:
             trips,
             tuple(offsets),
             tuple(given),
-            inner.choices,
+            inner_choices,
         )
         self.loops.append(loop)
-        for v in _alike(body, counts[0], active_values(body, derivative), inner.choices):
+        self.keeps_other |= loop.hoists
+        once = {i for e in stages[0].equations for i in e.outputs} if loop.hoists else set()
+        for v in _alike(body, counts[0], active_values(body, derivative), inner_choices) - once:
             last = loop.atom(loop.blocks - 1, v)
             self.alike |= {loop.atom(k, v): last for k in range(loop.blocks)}
         self.listed[id(equation)] = listed = []
@@ -289,6 +296,45 @@ class _Unroller:
             for stage in stages:
                 own, atom = _in_block(loop, k, stage.equations), functools.partial(loop.atom, k)
                 self.stages.append(renamed_stage(stage, own, atom, loop.trips[k]))
+
+    def _cut_body(
+        self, body: Program, consts: tuple[int, ...], derivative: Differentiation
+    ) -> tuple[Program, tuple[Stage, ...], tuple[Choice, ...]]:
+        """A loop's body, its stages, and its planned choices; first is what runs before the loop.
+
+        A loop that must pass tangents forward is a plain scan, from which nothing is taken.
+        """
+        before, values = ((), ()) if self.forward_mode else hoisted(body, consts)
+        if not before:
+            inner = lay_out(body, derivative, has_loops=False)
+            return inner.program, inner.stages, inner.choices
+        active = active_values(body, derivative)
+        reads = sorted({i for e in before for i in e.reads}.intersection(consts))
+        first = Stage(
+            before,
+            tuple(reads),
+            values,
+            tuple(i for i in reads if i in active),
+            tuple(i for i in values if i in active),
+            hoisted=True,
+        )
+        written = {*values}
+        rest = (e for e in body.equations if written.isdisjoint(e.outputs))
+        others = dataclasses.replace(
+            body,
+            inputs=(*body.inputs, *values),
+            equations=without_dead_code([*rest], body.outputs),
+            given=body.given | written,
+        )
+        starts = derivative.inputs.union(first.differentiated_outputs)
+        inner = lay_out(others, dataclasses.replace(derivative, inputs=starts), has_loops=False)
+        whole = dataclasses.replace(
+            inner.program,
+            inputs=body.inputs,
+            equations=(*before, *inner.program.equations),
+        )
+        choices = tuple(x.renamed(lambda v: v, 1) for x in inner.choices)
+        return whole, (first, *inner.stages), choices
 
     def _is_given(self, atom: Any) -> bool:
         return not isinstance(atom, int) or atom in self.program.given

@@ -50,6 +50,7 @@ class Origins:
         choices: the planned choices that are in no loop and in no branch.
         encoding: how lossy codes are written and read, while a plan is emitted.
         lines: name of a graph value that is not in `values` -> where it is from, if that is known.
+        hoisted: while a loop's body is emitted, what of it is computed before the loop.
     """
 
     program: Program
@@ -60,6 +61,7 @@ class Origins:
     choices: tuple[Choice, ...] = ()
     lines: Mapping[str, Line] = dataclasses.field(default_factory=dict)
     encoding: Encoding = AS_PLANNED
+    hoisted: frozenset[int] = frozenset()
 
     @functools.cached_property
     def writer(self) -> dict[int, Equation]:

@@ -18,11 +18,15 @@ def value_rows(
 ) -> tuple[ValueRow, ...]:
     """A row for each value of the forward pass, codes that are saved included, largest first."""
     decided = _decisions(graph, decisions)
+    starts = {loop.first for loop in origins.loops}
     rows = []
     for s, stage in enumerate(graph.stages):
+        hoisted = origins.stages[s].hoisted
+        if hoisted and s not in starts:
+            continue
         for op, i in ((x, i) for x in stage.forward for i in x.outputs):
             value = graph.values[i]
-            decision = decided[s](value.name)
+            decision = "recomputed" if hoisted else decided[s](value.name)
             if value.name not in origins.values or (op.optional and decision != "saved"):
                 continue
             number = origins.values[value.name]

@@ -4,7 +4,11 @@ Iterations with one plan are a `lax.scan`. Where there are several plans, runs o
 each other, and the loop has a derivative of its own: to differentiate a scan over part of a stacked
 array, JAX would copy that part and its gradient. Here every run indexes the whole array, and its
 backward, a loop of its own, writes into one gradient. What every iteration of a run would keep
-alike for it (a mask, joined weights) is computed once, before the run (`_alike`).
+alike for it (a mask, say) is computed once, before the run (`_alike`).
+
+What is hoisted out of the body (`_hoist`) is computed before the loop, and anew before the loop's
+backward. Its own backward is part of each iteration's: gradients of constants are added up in the
+constants' precision, and in the memory of the results.
 
 | index | means |
 |---|---|
@@ -29,12 +33,14 @@ from ._places import filled, float_places
 
 #: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
 NO_FORWARD_MODE = (
-    "jax.jvp cannot push tangents through a planned loop whose iterations have different plans: "
-    'it has a derivative of its own, which only goes backward. Plan with operators="none", which '
-    "has all iterations of a loop alike, or take jax.jvp inside jax.jit."
+    "jax.jvp cannot push tangents through a planned loop whose iterations have different plans, or "
+    "share what is computed before it: it has a derivative of its own, which only goes backward. "
+    'Plan with operators="none", which has all iterations of a loop alike, or take jax.jvp inside '
+    "jax.jit."
 )
 
-#: `(constants, carry, slices) -> (carry, slices of results)`.
+#: `(constants, carry, slices) -> (carry, slices of results)`. The constants are those of the loop
+#: and, behind them, what is hoisted.
 Body = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
 
 
@@ -47,17 +53,34 @@ class Run:
     stop: int
 
 
-def run_loop(eqn: Any, operands: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
+@dataclasses.dataclass(frozen=True)
+class Hoisted:
+    """What runs before a loop.
+
+    Attributes:
+        values: `constants -> values`.
+        reached: places of constants -> places of the values that tangents of theirs reach.
+    """
+
+    values: Callable[[Sequence[Any]], list[Any]]
+    reached: Callable[[Sequence[int]], list[int]]
+
+
+def run_loop(
+    eqn: Any, operands: Sequence[Any], runs: Sequence[Run], hoisted: Hoisted | None = None
+) -> list[Any]:
     """The results of a `scan`, its iterations run as planned.
 
-    Where there are several runs, the loop cannot be differentiated in forward mode. Where that is
-    seen to be done, all iterations run as the first ones; where it is seen only later, as in
-    `jax.jvp(jax.jit(planned), ...)`, a `TypeError` says how to plan for it.
+    Where there are several runs, or something is hoisted, the loop cannot be differentiated in
+    forward mode. Where that is seen to be done, all iterations run as the first ones, and nothing
+    is hoisted; where it is seen only later, as in `jax.jvp(jax.jit(planned), ...)`, a `TypeError`
+    says how to plan for it.
 
     Arguments:
         eqn: the scan.
         operands: its operands.
         runs: cover the iterations in order.
+        hoisted: what runs before the loop, if anything does.
     """
     shape = _Shape(
         *_compat.scan_counts(eqn)[:2],
@@ -65,10 +88,10 @@ def run_loop(eqn: Any, operands: Sequence[Any], runs: Sequence[Run]) -> list[Any
         eqn.params["reverse"],
         tuple(var.aval for var in eqn.outvars),
     )
-    if len(runs) == 1 or any(map(_compat.is_pushed_forward, operands)):
+    if (len(runs) == 1 and hoisted is None) or any(map(_compat.is_pushed_forward, operands)):
         consts, carry, xs = shape.split(operands)
         carry, ys = lax.scan(
-            lambda carry, x: runs[0].body(consts, carry, x),
+            lambda carry, x: runs[0].body(_with_hoisted(hoisted, consts), carry, x),
             carry,
             xs,
             shape.trips,
@@ -76,7 +99,11 @@ def run_loop(eqn: Any, operands: Sequence[Any], runs: Sequence[Run]) -> list[Any
             unroll=eqn.params["unroll"],
         )
         return [*carry, *ys]
-    return _Runs(shape, tuple(runs)).differentiable()(*_backward_only(*operands))
+    return _Runs(shape, tuple(runs), hoisted).differentiable()(*_backward_only(*operands))
+
+
+def _with_hoisted(hoisted: Hoisted | None, consts: Sequence[Any]) -> list[Any]:
+    return [*consts, *(hoisted.values(consts) if hoisted else ())]
 
 
 @jax.custom_jvp
@@ -132,6 +159,7 @@ class _Runs:
 
     shape: _Shape
     runs: tuple[Run, ...]
+    hoisted: Hoisted | None
 
     def differentiable(self) -> Callable[..., list[Any]]:
         """The scan as a function of its operands that has a derivative of its own."""
@@ -139,7 +167,8 @@ class _Runs:
 
         def forward(*primals):
             operands = [x.value for x in primals]
-            active = _Active(self.shape, operands, [x.perturbed for x in primals])
+            perturbed = [x.perturbed for x in primals]
+            active = _Active(self.shape, operands, perturbed, self.hoisted)
             results, pulls = self._forward(operands, active)
             return results, (operands, active, pulls)
 
@@ -151,6 +180,7 @@ class _Runs:
     ) -> tuple[list[Any], list[Any]]:
         """The results, and what each run keeps for its backward where that is asked for."""
         consts, carry, xs = self.shape.split(operands)
+        consts = _with_hoisted(self.hoisted, consts)
         ys = [_compat.zeros(a) for a in self.shape.results[self.shape.carry :]]
         pulls = []
         for run in self.runs:
@@ -179,7 +209,8 @@ class _Runs:
         operands, active, pulls = residuals
         consts, _, xs = self.shape.split(operands)
         carry = [_whole(cotangents[n]) for n in active.carry]
-        given = cotangents[self.shape.carry :]
+        given = list(cotangents[self.shape.carry :])
+        shared, carry, given, link = self._hoisted_anew(active, consts, carry, given)
         gradients = (
             [jnp.zeros_like(consts[n]) for n in active.consts],
             carry,
@@ -195,15 +226,27 @@ class _Runs:
                 slices = _index(xs, at)
                 of_ys = [_slice_of(given[n], at) for n in active.ys]
                 leaves, slices, of_carry = lax.optimization_barrier((leaves, slices, of_carry))
-                pull = rebuild(joined(alike, leaves), consts, slices)
+                pull = rebuild(joined(alike, leaves), [*consts, *shared], slices)
                 more, of_carry, of_slices = pull((of_carry, of_ys))
-                of_consts = [a + b for a, b in zip(of_consts, more, strict=True)]
+                of_consts = [a + b for a, b in zip(of_consts, link(more), strict=True)]
                 return (of_consts, of_carry, _update(of_xs, of_slices, at)), None
 
             gradients, _ = lax.scan(
                 step, gradients, (jnp.arange(run.first, run.stop), leaves), reverse=True
             )
         return active.spread(gradients)
+
+    def _hoisted_anew(
+        self, active: "_Active", consts: list[Any], carry: list[Any], given: list[Any]
+    ) -> tuple[list[Any], list[Any], list[Any], Callable[[list[Any]], list[Any]]]:
+        """What is hoisted, no earlier than the loop's cotangents; these; and its backward."""
+        if self.hoisted is None:
+            return [], carry, given, lambda gradients: gradients
+        places = [n for n in active.ys if not isinstance(given[n], SymbolicZero)]
+        arrays = [given[n] for n in places]
+        consts, carry, arrays = lax.optimization_barrier((consts, carry, arrays))
+        shared, link = active.linked(self.hoisted.values, consts)
+        return shared, carry, filled(given, places, arrays), link
 
 
 def _whole(cotangent: Any) -> Any:
@@ -223,14 +266,44 @@ class _Active:
     All floats that are carried are: what is not perturbed before the loop may be in it.
     """
 
-    def __init__(self, shape: _Shape, operands: Sequence[Any], perturbed: Sequence[bool]):
+    def __init__(
+        self,
+        shape: _Shape,
+        operands: Sequence[Any],
+        perturbed: Sequence[bool],
+        hoisted: Hoisted | None,
+    ):
         consts, carry, xs = shape.split(operands)
         of_consts, _, of_xs = shape.split(perturbed)
         self.shape, self.operands = shape, len(operands)
         self.consts = [n for n in float_places(consts) if of_consts[n]]
+        self.hoisted = hoisted.reached(self.consts) if hoisted else []
         self.carry = float_places(carry)
         self.xs = [n for n in float_places(xs) if of_xs[n]]
         self.ys = [n for n, a in enumerate(shape.results[shape.carry :]) if _compat.is_float(a)]
+
+    @property
+    def all_consts(self) -> list[int]:
+        """Positions of constants with those that are hoisted behind them."""
+        return [*self.consts, *(self.shape.consts + n for n in self.hoisted)]
+
+    def linked(
+        self, values_of: Callable[[Sequence[Any]], list[Any]], consts: Sequence[Any]
+    ) -> tuple[list[Any], Callable[[list[Any]], list[Any]]]:
+        """What is hoisted, and from gradients of `all_consts` those of the loop's own."""
+
+        def differentiated(some_consts):
+            values = values_of(filled(consts, self.consts, some_consts))
+            return [values[n] for n in self.hoisted], values
+
+        own = [consts[n] for n in self.consts]
+        _, pull, values = jax.vjp(differentiated, own, has_aux=True)
+
+        def link(gradients):
+            (more,) = pull(gradients[len(own) :])
+            return [a + b for a, b in zip(gradients[: len(own)], more, strict=True)]
+
+        return values, link
 
     def pulled(
         self, body: Body, consts: Sequence[Any], carry: Sequence[Any], slices: Sequence[Any]
@@ -239,7 +312,7 @@ class _Active:
 
         def differentiated(some_consts, some_carry, some_slices):
             new, ys = body(
-                filled(consts, self.consts, some_consts),
+                filled(consts, self.all_consts, some_consts),
                 filled(carry, self.carry, some_carry),
                 filled(slices, self.xs, some_slices),
             )
@@ -247,7 +320,7 @@ class _Active:
 
         _, pull, (new, ys) = jax.vjp(
             differentiated,
-            [consts[n] for n in self.consts],
+            [consts[n] for n in self.all_consts],
             [carry[n] for n in self.carry],
             [slices[n] for n in self.xs],
             has_aux=True,

@@ -36,8 +36,6 @@ FAIR_USE = 0.95
 MAX_ROUNDS = 6
 #: Steps of the search, at most; a step that meets a plan again compiles nothing.
 MAX_STEPS = 14
-#: Full compilations on a target whose trials are compiled in part.
-FULL_ROUNDS = 3
 #: The search ends when this fraction of the budget is all that is undecided.
 ENOUGH = 0.01
 #: A budget is infeasible by no less than this: a search for this share of the minimum fails, too.
@@ -117,7 +115,7 @@ class Settling:
             for answers in search.answers:
                 answers.restart()
         known = self._rounds
-        total = budget(lambda: self.trials.unplanned_in_full.total_bytes)
+        total = budget(lambda: self.trials.unplanned.total_bytes)
         room = total - reserved_bytes
         try:
             by, best = self, self._best(room, reserved_bytes)
@@ -169,7 +167,7 @@ class Settling:
         What is planned through the user's checkpoints need not recompute what they do, so it may
         be the faster even where the function fits as it is.
         """
-        is_enough = not self.trials.pins and self._fits_unplanned(room)
+        is_enough = not self.trials.pins and self.trials.unplanned.total_bytes <= room
         if is_enough and not self.trials.traced.program.inlines_checkpoints:
             return None
         try:
@@ -179,18 +177,11 @@ class Settling:
                 return None
             raise
 
-    def _fits_unplanned(self, room: int) -> bool:
-        """Whether the function fits as it is; by a full compilation, where it may."""
-        fits = self.trials.unplanned.total_bytes <= room
-        return fits and self.trials.unplanned_in_full.total_bytes <= room
-
     def _verified(self, room: int, reserved_bytes: int) -> Trial:
-        """The fastest trial whose temporaries fit in `room` bytes, by a full compilation."""
+        """The fastest trial whose temporaries fit in `room` bytes."""
         best = self._search(room)
         if self.trials.temp_bytes(best) > room:
             best = self._least(best, reserved_bytes)
-        if best.figures is not None:
-            best = self._searched_in_full(best, room)
         if self.trials.temp_bytes(best) > room:
             raise self._infeasible(best, room, reserved_bytes)
         return best
@@ -206,27 +197,6 @@ class Settling:
                 fits = self.trials.temp_bytes(found) <= room
                 best = min(best, found, key=self.trials.temp_bytes)
         return best
-
-    def _searched_in_full(self, best: Trial, room: int) -> Trial:
-        """The fastest trial that fits, or the smallest one if none does.
-
-        Where trials are compiled in part, what is settled on is compiled in full, and the search
-        repeated with what that shows.
-        """
-        for _ in range(FULL_ROUNDS):
-            may_fit = self.trials.temp_bytes(best) <= room
-            best = self.trials.in_full(best)
-            if self.trials.temp_bytes(best) <= room or not may_fit:  # then it is the least
-                break
-            best = self._search(room)
-        fits = [t for t in self._known_in_full() if self.trials.temp_bytes(t) <= room]
-        if fits:
-            return min(fits, key=lambda t: t.decisions.seconds)
-        self.trials.in_full(best)
-        return min(self._known_in_full(), key=self.trials.temp_bytes)
-
-    def _known_in_full(self) -> list[Trial]:
-        return [t for t in self.trials if t.is_full]
 
     def _search(self, room: int) -> Trial:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
@@ -349,9 +319,9 @@ class Settling:
     ) -> Plan:
         trials = self.trials
         decisions = best.decisions if best else None
-        figures = best.figures if best else trials.unplanned_in_full
+        figures = best.figures if best else trials.unplanned
         program = trials.traced.program
-        predicted = best.predicted_temp_bytes if best else trials.unplanned_in_full.temp_bytes
+        predicted = best.predicted_temp_bytes if best else trials.unplanned.temp_bytes
         return Plan(
             decisions=decisions,
             fingerprint=fingerprint(program, trials.traced.derivative),
@@ -364,8 +334,7 @@ class Settling:
             reserved_bytes=reserved,
             predicted_bytes=trials.fixed_bytes + predicted,
             compiled_bytes=figures.total_bytes if figures else None,
-            # A share of it may have been asked for; nothing is compiled to know it better.
-            unplanned_bytes=trials.best_known_unplanned.total_bytes,
+            unplanned_bytes=trials.unplanned.total_bytes,
             base_seconds=self._graph.seconds,
             base_flops=planners.save_all(self._graph).flops,
             planning_seconds=seconds,

@@ -23,6 +23,8 @@ class Stage:
         differentiated_inputs: the inputs that receive a cotangent.
         differentiated_outputs: the outputs that pass one on.
         repeats: how many iterations of a loop it stands for.
+        hoisted: whether it runs once before the loop whose iterations it belongs to, and once more
+            before the loop's backward; its own backward is that of an iteration.
     """
 
     equations: tuple[Equation, ...]
@@ -31,6 +33,7 @@ class Stage:
     differentiated_inputs: tuple[int, ...]
     differentiated_outputs: tuple[int, ...]
     repeats: int = 1
+    hoisted: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -206,7 +206,7 @@ def sweep(
 
 def _plain(trials: Trials) -> SweepPoint:
     work = work_of_step(trials.traced, trials.traced.flat, trials.target)
-    return _point("plain", "plain", Costs(trials.unplanned_in_full, work))
+    return _point("plain", "plain", Costs(trials.unplanned, work))
 
 
 def _baseline(name: str, traced: Callable[[], Traced], target: Target) -> SweepPoint:
@@ -228,7 +228,7 @@ def _planned(
 ) -> Iterator[SweepPoint]:
     """Plans from the unplanned bytes down to the smallest budget that works."""
     settling = Settling(trials, planner)
-    most = trials.unplanned_in_full.total_bytes
+    most = trials.unplanned.total_bytes
     say("looking for the smallest budget")
     least = _least(settling, trials.fixed_bytes + 1)
     for n, budget in enumerate(np.linspace(most, least, points).astype(int).tolist()):

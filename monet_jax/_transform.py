@@ -25,8 +25,9 @@ from ._loops import Loop
 from ._naming import active_in, run_named
 from ._origins import Origins, origins_of, origins_to_emit, value_name, value_number
 from ._places import filled
-from ._program import Program, values_of
-from ._scan import Body, Run, run_loop
+from ._plan import PlanMismatch
+from ._program import Program, run, values_of
+from ._scan import Body, Hoisted, Run, run_loop
 from ._stages import Stage
 from ._trace import Traced
 from .operators import Encoding, is_tap
@@ -73,9 +74,19 @@ def as_planned(
         traced: the function.
         plan: the decisions.
         chunks: by what its loops were planned, as in `monet_jax.Plan`.
+
+    Raises:
+        PlanMismatch: the plan is for other stages than the function has.
     """
     program = traced.program if chunks is None else in_chunks(traced.program, chunks)
-    return transform(origins_of(program, traced.derivative), plan)
+    origins = origins_of(program, traced.derivative)
+    planned, found = plan.regions[-1].last + 1, len(origins.stages)
+    if planned != found:
+        raise PlanMismatch(
+            f"The plan has {planned} stages, and the function is cut into {found}: the plan was "
+            "made by another version of monet_jax. Plan again."
+        )
+    return transform(origins, plan)
 
 
 def _words(program: Program, env: Mapping[int, Any]) -> jax.Array | None:
@@ -167,19 +178,43 @@ def _run_loop(outer: Origins, part: _PlannedLoop, env: dict[int, Any]) -> None:
         done += trips
     equation = loop.equation
     operands = values_of(env, equation.inputs)
-    env.update(zip(equation.outputs, run_loop(equation.eqn, operands, runs), strict=True))
+    results = run_loop(equation.eqn, operands, runs, _hoisted(loop))
+    env.update(zip(equation.outputs, results, strict=True))
+
+
+def _hoisted(loop: Loop) -> Hoisted | None:
+    """What runs before a loop, if anything does."""
+    if not loop.hoists:
+        return None
+    first, inputs = loop.stages[0], loop.body.inputs
+
+    def values(consts: Sequence[Any]) -> list[Any]:
+        env = dict(zip(inputs, consts, strict=False))
+        run(first.equations, env, {})
+        return values_of(env, first.outputs)
+
+    def reached(places: Sequence[int]) -> list[int]:
+        active = active_in(first.equations, [inputs[n] for n in places])
+        return [n for n, i in enumerate(first.outputs) if i in active]
+
+    return Hoisted(values, reached)
 
 
 def _body(outer: Origins, loop: Loop, regions: Sequence[Region]) -> Body:
-    """The body of a loop, run as some regions say."""
-    program, carried = loop.body, loop.counts[1]
-    origins = origins_to_emit(program, loop.stages, choices=loop.choices)
+    """The body of a loop, run as some regions say. What is hoisted follows its constants."""
+    program, (consts, carried, _) = loop.body, loop.counts
+    inputs, stages = program.inputs, loop.stages
+    if loop.hoists:
+        inputs = (*inputs[:consts], *stages[0].outputs, *inputs[consts:])
+        stages = (Stage((), (), (), (), ()), *stages[1:])
+    origins = origins_to_emit(program, stages, choices=loop.choices)
     by = outer.encoding.renamed(lambda v: loop.atom(0, v), origins.writer)
-    origins = dataclasses.replace(origins, encoding=by)
+    once = frozenset(inputs) - frozenset(program.inputs)
+    origins = dataclasses.replace(origins, encoding=by, hoisted=once)
     parts = _parts(regions, (), loop.choices)
 
     def body(consts, carry, slices):
-        env = dict(zip(program.inputs, (*consts, *carry, *slices), strict=True))
+        env = dict(zip(inputs, (*consts, *carry, *slices), strict=True))
         # Where the values themselves pass no barrier, JAX knows which are the loop's own operands.
         _run_parts(origins, parts, env, _returned(program), {})
         results = values_of(env, program.outputs)
@@ -240,6 +275,8 @@ def _run_region(
     wanted: set[int],
     outer: Mapping[int, str] | None,
 ) -> None:
+    if not any(stage.equations for stage in _stages(origins, region)):
+        return
     reads = _reads(origins, region)
     writes = [i for i in _writes(origins, region) if i in wanted]
     saved = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
@@ -261,8 +298,10 @@ def _run_region(
         body = jax.checkpoint(body, policy=policy)
     tie = _tied if outer is None else _tied_cotangents
     # Of what several stages read, the cotangent is tied where it begins, in the last of them:
-    # tied in each, its sum would be held twice.
-    tied = [i not in origins.shared or i not in wanted for i in reads]
+    # tied in each, its sum would be held twice. Of what is hoisted, an iteration adds it at once to
+    # that of the constants, and the end of the iteration ties that.
+    untied = origins.hoisted | (origins.shared & wanted)
+    tied = [i not in untied for i in reads]
     inputs = tie([env[i] for i in reads], tied)
     env.update(zip(writes, body(inputs), strict=True))
 

@@ -1,13 +1,9 @@
 """How many bytes does each plan of one function take: as compiled, and as predicted before?
 
-    unplanned   the function as it is; if it fits, nothing is planned
-    base        the plan that saves nothing but in the last stage: with the unplanned program (or,
-                where something was rewritten or inlined, the plan that saves all) it places the
-                model on the compiler's scale
-
-On a TPU, programs are compiled up to the generation of code, which takes nine tenths of the time
-and adds a few percent. What it adds is known for the base, and taken to be the same for others
-until one of them is compiled in full.
+unplanned   the function as it is; if it fits, nothing is planned
+base        the plan that saves nothing but in the last stage: with the unplanned program (or,
+            where something was rewritten or inlined, the plan that saves all) it places the
+            model on the compiler's scale
 """
 
 import dataclasses
@@ -47,13 +43,11 @@ class Trial:
         decisions: the plan.
         predicted_temp_bytes: by the model and the programs that place it.
         figures: as compiled; None where plans are not compiled.
-        is_full: whether nothing was left out when it was compiled.
     """
 
     decisions: planners.Plan
     predicted_temp_bytes: int
     figures: CompiledBytes | None
-    is_full: bool = False
 
 
 class Trials:
@@ -80,7 +74,6 @@ class Trials:
         self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
         self.bound, self.chunks = bound, chunks
         self._made: dict[_Regions, Trial] = {}
-        self._last_added_bytes: int | None = None
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self._made.values())
@@ -123,18 +116,6 @@ class Trials:
     def unplanned(self) -> CompiledBytes:
         """The function as it is, XLA's own rematerialization off."""
         return self._compile(self.traced.flat)
-
-    @functools.cached_property
-    def unplanned_in_full(self) -> CompiledBytes:
-        """The same with nothing left out."""
-        if not self._in_part:
-            return self.unplanned
-        return self._compile(self.traced.flat, fast=False)
-
-    @property
-    def best_known_unplanned(self) -> CompiledBytes:
-        """`unplanned_in_full` if that was needed before, else `unplanned`."""
-        return self.__dict__.get("unplanned_in_full", self.unplanned)
 
     @functools.cached_property
     def fixed_bytes(self) -> int:
@@ -180,26 +161,14 @@ class Trials:
             predicted = self.predicted_temp_bytes(decisions.regions)
             function = transform(self.origins, decisions)
             figures = self._compile(function) if self.verify else None
-            is_full = figures is not None and not self._in_part
-            self._made[decisions.regions] = Trial(decisions, predicted, figures, is_full)
+            self._made[decisions.regions] = Trial(decisions, predicted, figures)
         return self._made[decisions.regions]
-
-    def in_full(self, trial: Trial) -> Trial:
-        """A trial, compiled with nothing left out."""
-        if not trial.is_full:
-            figures = self._compile(transform(self.origins, trial.decisions), fast=False)
-            if trial.figures is not None:
-                self._last_added_bytes = figures.total_bytes - trial.figures.total_bytes
-            trial = dataclasses.replace(trial, figures=figures, is_full=True)
-            self._made[trial.decisions.regions] = trial
-        return trial
 
     def temp_bytes(self, trial: Trial) -> int:
         """Everything but arguments and results, as compiled where that is known."""
         if trial.figures is None:
             return trial.predicted_temp_bytes
-        added = 0 if trial.is_full else self._added_bytes
-        return trial.figures.total_bytes - self.fixed_bytes + added
+        return trial.figures.total_bytes - self.fixed_bytes
 
     def smallest(self) -> Trial:
         """The trial with the least temporaries."""
@@ -212,7 +181,7 @@ class Trials:
 
     def predicted_temp_bytes(self, regions: _Regions) -> int:
         """Temporaries of a plan by the model and what was compiled to place it."""
-        return self._scale.compiled_for(self.modelled(regions)) + self._base_added_bytes
+        return self._scale.compiled_for(self.modelled(regions))
 
     def modelled(self, regions: _Regions, graph: Graph | None = None) -> int:
         """Temporaries of a plan by the model alone."""
@@ -220,7 +189,7 @@ class Trials:
 
     def modelled_for(self, temp_bytes: int) -> int:
         """Modelled temporaries of plans that will compile to `temp_bytes`."""
-        return self._scale.modelled_for(temp_bytes - self._added_bytes)
+        return self._scale.modelled_for(temp_bytes)
 
     @functools.cached_property
     def analyzed(self) -> tuple[Graph, Origins]:
@@ -257,42 +226,16 @@ class Trials:
     def _base_shift(self) -> int:
         """Compiled minus modelled temporaries of the base."""
         modelled = self.modelled(self.base.regions, self.analyzed[0])
-        return self._base_figures.temp_bytes - modelled
-
-    @functools.cached_property
-    def _base_figures(self) -> CompiledBytes:
-        """The base as compiled in the first place, which may be in part."""
-        return self._measured(self.base)
+        return self._measured(self.base).temp_bytes - modelled
 
     def _measured(self, decisions: planners.Plan) -> CompiledBytes:
         """A plan that the model is placed by, as compiled."""
         figures = self._compile(transform(self.origins, decisions))
-        trial = Trial(decisions, figures.temp_bytes, figures, not self._in_part)
-        self._made[decisions.regions] = trial
+        self._made[decisions.regions] = Trial(decisions, figures.temp_bytes, figures)
         return figures
 
-    @property
-    def _in_part(self) -> bool:
-        """Whether the last part of a compilation is left out where it need not be exact."""
-        return self.target.platform == "tpu"
-
-    @functools.cached_property
-    def _base_added_bytes(self) -> int:
-        """What generating code adds to the base, where trials are compiled in part."""
-        in_part = self._base_figures
-        in_full = self.in_full(self._made[self.base.regions]).figures
-        return in_full.total_bytes - in_part.total_bytes if in_full else 0
-
-    @property
-    def _added_bytes(self) -> int:
-        """What generating code is taken to add to a trial: the same as to the last known one."""
-        if self._last_added_bytes is None:
-            self._last_added_bytes = self._base_added_bytes
-        return self._last_added_bytes
-
-    def _compile(self, function: FlatFunction, fast: bool = True) -> CompiledBytes:
-        step = step_to_compile(self.traced, function)
-        return compile_bytes(*step, target=self.target, fast=fast)
+    def _compile(self, function: FlatFunction) -> CompiledBytes:
+        return compile_bytes(*step_to_compile(self.traced, function), target=self.target)
 
 
 def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..., Any], tuple]:

@@ -38,6 +38,15 @@ class Case:
 
 
 NAMED: dict[str, Callable[[], Case]] = {}
+#: Of these, programs with loops that are planned.
+LOOPS = [
+    "scan",
+    "layers_under_scan",
+    "states_under_scan",
+    "joined_under_scan",
+    "scan_under_scan",
+    "loops",
+]
 
 
 def _named(make: Callable[[], Case]) -> Callable[[], Case]:
@@ -312,6 +321,27 @@ def _states_under_scan():
         return total * jnp.mean(h**2), count, jax.random.key_data(key)
 
     return Case(function, (array(0, 4, 4), array(1, 3, 4), jax.random.key(3)))
+
+
+@_named
+def _joined_under_scan():
+    """What is hoisted: weights that are joined or made positive, and indices."""
+
+    def function(left, right, scale, x, tokens):
+        def cell(state, row):
+            h, total = state
+            z = jnp.concatenate([row, h]) @ jnp.concatenate([left, right.T], 1)
+            gate, update = jnp.split(z, 2)
+            h = jax.nn.sigmoid(gate) * h + jnp.tanh(update @ jnp.exp(scale)) + left[0]
+            picked = jnp.take(x, tokens + 1, axis=0)
+            return (h, total + picked @ h), jnp.sin(h)
+
+        start = jnp.zeros_like(x[0]), jnp.zeros((2,))
+        (h, total), ys = lax.scan(cell, start, x, reverse=True)
+        return jnp.mean(ys**2) + jnp.sum(total) * jnp.mean(h), h
+
+    weights = array(0, 8, 4), array(1, 4, 8), array(2, 4, 4)
+    return Case(function, (*weights, array(3, 5, 4), jnp.asarray([1, 3])))
 
 
 @_named

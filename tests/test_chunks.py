@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 from emission import analyzed, assert_same, emitted, flat, in_double, pulled, random_regions
 from jax import lax
-from programs import NAMED, Case, array
+from programs import LOOPS, NAMED, Case, array
 
 import monet_jax
 from monet_jax._chunks import chunking, in_chunks
 from monet_jax._plan import load_plan
-
-LOOPS = ["scan", "layers_under_scan", "states_under_scan", "scan_under_scan", "loops"]
 
 #: Iterations of the deep loop.
 DEPTH = 60

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 
 import monet_jax
@@ -20,6 +21,7 @@ def load(name: str):
     return module
 
 
+@pytest.mark.slow
 def test_accumulation_trains_as_without_a_budget():
     example = load("accumulate")
     (losses, model), (plain, plain_model) = example.train(16), example.train(16, budget=None)

@@ -120,7 +120,7 @@ def trained(loss, module, batch, steps=3, adamw=ADAMW):
     return losses, nnx.to_pure_dict(nnx.state((module, optimizer)))
 
 
-@pytest.mark.parametrize("name", some_slow(models.MODELS, "resnet", "vit"))
+@pytest.mark.parametrize("name", some_slow(models.MODELS, *models.MODELS))
 def test_models_train_within_the_budget_as_they_do_without(name):
     batch = models.batch(name)
     lean = under_a_budget(name, batch)

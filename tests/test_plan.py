@@ -15,6 +15,7 @@ from processes import run_python
 
 import monet_jax
 from monet_jax import Plan, PlanMismatch, PlanningWarning
+from monet_jax._plan import plan_from_json
 
 
 @ft.cache
@@ -160,6 +161,15 @@ def test_plans_of_earlier_formats_still_load(version, tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({**data, "format": version}, indent=1, sort_keys=True))
     assert monet_jax.load_plan(path) == dataclasses.replace(made(), **missing)
+
+
+def test_plans_for_other_stages_are_refused():
+    data = json.loads(made().to_json())
+    data["decisions"]["regions"].pop()
+    data["stages"].pop()
+    fewer = plan_from_json(json.dumps(data))
+    with pytest.raises(PlanMismatch, match="another version"):
+        jax.grad(fewer.apply(net))(*args())
 
 
 def test_a_file_that_is_no_text(tmp_path):

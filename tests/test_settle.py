@@ -1,6 +1,7 @@
-"""Does the search keep budgets where trials are compiled in part, and that is off?"""
+"""Does the search keep budgets where the compiler says other than the model?"""
 
 import dataclasses
+import zlib
 
 import jax.numpy as jnp
 import pytest
@@ -14,34 +15,27 @@ from monet_jax._targets import resolve_target
 from monet_jax._trials import Trials
 from monet_jax.bench._programs import trace_loss
 
-TPU = resolve_target("tpu:v5e")
+CPU = resolve_target("cpu")
 
 
 @pytest.fixture
 def settling(monkeypatch):
-    """A function that makes new searches for a TPU whose full compilations take more.
+    """A function that makes new searches for a compiler that takes more of some programs.
 
-    They are compiled for the CPU; in full, temporaries are larger: by a thousandth where they are
-    about as small as any before, and by a fifth elsewhere.
+    Temporaries of about every other program are larger by a fifth than on the CPU.
     """
-    seen = []
 
-    def compiled(function, avals, *, target, fast=True, **options):
-        figures = _compile.compile_bytes(
-            function, avals, target=resolve_target("cpu"), fast=fast, **options
-        )
-        seen.append(figures.temp_bytes)
-        if fast:
-            return figures
-        factor = 1.2 if figures.temp_bytes > 1.1 * min(seen) else 1.001
+    def compiled(function, avals, *, target, **options):
+        figures = _compile.compile_bytes(function, avals, target=target, **options)
+        factor = 1.2 if zlib.crc32(str(figures.temp_bytes).encode()) % 2 else 1.0
         return dataclasses.replace(figures, temp_bytes=int(factor * figures.temp_bytes))
 
     monkeypatch.setattr(_trials, "compile_bytes", compiled)
-    traced = trace_loss(net, specs(), TPU)
-    return lambda: Settling(Trials(traced, TPU, Pins()), planners.Stages())
+    traced = trace_loss(net, specs(), CPU)
+    return lambda: Settling(Trials(traced, CPU, Pins()), planners.Stages())
 
 
-def test_plans_are_within_the_budget_in_full(settling):
+def test_plans_are_within_the_budget(settling):
     search = settling()
     unplanned = search.trials.unplanned.total_bytes
     found = set()
@@ -65,10 +59,9 @@ def test_the_minimum_of_an_infeasible_budget_is_feasible(settling):
 
 def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
     """To recompute a stage right before its backward spares nothing."""
-    cpu = resolve_target("cpu")
 
     def base(loss, arguments):
-        return Trials(trace_loss(loss, arguments, cpu), cpu, Pins()).base.regions
+        return Trials(trace_loss(loss, arguments, CPU), CPU, Pins()).base.regions
 
     several, one = base(net, specs()), base(lambda x: jnp.sum(jnp.sin(x)), specs()[1:])
     assert len(several) > 1
@@ -78,8 +71,7 @@ def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
 
 def test_the_base_is_predicted_as_it_was_compiled():
     """Whatever the unplanned program takes beyond the model."""
-    cpu = resolve_target("cpu")
-    trials = Trials(trace_loss(net, specs(), cpu), cpu, Pins())
+    trials = Trials(trace_loss(net, specs(), CPU), CPU, Pins())
     trials._all_saved_bytes = trials.unplanned.temp_bytes + 1_000_000
     assert sum(stage.alone_bytes for stage in trials.graph.stages) > 900_000
     compiled = trials.temp_bytes(trials.of(trials.base))

@@ -87,12 +87,12 @@ class Cell:
         return self.trials.fixed_bytes
 
     def _share_bytes(self, share: float) -> int:
-        return self._fixed_bytes + int(share * self.trials.unplanned_in_full.temp_bytes)
+        return self._fixed_bytes + int(share * self.trials.unplanned.temp_bytes)
 
     def _plain(self) -> Program:
         work = work_of_step(self.traced, self.traced.flat, self.target)
         self.plain_work = work
-        row = self._row("plain", "plain", **self._costs(self.trials.unplanned_in_full, work))
+        row = self._row("plain", "plain", **self._costs(self.trials.unplanned, work))
         return Program(row, "plain", self.traced, self.traced.flat)
 
     def _baseline(self, name: str, make: Callable[[], Callable[..., Any]]) -> Program:
@@ -174,7 +174,7 @@ class Cell:
 
     def _free(self) -> Iterator[Program]:
         """Plans that close in on the least temporaries at plain's FLOPs."""
-        plain_bytes = self.trials.unplanned_in_full.temp_bytes
+        plain_bytes = self.trials.unplanned.temp_bytes
         for _ in range(FREE_STEPS):
             ours = [r for r in self.rows if r.kind == "ours" and r.budget_bytes]
             free = [r.temp_bytes for r in ours if _is_free(r)]

@@ -10,7 +10,7 @@ but for the order of sums over tokens.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _WIDE = 4
 #: A value of more than this share of the logits' bytes is as large as logits.
 _LARGE_SHARE = 1 / 8
+#: How many times the bytes of its logits a head's largest array has, at most (once it is cast).
+_GROWS = 4
 #: The share of the bytes of logits and their gradient that chunks may need.
 _WORTH = 1 / 2
 #: What is linear in numbers, as far as constants may be added.
@@ -62,17 +64,25 @@ class Head:
         """The program, its heads in chunks; itself where there are none that are worth it."""
         if context.is_sharded:
             return program
-        found = self._replaced(program, derivative, context)
+        # Whether something is larger than all of a head can be known before it is looked for.
+        least_bytes = max((program.nbytes(i) for i in _solid(program)), default=0) // _GROWS
+        found = self._replaced(program, derivative, context, least_bytes)
         while found is not None:
-            program, found = found, self._replaced(found, derivative, context)
+            program, found = found, self._replaced(found, derivative, context, least_bytes)
         return program
 
     def _replaced(
-        self, program: Program, derivative: Differentiation, context: "Context"
+        self,
+        program: Program,
+        derivative: Differentiation,
+        context: "Context",
+        least_bytes: int,
     ) -> Program | None:
         active = active_values(program, derivative)
         for position, equation in enumerate(program.equations):
             if not active.intersection(equation.outputs):
+                continue
+            if sum(map(program.nbytes, equation.outputs)) < least_bytes:
                 continue
             for axis, parts in self._divisions(equation):
                 head = _head_at(program, derivative, position, axis, parts)
@@ -94,6 +104,11 @@ class Head:
             if best is not None:
                 found.append((abs(math.log(rows / best / self.rows)), axis, best))
         return [(axis, parts) for _, axis, parts in sorted(found)]
+
+
+def _solid(program: Program) -> Iterator[int]:
+    """What no fusion computes: results of products, of loops and the like."""
+    return (i for e in program.equations if kind_of(e) is Kind.SOLID for i in e.outputs)
 
 
 def _rows(eqn: Any, axis: int) -> int:
@@ -141,7 +156,8 @@ def _head_at(
         return None
     slicer.follow(range(position + 1, len(program.equations)))
     sliced = slicer.sliced()
-    if any(is_large(i) for i, d in sliced.operands if d is not None and i not in program.given):
+    cut = (i for i, d in sliced.operands if d is not None and i not in program.given)
+    if any(_WIDE * program.nbytes(i) > program.nbytes(product.outputs[0]) for i in cut):
         return None
     inside: dict[int, int | None] = {**slicer.axes, **dict.fromkeys(slicer.sums)}
     ends = _ends(program, derivative, inside)
@@ -281,8 +297,7 @@ class _Found:
         """Whether nothing is larger than the logits, and chunks need clearly fewer bytes."""
         steps, backend = self.chunks.sliced.steps, context.backend
         largest = max(self.program.nbytes(i) for e, _ in steps for i in e.outputs)
-        solid = (e for e in self.program.equations if kind_of(e) is Kind.SOLID)
-        if any(self.program.nbytes(i) > largest for e in solid for i in e.outputs):
+        if any(self.program.nbytes(i) > largest for i in _solid(self.program)):
             return False
         (logits,) = self.product.eqn.outvars
         is_narrowed = backend.narrows_operands and logits.aval.dtype == jnp.float32
