@@ -371,6 +371,7 @@ def test_a_plan_from_elsewhere_trains_the_same():
         nnx.grad(monet_jax.flax.apply(of_model, loss))(model(), x)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_plan_is_limited_on_a_sample():
     x = jax.random.normal(jax.random.key(5), (2048, 8))
     abstract = nnx.eval_shape(lambda: model(Block))

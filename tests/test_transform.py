@@ -143,7 +143,10 @@ def _twice(f, function):
 
 
 #: Of which second derivatives take long to compile; slow.
-DEEP = "branches_of_layers", "branches_under_scan", "scan_under_scan", "attention_typed_key"
+DEEP = (
+    *("branches_of_layers", "branches_under_scan", "scan_under_scan", "attention_typed_key"),
+    *("joined_under_scan", "states_under_scan"),
+)
 
 
 @pytest.mark.parametrize("name", some_slow(_names(smooth=True), *DEEP))
