@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -44,6 +44,8 @@ CLEARLY_LESS = 0.97
 MUCH_LESS = 0.9
 #: A plan may compile to this much of what is predicted.
 MAY_BE_OFF = 0.9
+#: Where a plan takes more than this much of what is predicted, plans without codes are tried, too.
+OUTGROWN = 1.05
 
 
 class InfeasibleBudget(ValueError):
@@ -78,8 +80,15 @@ class Settling:
     @property
     def stopped(self) -> planners.SolverStopped | None:
         """Why the planner had no answer at some point of the last search, if so."""
-        stopped = (answers.stopped for search in self._searches for answers in search.answers)
+        stopped = (answers.stopped for answers in self._all_answers)
         return next((error for error in stopped if error is not None), None)
+
+    @property
+    def _all_answers(self) -> Iterator[Answers]:
+        for search in self._searches:
+            yield from search.answers
+            if search._without_codes is not None:
+                yield search._without_codes
 
     @property
     def _graph(self) -> Graph:
@@ -100,6 +109,16 @@ class Settling:
             found += (Answers(self.trials, self.planner, other, evens=False),)
         return found
 
+    @functools.cached_property
+    def _without_codes(self) -> Answers | None:
+        """Plans in which derivatives read what JAX has them read; None where they all do.
+
+        XLA:GPU fuses what is computed again for one derivative into the next, if they read the same
+        value, and then holds both. More is computed again where masks are kept in its stead.
+        """
+        plain = _without_variants(self._graph)
+        return None if plain == self._graph else Answers(self.trials, self.planner, plain)
+
     def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:
         """The fastest plan found whose compiled program keeps a budget.
 
@@ -111,9 +130,8 @@ class Settling:
             InfeasibleBudget: no plan keeps it.
         """
         started = time.perf_counter()
-        for search in self._searches:
-            for answers in search.answers:
-                answers.restart()
+        for answers in self._all_answers:
+            answers.restart()
         known = self._rounds
         total = budget(lambda: self.trials.unplanned.total_bytes)
         room = total - reserved_bytes
@@ -204,10 +222,23 @@ class Settling:
             self._search_by(answers, room)
             best = self.trials.fastest_within(room)
             if best is not None and self._is_settled(best, room):
-                return best
-        if best is None or best.decisions.regions == self.trials.base.regions:
-            self._try_small_plans()
+                break
+        else:
+            if best is None or best.decisions.regions == self.trials.base.regions:
+                self._try_small_plans()
+        if self._without_codes is not None and self._is_outgrown(room):
+            self._search_by(self._without_codes, room)
         return self.trials.fastest_within(room) or self.trials.smallest()
+
+    def _is_outgrown(self, room: int) -> bool:
+        """Whether a plan that is faster than what fits takes much more than is predicted of it."""
+        best = self.trials.fastest_within(room)
+        if best is None:
+            return False
+        faster = (x for x in self.trials if x.decisions.seconds <= best.decisions.seconds)
+        return best.decisions.seconds > self._graph.seconds and any(
+            self.trials.temp_bytes(x) > OUTGROWN * x.predicted_temp_bytes for x in faster
+        )
 
     def _is_settled(self, trial: Trial, room: int) -> bool:
         """Whether a trial that fits is fast, or fills enough of `room`, not to look further."""
@@ -371,6 +402,17 @@ class Settling:
             if t.figures is not None and t.decisions.seconds < limit
         ]
         return max(faster, default=None)
+
+
+def _without_variants(graph: Graph) -> Graph:
+    """A graph whose ops run in one way each."""
+    stages = tuple(
+        dataclasses.replace(
+            stage, backward=tuple(dataclasses.replace(op, variants=()) for op in stage.backward)
+        )
+        for stage in graph.stages
+    )
+    return dataclasses.replace(graph, stages=stages)
 
 
 def _next_wanted(guess: int, low: int, high: int | None, is_new: bool) -> int:
