@@ -153,6 +153,10 @@ class Errors:
         squares = np.mean([errors(self.codes) for _ in range(DRAWS)], axis=0)
         return math.sqrt(float(np.max(squares)))
 
+    def modelled(self, regions: Sequence[Region], bound: ErrorBound) -> float:
+        """What the errors of a plan's codes add up to, one by one."""
+        return planners.error_of(with_errors(self.graph, self.origins, bound), regions)
+
     def _codes(self) -> list[_Code]:
         found: dict[int, _Code] = {}
         for stage in self.origins.stages:
@@ -243,8 +247,8 @@ def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBou
         if error <= ENOUGH * limit.error:
             # A higher bound allows what a lower one does: the later plan is the better one.
             best = dataclasses.replace(made, error=error, error_limit=limit.error)
-            modelled = planners.error_of(with_errors(errors.graph, errors.origins, bound), regions)
-            if not 0 < error < LITTLE * limit.error or modelled < IN_THE_WAY * most:
+            is_little = 0 < error < LITTLE * limit.error
+            if not is_little or errors.modelled(regions, bound) < IN_THE_WAY * most:
                 break
         elif best is not None:
             break

@@ -143,16 +143,20 @@ class Settled:
 
 
 @pytest.mark.parametrize(
-    ("measured", "bounds"),
+    ("measured", "bounds", "error", "taken"),
     [
-        ([0.03], [0.6]),
-        ([0.045, 0.03], [0.6, 0.6 * 0.03 / 0.045]),
-        ([0.045, 0.045, 0.045], [0.6, 0.6 * 2 / 3, 0.6 * 4 / 9, 0.0]),
+        ([0.03], [0.6], 0.03, 1.0),
+        ([0.045, 0.03], [0.6, 0.6 * 0.03 / 0.045], 0.03, 1.0),
+        ([0.045, 0.045, 0.045], [0.6, 0.6 * 2 / 3, 0.6 * 4 / 9, 0.0], 0.0, 1.0),
+        ([0.01, 0.03], [0.6, 1.8], 0.03, 1.0),  # together they do less than one by one
+        ([0.01, 0.045], [0.6, 1.8], 0.01, 1.0),
+        ([0.01], [0.6], 0.01, 0.5),  # nothing more is gained by codes
     ],
 )
-def test_a_plan_is_made_anew_until_its_error_leaves_room_for_other_data(measured, bounds):
+def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(measured, bounds, error, taken):
     errors, asked, found = mock.create_autospec(Errors, instance=True), [], iter(measured)
     errors.of_codes.return_value = {}
+    errors.modelled.side_effect = lambda _, bound: taken * bound.most
     errors.of_plan.side_effect = lambda regions: next(found)
 
     def settle(bound):
@@ -161,7 +165,7 @@ def test_a_plan_is_made_anew_until_its_error_leaves_room_for_other_data(measured
 
     made = settled_within(ErrorLimit(0.05, ()), errors, settle)
     assert asked == pytest.approx(bounds)
-    assert made.error == (measured[-1] if bounds[-1] else 0.0) and made.error_limit == 0.05
+    assert made.error == error and made.error_limit == 0.05
 
 
 @pytest.mark.slow
