@@ -243,7 +243,7 @@ def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBou
         bound = ErrorBound(of_codes, most)
         made = settle(bound)
         regions = made.decisions.regions if made.decisions else ()
-        error = errors.of_plan(regions) if regions else 0.0
+        error = errors.of_plan(regions) if made.decisions else 0.0
         if error <= ENOUGH * limit.error:
             # A higher bound allows what a lower one does: the later plan is the better one.
             best = dataclasses.replace(made, error=error, error_limit=limit.error)
