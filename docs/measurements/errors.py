@@ -34,7 +34,7 @@ from monet_jax._settle import Settling
 from monet_jax._targets import resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._trials import Trials
-from monet_jax.operators import selected
+from monet_jax.operators import form_name, selected
 
 HERE = Path(__file__).parent
 #: Examples of a batch, so many that values are worth encoding.
@@ -73,6 +73,13 @@ class Measured:
         plan = self._smallest(ErrorBound(self._errors.of_codes(), math.inf))
         error = self._errors.of_plan(plan.decisions.regions) if plan.decisions else 0.0
         return plan.compiled_bytes, error
+
+    def saved(self, plan: monet_jax.Plan) -> collections.Counter[str]:
+        """Operator -> how many values the plan saves by it, while regions are run again included."""
+        origins = self._trials.origins
+        regions = (x for r in plan.decisions.regions for x in r.walk()) if plan.decisions else ()
+        numbers = {origins.values[name] for region in regions for name in region.saved}
+        return collections.Counter(form_name(origins.writer[i], i) for i in numbers)
 
     def _smallest(self, bound: ErrorBound) -> monet_jax.Plan:
         settling = Settling(self._trials.within(bound), planners.Stages(time_limit=TIME_LIMIT))
@@ -125,7 +132,7 @@ def rows(model: str, limits: list[float]) -> Iterator[dict[str, Any]]:
         fun = plan.apply(problem.loss)
         at_first = errors(problem, fun, *args[:2])
         later = errors(problem, fun, *trained(problem, fun, *args[:2]))
-        saved = collections.Counter(v.operator for v in plan.values if v.decision == "saved")
+        saved = made.saved(plan)
         yield {
             "model": model,
             "asked": limit,
