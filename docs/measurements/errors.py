@@ -75,7 +75,7 @@ class Measured:
         return plan.compiled_bytes, error
 
     def saved(self, plan: monet_jax.Plan) -> collections.Counter[str]:
-        """Operator -> how many values the plan saves by it, while regions are run again included."""
+        """Operator -> how many arrays a plan saves by it, while it runs regions again, too."""
         origins = self._trials.origins
         regions = (x for r in plan.decisions.regions for x in r.walk()) if plan.decisions else ()
         numbers = {origins.values[name] for region in regions for name in region.saved}
