@@ -26,6 +26,8 @@ class Backend:
             all at the region's start.
         expands_pooling: whether the gradient of max pooling takes several times its operand, so
             that it is better written in another way (see `_pooling`).
+        fuses_gradients: whether what is computed again for a gradient is fused with other gradients
+            that read the same, which are then computed early and kept.
     """
 
     needs_scratch: bool = False
@@ -35,11 +37,12 @@ class Backend:
     on_chip_bytes: float = math.inf
     recomputes_late: bool = True
     expands_pooling: bool = True
+    fuses_gradients: bool = False
 
 
 _BACKENDS = {
     "cpu": Backend(needs_scratch=True, recomputes_late=False),
-    "gpu": Backend(),
+    "gpu": Backend(fuses_gradients=True),
     "tpu": Backend(
         narrows_operands=True,
         fuses_into_products=True,

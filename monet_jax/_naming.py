@@ -18,6 +18,7 @@ from . import _compat
 from ._fusion import STOPS
 from ._places import filled, float_places
 from ._program import Equation, Program, flatten, run, values_of
+from ._ties import tied_cotangents
 from .operators import AS_PLANNED, Encoding, is_tap, run_tap
 
 
@@ -27,6 +28,7 @@ def run_named(
     names: Mapping[int, str],
     active: frozenset[int] | set[int],
     encoding: Encoding = AS_PLANNED,
+    ties_convolutions: bool = False,
 ) -> None:
     """Run equations in order, reading and writing `env`, and name some of the results.
 
@@ -36,6 +38,7 @@ def run_named(
         names: value number -> the name to give it with `checkpoint_name`.
         active: values that will be differentiated.
         encoding: how lossy codes are written and read.
+        ties_convolutions: whether both gradients of a convolution leave together.
     """
     for equation in equations:
         if is_tap(equation):
@@ -47,7 +50,20 @@ def run_named(
                 results = _with_named_rule(equation, names)(*inputs)
                 env.update(zip(equation.outputs, results, strict=True))
                 continue
+        if ties_convolutions and _is_convolution_of(active, equation):
+            operands = tied_cotangents([env[i] for i in equation.reads], [True] * 2)
+            local = dict(zip(equation.reads, operands, strict=True))
+            run([equation], local, names)
+            env.update({i: local[i] for i in equation.outputs})
+            continue
         run([equation], env, names)
+
+
+def _is_convolution_of(active: frozenset[int] | set[int], equation: Equation) -> bool:
+    """Whether it is a convolution of two values that are both differentiated."""
+    reads = set(equation.reads)
+    is_convolution = equation.primitive == "conv_general_dilated"
+    return is_convolution and len(reads) == 2 and reads <= active
 
 
 def active_in(equations: Iterable[Equation], differentiated: Iterable[int]) -> set[int]:

@@ -74,12 +74,14 @@ class Rewrite:
         stages: `(stage, avals)` -> the stage with some of its equations replaced by others that
             have the same results (`_stages.Replaced`); `avals` are of all values, and those of new
             ones are added. They come last, and everywhere.
+        ties_convolutions: whether both gradients of a convolution leave together.
     """
 
     equation: Callable[[Any], Replacement | None]
     codecs: tuple[Any, ...] = ()
     programs: tuple[Callable[["Program", Any], "Program"], ...] = ()
     stages: tuple[Callable[[Any, list[Any]], Any], ...] = ()
+    ties_convolutions: bool = False
 
 
 def _itself(eqn: Any) -> None:

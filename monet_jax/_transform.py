@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
 from planners.plan import Plan, Region
 
@@ -24,11 +23,11 @@ from ._chunks import in_chunks
 from ._loops import Loop
 from ._naming import active_in, run_named
 from ._origins import Origins, origins_of, origins_to_emit, value_name, value_number
-from ._places import filled
 from ._plan import PlanMismatch
 from ._program import Program, run, values_of
 from ._scan import Body, Hoisted, Run, run_loop
 from ._stages import Stage
+from ._ties import tied, tied_cotangents
 from ._trace import Traced
 from .operators import Encoding, is_tap
 from .operators.codecs import words_of
@@ -289,20 +288,21 @@ def _run_region(
         else:
             for stage in _stages(origins, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
-                run_named(stage.equations, local, names, active, origins.encoding)
+                ties = origins.program.rewrite.ties_convolutions
+                run_named(stage.equations, local, names, active, origins.encoding, ties)
                 _wait_for_codes(stage, local, names)
         return [local[i] for i in writes]
 
     if not region.alone:
         policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
         body = jax.checkpoint(body, policy=policy)
-    tie = _tied if outer is None else _tied_cotangents
+    tie = tied if outer is None else tied_cotangents
     # Of what several stages read, the cotangent is tied where it begins, in the last of them:
     # tied in each, its sum would be held twice. Of what is hoisted, an iteration adds it at once to
     # that of the constants, and the end of the iteration ties that.
     untied = origins.hoisted | (origins.shared & wanted)
-    tied = [i not in untied for i in reads]
-    inputs = tie([env[i] for i in reads], tied)
+    wanting = [i not in untied for i in reads]
+    inputs = tie([env[i] for i in reads], wanting)
     env.update(zip(writes, body(inputs), strict=True))
 
 
@@ -318,54 +318,6 @@ def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str])
         arrays = tuple(jax.lax.stop_gradient(env[i]) for i in codes)
         *later, _ = jax.lax.optimization_barrier((*(env[i] for i in outputs), arrays))
         env.update(zip(outputs, later, strict=True))
-
-
-def _tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
-    """The values, the wanted floats behind one barrier: their cotangents leave together.
-
-    Keys and integers go with them. What a stage draws from a key depends on nothing else, and XLA
-    would otherwise draw for every stage before the first one runs.
-    """
-    floats = [_compat.is_float(jax.typeof(value)) for value in values]
-    places = [n for n, is_float in enumerate(floats) if wanted[n] or not is_float]
-    if not any(floats[n] for n in places):
-        return values
-    barred = jax.lax.optimization_barrier(tuple(values[n] for n in places))
-    return filled(values, places, barred)
-
-
-def _tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
-    """As `_tied`, but the values themselves pass no barrier.
-
-    Inside a region that runs again, a barrier would have every input computed again where the
-    backward reads only one of them.
-    """
-    places = [
-        n for n, value in enumerate(values) if wanted[n] and _compat.is_float(jax.typeof(value))
-    ]
-    if not places:
-        return values
-    tied = filled(values, places, _identity(*(values[n] for n in places)))
-    others = [n for n, value in enumerate(values) if not _compat.is_float(jax.typeof(value))]
-    if not others:
-        return tied
-    late = jax.lax.stop_gradient(values[places[-1]])  # numbers rise: the last one computed
-    *barred, _ = jax.lax.optimization_barrier((*(values[n] for n in others), late))
-    return filled(tied, others, barred)
-
-
-@jax.custom_jvp
-def _identity(*values):
-    return values
-
-
-def _identity_jvp(primals, tangents):
-    places = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
-    barred = jax.lax.optimization_barrier(tuple(tangents[n] for n in places)) if places else ()
-    return primals, tuple(filled(tangents, places, barred))
-
-
-_identity.defjvp(_identity_jvp, symbolic_zeros=True)
 
 
 def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:

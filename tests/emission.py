@@ -53,7 +53,9 @@ class Flat:
 
 
 #: Every exact operator, on a backend that wants all of them.
-EXACT = operators.rewriter(operators.selected("exact"), operators.Context(Backend()))
+EXACT = operators.rewriter(
+    operators.selected("exact"), operators.Context(Backend(fuses_gradients=True))
+)
 
 
 def flat(case: Case, rewrite: _program.Rewrite = EXACT) -> Flat:

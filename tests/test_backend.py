@@ -11,7 +11,7 @@ import pytest
 from test_compile import _foreign
 
 import planners
-from monet_jax import _backend, _compile_worker, _fusion, _trials
+from monet_jax import _backend, _compile_worker, _fusion, _trace, _trials
 from monet_jax._pins import Pins
 from monet_jax._settle import Settling
 from monet_jax._targets import resolve_target
@@ -19,6 +19,7 @@ from monet_jax._trials import Trials
 from monet_jax.bench._programs import trace_loss
 
 Spec = jax.ShapeDtypeStruct
+LAYOUT = ("NHWC", "HWIO", "NHWC")
 BATCH, LENGTH, WIDTH, HEADS, BLOCKS, WORDS = 256, 128, 256, 4, 4, 4096
 #: Primitives of lax that are computed alone, and whose operands are kept.
 SOLID = {
@@ -106,6 +107,37 @@ def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
     mixed = dataclasses.replace(_backend.backend_of(name), fuses_into_products=False)
     monkeypatch.setattr(_trials, "backend_of", lambda target: mixed)
     assert np.median(np.abs(_errors(_settling(resolve_target(name))))) > 0.1
+
+
+def _normalized(params, x):
+    """A network of convolutions, batch normalization and relu."""
+    for kernel, scale in params:
+        y = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", None, None, LAYOUT)
+        y = (y - y.mean((0, 1, 2))) * jax.lax.rsqrt(y.var((0, 1, 2)) + 1e-5)
+        x = jax.nn.relu(y * scale)
+    return jnp.mean(x**2)
+
+
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("name", [_foreign("gpu:h100")])
+def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_are_tied(
+    name, ties, monkeypatch
+):
+    """A relu computed again for a kernel's gradient would be fused with the one before it."""
+    other = dataclasses.replace(_backend.backend_of(name), fuses_gradients=ties)
+    monkeypatch.setattr(_trace, "backend_of", lambda target: other)
+    target, layer = (
+        resolve_target(name),
+        [Spec((3, 3, 32, 32), jnp.float32), Spec((32,), "float32")],
+    )
+    specs = [layer] * 6, Spec((16, 64, 64, 32), jnp.float32)
+    settling = Settling(
+        Trials(trace_loss(_normalized, specs, target), target, Pins()), planners.Stages()
+    )
+    most = int(0.45 * settling.trials.unplanned.temp_bytes)
+    trial = settling.trials.of(settling.answers[0].within(settling.trials.modelled_for(most)))
+    excess = settling.trials.temp_bytes(trial) / trial.predicted_temp_bytes - 1
+    assert abs(excess) < 0.01 if ties else excess > 0.03
 
 
 @pytest.mark.parametrize("name", ["cpu", _foreign("gpu:h100"), _foreign("tpu:v5e")])

@@ -422,7 +422,7 @@ def test_cotangents_of_a_stage_leave_together(monkeypatch):
     )
     assert weighted >= 3
     assert _joint_barriers(f, made) == 2 * weighted  # forward, and transposed
-    monkeypatch.setattr(_transform, "_tied", lambda values, *_: values)
+    monkeypatch.setattr(_transform, "tied", lambda values, *_: values)
     assert _joint_barriers(f, made) == 0
 
 
@@ -453,7 +453,7 @@ def _perturbed(equations, env, names, *_):
 
 
 def _swapped(values, *_):
-    """`_tied`, but the first two inputs of a shape and dtype change places."""
+    """`tied`, but the first two inputs of a shape and dtype change places."""
     for a in range(len(values)):
         for b in range(a):
             same = values[a].shape == values[b].shape and values[a].dtype == values[b].dtype
@@ -465,13 +465,13 @@ def _swapped(values, *_):
 
 
 def _untied_gradient(values, *_):
-    """`_tied`, but one input's cotangent is lost."""
+    """`tied`, but one input's cotangent is lost."""
     return [jax.lax.stop_gradient(v) if n == 0 else v for n, v in enumerate(values)]
 
 
 @pytest.mark.parametrize(
     ("where", "fault"),
-    [("run_named", _perturbed), ("_tied", _swapped), ("_tied", _untied_gradient)],
+    [("run_named", _perturbed), ("tied", _swapped), ("tied", _untied_gradient)],
 )
 @pytest.mark.parametrize("name", ["mlp", "attention_typed_key", "u_net"])
 def test_comparison_sees_a_planted_fault(monkeypatch, name, where, fault):

@@ -138,7 +138,8 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
         encoding = [x for x in encoding if getattr(x, "keeps_places", False)]
     changing = tuple(functools.partial(_in, context, x) for x in programs)
     stages = tuple(x.stage for x in operators if x.stage is not None)
-    return Rewrite(rewritten, tuple(encoding), changing, stages)
+    ties = context.backend.fuses_gradients
+    return Rewrite(rewritten, tuple(encoding), changing, stages, ties)
 
 
 def _in(

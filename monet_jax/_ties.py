@@ -1,0 +1,63 @@
+"""Which cotangents leave together?
+
+The transpose of an `optimization_barrier` is a barrier round its cotangents: none of them is there
+before all are. So a compiler computes them one after another, where it would otherwise put off some
+and keep what they are computed from (openxla/xla#45753).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.custom_derivatives import SymbolicZero
+
+from . import _compat
+from ._places import filled
+
+
+def tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
+    """The values, the wanted floats behind one barrier: their cotangents leave together.
+
+    Keys and integers go with them. What a stage draws from a key depends on nothing else, and XLA
+    would otherwise draw for every stage before the first one runs.
+    """
+    floats = [_compat.is_float(jax.typeof(value)) for value in values]
+    places = [n for n, is_float in enumerate(floats) if wanted[n] or not is_float]
+    if not any(floats[n] for n in places):
+        return values
+    barred = jax.lax.optimization_barrier(tuple(values[n] for n in places))
+    return filled(values, places, barred)
+
+
+def tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
+    """As `tied`, but the values themselves pass no barrier.
+
+    Inside a region that runs again, a barrier would have every input computed again where the
+    backward reads only one of them.
+    """
+    places = [
+        n for n, value in enumerate(values) if wanted[n] and _compat.is_float(jax.typeof(value))
+    ]
+    if not places:
+        return values
+    found = filled(values, places, _identity(*(values[n] for n in places)))
+    others = [n for n, value in enumerate(values) if not _compat.is_float(jax.typeof(value))]
+    if not others:
+        return found
+    late = jax.lax.stop_gradient(values[places[-1]])  # numbers rise: the last one computed
+    *barred, _ = jax.lax.optimization_barrier((*(values[n] for n in others), late))
+    return filled(found, others, barred)
+
+
+@jax.custom_jvp
+def _identity(*values):
+    return values
+
+
+def _identity_jvp(primals, tangents):
+    places = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+    barred = jax.lax.optimization_barrier(tuple(tangents[n] for n in places)) if places else ()
+    return primals, tuple(filled(tangents, places, barred))
+
+
+_identity.defjvp(_identity_jvp, symbolic_zeros=True)
