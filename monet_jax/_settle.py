@@ -44,8 +44,6 @@ CLEARLY_LESS = 0.97
 MUCH_LESS = 0.9
 #: A plan may compile to this much of what is predicted.
 MAY_BE_OFF = 0.9
-#: Where a plan takes more than this much of what is predicted, plans without codes are tried, too.
-OUTGROWN = 1.05
 
 
 class InfeasibleBudget(ValueError):
@@ -86,16 +84,25 @@ class Settling:
     @property
     def _all_answers(self) -> Iterator[Answers]:
         for search in self._searches:
-            yield from search.answers
-            if search._without_codes is not None:
-                yield search._without_codes
+            for answers in search.answers:
+                yield from answers
 
     @property
     def _graph(self) -> Graph:
         return self.trials.graph
 
     @functools.cached_property
-    def answers(self) -> tuple[Answers, ...]:
+    def answers(self) -> tuple[tuple[Answers, ...], ...]:
+        """Plans in which derivatives read what JAX has them read; then those with codes as well.
+
+        The former are found much sooner, a budget that one of them keeps for free needs no others,
+        and no plan is slower for all the others that there are to choose from.
+        """
+        plain = _without_variants(self._graph)
+        graphs = (plain,) if plain == self._graph else (plain, self._graph)
+        return tuple(map(self._by_models, graphs))
+
+    def _by_models(self, graph: Graph) -> tuple[Answers, ...]:
         """By what is known of the compiler; then by a model in which nothing is recomputed late.
 
         Where several stages that save little are run again as one, a compiler may hold more than
@@ -103,21 +110,11 @@ class Settling:
         iteration of a loop runs by itself: what takes a few percent more time takes what is
         predicted.
         """
-        found = (Answers(self.trials, self.planner, self._graph),)
-        if self._graph.recomputes_late:
-            other = dataclasses.replace(self._graph, recomputes_late=False)
+        found = (Answers(self.trials, self.planner, graph),)
+        if graph.recomputes_late:
+            other = dataclasses.replace(graph, recomputes_late=False)
             found += (Answers(self.trials, self.planner, other, evens=False),)
         return found
-
-    @functools.cached_property
-    def _without_codes(self) -> Answers | None:
-        """Plans in which derivatives read what JAX has them read; None where they all do.
-
-        XLA:GPU fuses what is computed again for one derivative into the next, if they read the same
-        value, and then holds both. More is computed again where masks are kept in its stead.
-        """
-        plain = _without_variants(self._graph)
-        return None if plain == self._graph else Answers(self.trials, self.planner, plain)
 
     def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:
         """The fastest plan found whose compiled program keeps a budget.
@@ -218,34 +215,27 @@ class Settling:
 
     def _search(self, room: int) -> Trial:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
-        for answers in self.answers:
-            self._search_by(answers, room)
-            best = self.trials.fastest_within(room)
-            if best is not None and self._is_settled(best, room):
+        for models in self.answers:
+            for answers in models:
+                self._search_by(answers, room)
+                best = self.trials.fastest_within(room)
+                if best is not None and self._is_settled(best, room):
+                    break
+            else:
+                if best is None or best.decisions.regions == self.trials.base.regions:
+                    self._try_small_plans(models)
+            if best is not None and self._is_free(best):
                 break
-        else:
-            if best is None or best.decisions.regions == self.trials.base.regions:
-                self._try_small_plans()
-        if self._without_codes is not None and self._is_outgrown(room):
-            self._search_by(self._without_codes, room)
         return self.trials.fastest_within(room) or self.trials.smallest()
 
-    def _is_outgrown(self, room: int) -> bool:
-        """Whether a plan that is faster than what fits takes much more than is predicted of it."""
-        best = self.trials.fastest_within(room)
-        if best is None:
-            return False
-        faster = (x for x in self.trials if x.decisions.seconds <= best.decisions.seconds)
-        return best.decisions.seconds > self._graph.seconds and any(
-            self.trials.temp_bytes(x) > OUTGROWN * x.predicted_temp_bytes for x in faster
-        )
+    def _is_free(self, trial: Trial) -> bool:
+        return trial.decisions.seconds <= self._graph.seconds
 
     def _is_settled(self, trial: Trial, room: int) -> bool:
         """Whether a trial that fits is fast, or fills enough of `room`, not to look further."""
         enough = self.trials.temp_bytes(trial) >= FAIR_USE * room
-        is_free = trial.decisions.seconds <= self._graph.seconds
         is_planned = trial.decisions.regions != self.trials.base.regions
-        return is_planned and (enough or is_free)
+        return is_planned and (enough or self._is_free(trial))
 
     def _search_by(self, answers: Answers, room: int) -> None:
         """Compile plans until the fastest that fits in `room` bytes is among them, by one model."""
@@ -295,14 +285,14 @@ class Settling:
     def _max_rounds(self) -> int:
         return MAX_ROUNDS if self.trials.verify else 1
 
-    def _try_small_plans(self) -> None:
+    def _try_small_plans(self, models: Sequence[Answers]) -> None:
         """Compile plans with few bytes, and the smallest with its ends changed.
 
         Whether recomputing the first or the last stage costs memory or spares it is up to the
         compiler's schedule, and so is whether the last is better left alone or saved by name: a
         GPT-2 under a scan took 429 MiB by name and 576 otherwise.
         """
-        for answers in self.answers:
+        for answers in models:
             for decisions in answers.small():
                 self._try_for_less(decisions)
         least = self.trials.smallest().decisions

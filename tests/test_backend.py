@@ -88,7 +88,7 @@ def _errors(settling):
     temps = settling.trials.unplanned.temp_bytes
     found = {}
     for share in (0.35, 0.5, 0.75):
-        decisions = settling.answers[0].within(settling.trials.modelled_for(int(share * temps)))
+        decisions = settling.answers[-1][0].within(settling.trials.modelled_for(int(share * temps)))
         trial = settling.trials.of(decisions)
         found[decisions.regions] = (
             trial.predicted_temp_bytes / settling.trials.temp_bytes(trial) - 1
@@ -135,7 +135,7 @@ def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_are_tied
         Trials(trace_loss(_normalized, specs, target), target, Pins()), planners.Stages()
     )
     most = int(0.45 * settling.trials.unplanned.temp_bytes)
-    trial = settling.trials.of(settling.answers[0].within(settling.trials.modelled_for(most)))
+    trial = settling.trials.of(settling.answers[-1][0].within(settling.trials.modelled_for(most)))
     excess = settling.trials.temp_bytes(trial) / trial.predicted_temp_bytes - 1
     assert abs(excess) < 0.01 if ties else excess > 0.03
 
