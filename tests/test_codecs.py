@@ -223,8 +223,8 @@ def test_what_is_linear_in_the_decoded_array_is_unbiased_and_what_is_not_is_not(
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_variance_of_levels_is_at_most_a_quarter_of_their_distance_squared(dtype):
-    x = activations((32, 64), dtype)
-    groups = np.asarray(x, np.float64).reshape(-1, 64)
+    x = activations((64, 32), dtype)
+    groups = np.asarray(x, np.float64).T
     spread = groups.max(1) - groups.min(1)
     totals = {}
     for bits in (8, 4, 2):

@@ -14,6 +14,7 @@ is the one that JAX would have made.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -32,7 +33,7 @@ TWICE = (
     "a plan that keeps lossy codes cannot be differentiated twice: what a code decodes to has no "
     'derivative. Plan with operators="exact".'
 )
-#: Elements of a value that decide on the noise of its code.
+#: Elements of a value, at most, that decide on the noise of its code.
 _SAMPLED = 1024
 
 
@@ -234,10 +235,23 @@ def _witness(code: int) -> int:
 def _words_by(value: jax.Array, words: jax.Array | None) -> jax.Array:
     """Other words for other data, so that no two steps and no two devices draw the same."""
     words = jnp.zeros(2, jnp.uint32) if words is None else words
-    some = value.reshape(-1)[:: max(1, value.size // _SAMPLED)].astype(jnp.float32)
+    some = _sample(value).reshape(-1).astype(jnp.float32)
     drawn = jax.lax.bitcast_convert_type(some, jnp.uint32)
     places = jnp.arange(some.size, dtype=jnp.uint32) * 2 + 1
     return fold(words, jnp.sum(drawn * places, dtype=jnp.uint32))
+
+
+def _sample(value: jax.Array) -> jax.Array:
+    """Some elements from all over an array, by steps along its axes.
+
+    Not of the flat array: on a TPU that is a copy, which takes twice the memory of the array.
+    """
+    steps, counts = [1] * value.ndim, list(value.shape)
+    while math.prod(counts) > _SAMPLED:
+        longest = counts.index(max(counts))
+        steps[longest] *= 2
+        counts[longest] = -(-value.shape[longest] // steps[longest])
+    return jax.lax.slice(value, [0] * value.ndim, value.shape, steps)
 
 
 def _by(form: Form, values: tuple[int, ...], equation: Equation, env) -> jax.Array:

@@ -1,7 +1,7 @@
 """How are small unsigned integers put into bytes?
 
 By hand, in all widths: `uint4` and `uint2` take as few bytes, but XLA:TPU aborts on a `uint2` in an
-optimization barrier, and `uint1` does not lower. A byte holds elements that are a part of the array
+optimization barrier, and `uint1` does not lower. A byte holds elements that are a part of an axis
 apart, not neighbours, so that packing reads slices and unpacking writes them.
 """
 
@@ -13,15 +13,31 @@ import jax.numpy as jnp
 
 
 def pack(codes: jax.Array, width: int) -> jax.Array:
-    """Flat uint8, `width` (1, 2, 4 or 8) bits an element; `codes` are less than 2 ** width."""
+    """uint8, `width` (1, 2, 4 or 8) bits an element; `codes` are less than 2 ** width.
+
+    Of the shape of `codes`, one axis shorter by that much; flat where it divides none of them.
+    """
     parts = 8 // width
-    flat = codes.reshape(-1).astype(jnp.uint8)
-    flat = jnp.pad(flat, (0, -flat.size % parts)).reshape(parts, -1)
-    return ft.reduce(jnp.bitwise_or, [flat[i] << (i * width) for i in range(parts)])
+    axis = _axis(codes.shape, parts)
+    if axis is None:
+        codes, axis = jnp.pad(codes.reshape(-1), (0, -codes.size % parts)), 0
+    pieces = jnp.split(codes.astype(jnp.uint8), parts, axis)
+    return ft.reduce(jnp.bitwise_or, [x << (i * width) for i, x in enumerate(pieces)])
 
 
 def unpack(packed: jax.Array, width: int, shape: tuple[int, ...]) -> jax.Array:
     """The codes again, uint8."""
-    shifts = jnp.arange(0, 8, width, dtype=jnp.uint8)[:, None]
-    flat = (packed[None] >> shifts) & jnp.uint8(2**width - 1)
-    return flat.reshape(-1)[: math.prod(shape)].reshape(shape)
+    parts = 8 // width
+    axis = _axis(shape, parts)
+    pieces = [packed >> (i * width) & jnp.uint8(2**width - 1) for i in range(parts)]
+    codes = jnp.concatenate(pieces, axis or 0)
+    return codes if axis is not None else codes[: math.prod(shape)].reshape(shape)
+
+
+def _axis(shape: tuple[int, ...], parts: int) -> int | None:
+    """The axis along which arrays of a shape are packed.
+
+    The last but two if it can be: XLA:TPU keeps the others in tiles, which it cannot cut for free.
+    """
+    fitting = [axis for axis, n in enumerate(shape) if n % parts == 0]
+    return min(fitting, key=lambda axis: (axis != len(shape) - 3, axis), default=None)

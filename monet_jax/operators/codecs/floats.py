@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from . import _rounding
 from ._codec import Code, Kind, is_float, square_of_error
-from ._groups import joined, split
+from ._groups import Cut
 from ._noise import uniform
 
 #: The largest float8_e4m3fn.
@@ -106,24 +106,28 @@ class Float8:
         return is_float(aval)
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """Codes, and a scale for each group; both flat."""
+        """Codes, of the shape of x, and a scale for each group."""
         del noise
-        groups = split(x.astype(jnp.float32), self.group)
-        scale = _rounding.above(jnp.max(jnp.abs(groups), axis=1) / _LARGEST_E4M3, jnp.bfloat16)
+        cut = Cut.of(x.shape, self.group)
+        groups = cut.split(x.astype(jnp.float32))
+        largest = jnp.max(jnp.abs(groups), axis=cut.inside, keepdims=True)
+        scale = _rounding.above(largest / _LARGEST_E4M3, jnp.bfloat16)
         scale = jnp.where(jnp.isfinite(scale * _LARGEST_E4M3), scale, jnp.nan)
-        scaled = groups / jnp.where(scale == 0, 1, scale)[:, None]
+        scaled = groups / jnp.where(scale == 0, 1, scale)
+        scaled = cut.joined(scaled, jax.ShapeDtypeStruct(x.shape, jnp.float32))
         code = _rounding.nearest(scaled, jnp.float8_e4m3fn).astype(jnp.float8_e4m3fn)
         # As bits: what `jax.checkpoint` saves passes a `reduce_precision` that knows of infinities,
         # and makes NaN of the largest values of this dtype, which has none (JAX 0.12).
-        code = jax.lax.bitcast_convert_type(code.reshape(-1)[: x.size], jnp.uint8)
-        return code, scale.astype(jnp.bfloat16)
+        code = jax.lax.bitcast_convert_type(code, jnp.uint8)
+        return code, jnp.squeeze(scale, cut.inside).astype(jnp.bfloat16)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """Scaled back, and rounded to the dtype of `aval`."""
         levels = jax.lax.bitcast_convert_type(code[0], jnp.float8_e4m3fn)
-        groups = split(levels.astype(jnp.float32), self.group)
-        values = groups * code[1].astype(jnp.float32)[:, None]
-        return joined(_rounding.held(values, aval.dtype), aval)
+        cut = Cut.of(aval.shape, self.group)
+        scale = jnp.expand_dims(code[1].astype(jnp.float32), cut.inside)
+        values = cut.split(levels.astype(jnp.float32)) * scale
+        return cut.joined(_rounding.held(values, aval.dtype), aval)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The square of the error."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from . import _rounding
 from ._codec import Code, Kind, is_float
-from ._groups import joined, split
+from ._groups import Cut
 from ._noise import uniform
 from ._packing import pack, unpack
 
@@ -52,45 +52,49 @@ class Groups:
     def encode(
         self, x: jax.Array, noise: jax.Array | None = None, base: jax.Array | None = None
     ) -> Code:
-        """Packed codes, lowest levels and steps, all flat.
+        """Packed codes, lowest levels and steps.
 
         Given a `base` (float32, of the shape of `x`), they are those of what `x` adds to it.
         """
-        grid, groups = self._fitted(x, base)
-        codes = grid.code(groups, uniform(noise, groups.shape)).reshape(-1)[: x.size]
-        low, step = (m[:, 0].astype(jnp.bfloat16) for m in (grid.low, grid.step))
-        return pack(codes, self.bits), low, step
+        cut = Cut.of(x.shape, self.group)
+        grid, groups = self._fitted(cut, x, base)
+        codes = grid.code(groups, uniform(noise, groups.shape))
+        packed = pack(cut.joined(codes, jax.ShapeDtypeStruct(x.shape, codes.dtype)), self.bits)
+        low, step = (jnp.squeeze(m, cut.inside) for m in (grid.low, grid.step))
+        return packed, low.astype(jnp.bfloat16), step.astype(jnp.bfloat16)
 
     def decode(self, code: Code, aval: Any, base: jax.Array | None = None) -> jax.Array:
         """The levels, over the same `base`."""
         packed, *metadata = code
-        low, step = (m.astype(jnp.float32)[:, None] for m in metadata)
-        codes = split(unpack(packed, self.bits, aval.shape), self.group)
-        return joined(self._grid(low, step, aval.dtype, base).level(codes), aval)
+        cut = Cut.of(aval.shape, self.group)
+        low, step = (jnp.expand_dims(m.astype(jnp.float32), cut.inside) for m in metadata)
+        codes = cut.split(unpack(packed, self.bits, aval.shape))
+        return cut.joined(self._grid(cut, low, step, aval.dtype, base).level(codes), aval)
 
     def mean_square(self, x: jax.Array, base: jax.Array | None = None) -> jax.Array:
         """The variance."""
-        grid, groups = self._fitted(x, base)
-        return joined(grid.mean_square(groups), jax.ShapeDtypeStruct(x.shape, jnp.float32))
+        cut = Cut.of(x.shape, self.group)
+        grid, groups = self._fitted(cut, x, base)
+        return cut.joined(grid.mean_square(groups), jax.ShapeDtypeStruct(x.shape, jnp.float32))
 
-    def _fitted(self, x: jax.Array, base: jax.Array | None) -> tuple[_rounding.Grid, jax.Array]:
+    def _fitted(
+        self, cut: Cut, x: jax.Array, base: jax.Array | None
+    ) -> tuple[_rounding.Grid, jax.Array]:
         """Levels that enclose each group, and the groups."""
-        groups = split(x.astype(jnp.float32), self.group)
-        rest = groups - self._split(base)
+        groups = cut.split(x.astype(jnp.float32))
+        rest = groups if base is None else groups - cut.split(base)
         top = 2**self.bits - 1
-        low = _rounding.below(jnp.min(rest, axis=1, keepdims=True), jnp.bfloat16)
-        step = (jnp.max(rest, axis=1, keepdims=True) - low) / top
+        low = _rounding.below(jnp.min(rest, axis=cut.inside, keepdims=True), jnp.bfloat16)
+        step = (jnp.max(rest, axis=cut.inside, keepdims=True) - low) / top
         step = _rounding.above(step, jnp.bfloat16)
         step = jnp.where(jnp.isfinite(low + top * step), step, jnp.nan)
-        return self._grid(low, step, x.dtype, base), groups
+        return self._grid(cut, low, step, x.dtype, base), groups
 
     def _grid(
-        self, low: jax.Array, step: jax.Array, dtype: Any, base: jax.Array | None
+        self, cut: Cut, low: jax.Array, step: jax.Array, dtype: Any, base: jax.Array | None
     ) -> _rounding.Grid:
-        return _rounding.Grid(low, step, 2**self.bits - 1, dtype, self._split(base))
-
-    def _split(self, base: jax.Array | None) -> jax.Array | float:
-        return 0.0 if base is None else split(base, self.group)
+        over = 0.0 if base is None else cut.split(base)
+        return _rounding.Grid(low, step, 2**self.bits - 1, dtype, over)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +130,7 @@ class Range:
         return is_float(aval)
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """Packed codes, flat."""
+        """Packed codes."""
         codes = self._grid(x.dtype).code(x.astype(jnp.float32), uniform(noise, x.shape))
         return (pack(jnp.where(jnp.isfinite(x), codes, self._nan), self.bits),)
 
