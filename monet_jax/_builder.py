@@ -289,7 +289,8 @@ class Builder:
         outputs = tuple(local[j] for j in op.outputs)
         avals = (joint.program.avals[j] for j in op.outputs)
         self.narrow.update(i for i, a in zip(outputs, avals, strict=True) if a.dtype == jnp.float32)
-        self.wide.update({*inputs} - {local[j] for j in op.narrowed if j in local})
+        if not op.optional:  # what an encoder reads is not kept for it
+            self.wide.update({*inputs} - {local[j] for j in op.narrowed if j in local})
         ways = [(w, {local[j] for j in w.inputs if j in local}) for w in op.ways]
         reused_bytes = min(op.reused_bytes, self._total(inputs), self._total(outputs))
         if op.has_effects:

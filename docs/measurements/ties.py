@@ -31,8 +31,9 @@ from monet_jax._trials import Trials
 
 HERE = Path(__file__).parent
 LAYERS = 12
-#: How many times as many examples as elsewhere: a TPU keeps up to 128 MiB of a net on the chip.
-TIMES = {"tpu": 16}
+#: How many times as many examples and layers as elsewhere: a TPU keeps up to 128 MiB of a net on
+#: the chip, and what is live for a moment beside codes is several arrays in float32.
+TIMES = {"tpu": (16, 2)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +52,12 @@ class Net:
     weights: tuple[tuple[int, ...], ...]
     beside: tuple[str, ...] = ()
 
-    def args(self, times: int) -> tuple[Any, ...]:
-        """Of the loss, abstract, with so many times as many examples."""
+    def args(self, wider: int, deeper: int) -> tuple[Any, ...]:
+        """Of the loss, abstract, with so many times as many examples and layers."""
         spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
         examples, *others = self.x
-        return [tuple(map(spec, self.weights))] * LAYERS, spec((times * examples, *others))
+        layers = [tuple(map(spec, self.weights))] * (deeper * LAYERS)
+        return layers, spec((wider * examples, *others))
 
     def loss(self, params: Any, x: jax.Array) -> jax.Array:
         """The mean square of what the last layer returns."""
@@ -113,9 +115,9 @@ class Vocabulary(Net):
             x = self.layer(x, *weights)
         return -jnp.mean(jax.nn.log_softmax(x @ embedding)[:, 0])
 
-    def args(self, times: int) -> tuple[Any, ...]:
+    def args(self, wider: int, deeper: int) -> tuple[Any, ...]:
         """Of the loss; the last of the weights are those of the head."""
-        params, x = super().args(times)
+        params, x = super().args(wider, deeper)
         width = self.x[-1]
         return [*params[:3], (jax.ShapeDtypeStruct((width, 32 * width), jnp.float32),)], x
 
@@ -155,7 +157,7 @@ def temporaries(
     target: Target, net: Net, chosen: tuple[str, ...], ties: bool
 ) -> tuple[int, int, int | None]:
     """Those of the plan that runs nothing again: predicted, compiled, and compiled untied."""
-    args = net.args(TIMES.get(target.platform, 1))
+    args = net.args(*TIMES.get(target.platform, (1, 1)))
     traced = trace_for(target, net.loss, args, operators=chosen)
     trials = Trials(traced, target, NO_PINS)
     plan = running_once(trials.graph)
