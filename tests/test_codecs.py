@@ -35,6 +35,7 @@ from monet_jax.operators.codecs import (
     nbytes,
     words_of,
 )
+from monet_jax.operators.codecs._groups import Cut
 
 Spec = jax.ShapeDtypeStruct
 WORDS = words_of(jax.random.key(0))
@@ -760,6 +761,41 @@ def test_noise_is_never_an_array():
     for codec in (RandomBFloat16(), Groups(8), Groups(4, 128), Groups(2, 64), Range(0, 1, 4)):
         assert temporaries(codec.encode) < SIZE / 4
     assert temporaries(with_jax_noise) >= 4 * SIZE
+
+
+BY_AXES = (Mask(), Integers(-3, 9), Float8(), Groups(), Groups(4, 128), Range(0, 1, 2))
+
+
+@each((*BY_AXES, Groups(2, 64), PoolResidual()))
+@pytest.mark.parametrize("shape", [BATCH, (64, 32, 32, 64), (8, 197, 384), (4096, 200)], ids=str)
+def test_no_code_cuts_or_merges_the_last_axis(codec, shape):
+    """On a TPU that would copy the whole array, in float32."""
+    aval = Spec(shape, dtype_of(codec))
+    if not codec.applies(aval):
+        return
+
+    def round_trip(x, words):
+        return codec.decode(codec.encode(x, words), x)
+
+    for eqn in jax.make_jaxpr(round_trip)(aval, Spec((2,), jnp.uint32)).eqns:
+        before, after = eqn.invars[:1], eqn.outvars[0].aval.shape
+        if eqn.primitive.name == "reshape":
+            assert before[0].aval.shape[-1] == after[-1]
+        if eqn.primitive.name in ("concatenate", "split"):
+            assert max(eqn.params.get("axis", 0), eqn.params.get("dimension", 0)) < len(after) - 1
+
+
+@hypothesis.settings(max_examples=50, deadline=None, derandomize=True)
+@hypothesis.given(
+    shape=st.lists(st.integers(0, 40), max_size=4).map(tuple), group=st.integers(1, 300)
+)
+def test_groups_are_as_large_as_stated_and_hold_each_element_once(shape, group):
+    cut, size = Cut.of(shape, group), math.prod(shape)
+    x = jnp.arange(size, dtype=jnp.int32).reshape(shape)
+    elements = math.prod(cut.shape[axis] for axis in cut.inside)
+    assert min(size, group) <= 2 * elements <= 2 * max(group, 1)
+    assert exactly_equal(cut.joined(cut.split(x), x), x)
+    assert math.prod(cut.shape) < size + max(elements, 1)
 
 
 # ------------------------------------------------------------------------------------ refusal

@@ -30,10 +30,8 @@ from monet_jax._trace import trace_for
 from monet_jax._trials import Trials
 
 HERE = Path(__file__).parent
-LAYERS = 12
-#: How many times as many examples and layers as elsewhere: a TPU keeps up to 128 MiB of a net on
-#: the chip, and what is live for a moment beside codes is several arrays in float32.
-TIMES = {"tpu": (16, 2)}
+#: How many times as many examples as elsewhere: a TPU keeps up to 128 MiB of a net on the chip.
+TIMES = {"tpu": 8}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,19 +43,21 @@ class Net:
         x: the shape of what goes in.
         weights: the shapes of a layer's weights.
         beside: operators that both plans have.
+        layers: how many there are. Codes of products' operands spare half as much on a TPU, which
+            keeps those in bfloat16, and encoding takes a few arrays in float32 for a moment.
     """
 
     layer: Callable[..., jax.Array]
     x: tuple[int, ...]
     weights: tuple[tuple[int, ...], ...]
     beside: tuple[str, ...] = ()
+    layers: int = 12
 
-    def args(self, wider: int, deeper: int) -> tuple[Any, ...]:
-        """Of the loss, abstract, with so many times as many examples and layers."""
+    def args(self, times: int) -> tuple[Any, ...]:
+        """Of the loss, abstract, with so many times as many examples."""
         spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
         examples, *others = self.x
-        layers = [tuple(map(spec, self.weights))] * (deeper * LAYERS)
-        return layers, spec((wider * examples, *others))
+        return [tuple(map(spec, self.weights))] * self.layers, spec((times * examples, *others))
 
     def loss(self, params: Any, x: jax.Array) -> jax.Array:
         """The mean square of what the last layer returns."""
@@ -115,19 +115,19 @@ class Vocabulary(Net):
             x = self.layer(x, *weights)
         return -jnp.mean(jax.nn.log_softmax(x @ embedding)[:, 0])
 
-    def args(self, wider: int, deeper: int) -> tuple[Any, ...]:
+    def args(self, times: int) -> tuple[Any, ...]:
         """Of the loss; the last of the weights are those of the head."""
-        params, x = super().args(wider, deeper)
+        params, x = super().args(times)
         width = self.x[-1]
         return [*params[:3], (jax.ShapeDtypeStruct((width, 32 * width), jnp.float32),)], x
 
 
 IMAGES, ROWS = (16, 32, 32, 64), (4096, 256)
 CHAIN = Net(
-    lambda x, kernel: jax.nn.relu(convolved(x, kernel)), IMAGES, ((3, 3, 64, 64),), ("mask",)
+    lambda x, kernel: jax.nn.relu(convolved(x, kernel)), IMAGES, ((3, 3, 64, 64),), ("mask",), 24
 )
 NORMALIZED = Net(normalized, IMAGES, ((3, 3, 64, 64), (64,)), ("mask",))
-PRODUCTS = Net(lambda x, kernel: jax.nn.relu(x @ kernel), ROWS, ((256, 256),), ("mask",))
+PRODUCTS = Net(lambda x, kernel: jax.nn.relu(x @ kernel), ROWS, ((256, 256),), ("mask",), 24)
 SLOPES = Net(feed_forward, (4096, 128), ((128, 512), (512, 128)))
 #: The net for each operator. One that has none is an error.
 NETS = (
@@ -157,7 +157,7 @@ def temporaries(
     target: Target, net: Net, chosen: tuple[str, ...], ties: bool
 ) -> tuple[int, int, int | None]:
     """Those of the plan that runs nothing again: predicted, compiled, and compiled untied."""
-    args = net.args(*TIMES.get(target.platform, (1, 1)))
+    args = net.args(TIMES.get(target.platform, 1))
     traced = trace_for(target, net.loss, args, operators=chosen)
     trials = Trials(traced, target, NO_PINS)
     plan = running_once(trials.graph)

@@ -14,7 +14,8 @@
 | `Blocks` | biased | of the dtype, times `keep` |
 | `Rows` | unbiased | of the dtype, times `keep` |
 
-They follow `Codec`, the protocol; codecs of one's own need nothing else.
+Groups have `group` elements or some fewer, as the array's axes have it (`_groups`). Codecs follow
+`Codec`, the protocol; codecs of one's own need nothing else.
 """
 
 from ._codec import FLOATS as FLOATS

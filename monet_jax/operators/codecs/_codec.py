@@ -10,7 +10,8 @@ Every codec keeps these rules:
   XLA may drop a pair of casts there and back (`xla_allow_excess_precision`), and a quantizer whose
   metadata are rounded only in memory is biased.
 - A lossy code of an array with a NaN or an infinity never decodes to finite values only.
-- Codes are flat, or have the axes of the array: XLA:TPU pads the last axis to 128 elements.
+- Codes have the axes of the array, or fewer elements along one of them, where that can be: XLA:TPU
+  keeps arrays in tiles, and copies one that is to be flat in float32, at up to twice its bytes.
 """
 
 import enum

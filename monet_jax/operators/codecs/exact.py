@@ -26,7 +26,7 @@ class Mask:
         return aval.dtype == jnp.bool
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """One flat array of bytes."""
+        """One array of bytes."""
         del noise
         return (pack(x, 1),)
 

@@ -80,7 +80,7 @@ class RandomBFloat16:
 
 @dataclasses.dataclass(frozen=True)
 class Float8:
-    """The bits of float8_e4m3fn with a bfloat16 scale for each group of consecutive elements.
+    """The bits of float8_e4m3fn with a bfloat16 scale for each group of elements.
 
     After COAT (arXiv 2410.19313): deterministic, scaled by the group's largest
     magnitude over 448. The scale is rounded up, so that nothing saturates. An error is at most 2^-4

@@ -75,7 +75,7 @@ class PoolResidual:
     """The mean of each window in bfloat16, and the rest quantized: unbiased.
 
     After DIVISION (its published code, `guanchuwang/division`): p = 8, and 2 bits for the rest.
-    There a group of the rest is a channel of a sample; here it is consecutive elements. The means
+    There a group of the rest is a channel of a sample; here it is a part of one. The means
     are rounded before the rest is taken. The variance of an element is at most a quarter of its
     group's step squared.
     """

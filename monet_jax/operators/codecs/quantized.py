@@ -1,7 +1,7 @@
 """How is a float array kept as a few levels, at random between two, so that nothing is biased?
 
-With a lowest level and a step for each group of consecutive elements, or over one range that is
-known beforehand, without any. The gradient of what is linear in the decoded array is unbiased;
+With a lowest level and a step for each group of elements, or over one range that is known
+beforehand, without any. The gradient of what is linear in the decoded array is unbiased;
 a function of it is not: encode the residuals of a derivative, not the inputs of an operation.
 """
 
