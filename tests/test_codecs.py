@@ -352,7 +352,7 @@ def test_float8_keeps_its_bound(dtype):
 def test_float8_rounds_like_a_cast():
     x = jnp.linspace(-448, 448, 4096).at[:500].multiply(2.0**-14).at[-1].set(448)
     code, scale = Float8(x.size).encode(x)
-    assert scale.tolist() == [1]
+    assert scale == 1
     levels = np.asarray(code).view(ml_dtypes.float8_e4m3fn)
     np.testing.assert_array_equal(levels, np.asarray(x).astype(ml_dtypes.float8_e4m3fn))
 
@@ -763,26 +763,22 @@ def test_noise_is_never_an_array():
     assert temporaries(with_jax_noise) >= 4 * SIZE
 
 
-BY_AXES = (Mask(), Integers(-3, 9), Float8(), Groups(), Groups(4, 128), Range(0, 1, 2))
+BY_AXES = (Mask(), Integers(-3, 9), Float8(), Groups(), Groups(4, 128), Groups(2, 64))
 
 
-@each((*BY_AXES, Groups(2, 64), PoolResidual()))
+@each(BY_AXES)
 @pytest.mark.parametrize("shape", [BATCH, (64, 32, 32, 64), (8, 197, 384), (4096, 200)], ids=str)
 def test_no_code_cuts_or_merges_the_last_axis(codec, shape):
     """On a TPU that would copy the whole array, in float32."""
     aval = Spec(shape, dtype_of(codec))
-    if not codec.applies(aval):
-        return
 
-    def round_trip(x, words):
+    def both_ways(x, words):
         return codec.decode(codec.encode(x, words), x)
 
-    for eqn in jax.make_jaxpr(round_trip)(aval, Spec((2,), jnp.uint32)).eqns:
-        before, after = eqn.invars[:1], eqn.outvars[0].aval.shape
-        if eqn.primitive.name == "reshape":
-            assert before[0].aval.shape[-1] == after[-1]
-        if eqn.primitive.name in ("concatenate", "split"):
-            assert max(eqn.params.get("axis", 0), eqn.params.get("dimension", 0)) < len(after) - 1
+    for eqn in jax.make_jaxpr(both_ways)(aval, Spec((2,), jnp.uint32)).eqns:
+        before, after = (v.aval.shape[-1:] for v in (*eqn.invars[:1], *eqn.outvars[:1]))
+        if eqn.primitive.name in ("reshape", "concatenate", "split", "slice"):
+            assert before == after
 
 
 @hypothesis.settings(max_examples=50, deadline=None, derandomize=True)
@@ -795,7 +791,7 @@ def test_groups_are_as_large_as_stated_and_hold_each_element_once(shape, group):
     elements = math.prod(cut.shape[axis] for axis in cut.inside)
     assert min(size, group) <= 2 * elements <= 2 * max(group, 1)
     assert exactly_equal(cut.joined(cut.split(x), x), x)
-    assert math.prod(cut.shape) < size + max(elements, 1)
+    assert math.prod(cut.shape) <= max(2 * size, 1)
 
 
 # ------------------------------------------------------------------------------------ refusal

@@ -128,7 +128,7 @@ CHAIN = Net(
 )
 NORMALIZED = Net(normalized, IMAGES, ((3, 3, 64, 64), (64,)), ("mask",))
 PRODUCTS = Net(lambda x, kernel: jax.nn.relu(x @ kernel), ROWS, ((256, 256),), ("mask",), 24)
-SLOPES = Net(feed_forward, (4096, 128), ((128, 512), (512, 128)))
+SLOPES = Net(feed_forward, (4096, 128), ((128, 512), (512, 128)), ("int8",))
 #: The net for each operator. One that has none is an error.
 NETS = (
     {

@@ -8,6 +8,7 @@ To cut any other axis is free, and so is a cut of the last but one into whole ti
 
 import dataclasses
 import functools as ft
+import itertools as it
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,63 +22,70 @@ _TILE = 8
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """An array of a shape in groups.
+    """Arrays of a shape in groups.
 
     Attributes:
-        shape: of the array with each axis that is cut as two: groups, and the elements of one.
+        filled: the shape that each is filled up to; of one axis where it is made flat first.
+        shape: the same with each axis that is cut as two: groups, and the elements of one.
         inside: the axes of that which lie within groups.
-        missing: elements by which the flat array is filled up; None where the axes are its own.
     """
 
+    filled: tuple[int, ...]
     shape: tuple[int, ...]
     inside: tuple[int, ...]
-    missing: int | None = None
 
     @staticmethod
     @ft.lru_cache(maxsize=4096)
     def of(shape: tuple[int, ...], group: int) -> "Cut":
         """Groups of at most so many elements, and of at least half as many where there are so many.
 
-        Where axes have no parts of that size, groups are consecutive elements of the flat array,
-        and the last is filled up. An array of fewer elements is one group of its own size.
+        Where the last axis alone holds most elements, groups are consecutive elements of the flat
+        array. An array of fewer elements is one group of its own size.
         """
         lengths = _lengths(shape, group)
-        if 0 in shape or 2 * math.prod(lengths) < group:
-            size = math.prod(shape)
-            group = min(group, max(size, 1))
-            return Cut((-(-size // group), group), (1,), -size % group)
-        parts = [(n // k, k) if 1 < k < n else (n,) for n, k in zip(shape, lengths, strict=True)]
-        ends = [sum(map(len, parts[: axis + 1])) for axis in range(len(shape))]
-        inside = tuple(end - 1 for end, k in zip(ends, lengths, strict=True) if k > 1)
-        return Cut(sum(parts, ()), inside)
+        if 2 * math.prod(lengths) < group or 0 in shape:
+            shape = (math.prod(shape),)
+            lengths = [min(group, max(shape[0], 1))]
+        counts = [-(-n // k) for n, k in zip(shape, lengths, strict=True)]
+        parts = [(m, k) if m > 1 < k else (m * k,) for m, k in zip(counts, lengths, strict=True)]
+        ends = it.accumulate(map(len, parts))
+        return Cut(
+            tuple(map(math.prod, parts)),
+            tuple(it.chain.from_iterable(parts)),
+            tuple(end - 1 for end, k in zip(ends, lengths, strict=True) if k > 1),
+        )
 
     def split(self, x: jax.Array) -> jax.Array:
-        """The array in groups; one that is filled up is with its last element."""
-        if self.missing:
-            x = jnp.pad(x.reshape(-1), (0, self.missing), mode="edge")
+        """The array in groups; one that is filled up is with the last elements along an axis."""
+        if x.ndim != len(self.filled):
+            x = x.reshape(-1)
+        missing = [(0, big - n) for big, n in zip(self.filled, x.shape, strict=True)]
+        if any(more for _, more in missing):
+            x = jnp.pad(x, missing, mode="edge")
         return x.reshape(self.shape)
 
     def joined(self, groups: jax.Array, aval: Any) -> jax.Array:
         """The array again, of the shape and dtype of `aval`."""
-        if self.missing:
-            groups = groups.reshape(-1)[: math.prod(aval.shape)]
-        return groups.reshape(aval.shape).astype(aval.dtype)
+        is_flat = len(aval.shape) != len(self.filled)
+        shape = (math.prod(aval.shape),) if is_flat else aval.shape
+        whole = jax.lax.slice(groups.reshape(self.filled), [0] * len(shape), shape)
+        return whole.reshape(aval.shape).astype(aval.dtype)
 
 
 def _lengths(shape: Sequence[int], group: int) -> list[int]:
     """Elements of a group along each axis: whole axes and a part of one, from the last but one."""
     lengths = [1] * len(shape)
     for axis in reversed(range(len(shape) - 1)):
-        n = shape[axis]
-        lengths[axis] = _part(n, group // math.prod(lengths))
-        if lengths[axis] < n:
+        lengths[axis] = _part(shape[axis], group // math.prod(lengths))
+        if lengths[axis] < shape[axis]:
             break
     return lengths
 
 
 def _part(n: int, most: int) -> int:
-    """The largest divisor of `n` up to a number, of whole tiles if there is one."""
-    if 0 < n <= most:
-        return n
-    divisors = [k for k in range(1, most + 1) if n % k == 0]
-    return max(divisors, key=lambda k: (k % _TILE == 0, k))
+    """A part of an axis of `n`, if it can be without a rest, and if it can be of whole tiles."""
+    if n <= most:
+        return max(n, 1)
+    divisors = [k for k in range(most // 2 + 1, most + 1) if n % k == 0]
+    tiles = most // _TILE * _TILE
+    return max(divisors, key=lambda k: (k % _TILE == 0, k), default=tiles or most)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from ._codec import Code, Kind, is_float, square_of_error
-from ._placing import placed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,36 +48,50 @@ class Blocks:
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
         """The kept blocks, flat, and their positions."""
         del noise
-        blocks = self._cut(x)
-        energy = jnp.sum(jnp.square(blocks.astype(jnp.float32)), axis=(1, 2))
+        matrix = self._filled(x)
+        energy = self._energies(matrix)
         energy = jnp.where(jnp.isnan(energy), jnp.inf, energy)
-        _, kept = lax.top_k(energy, math.ceil(self.keep * len(blocks)))
-        return blocks[kept].reshape(-1), kept.astype(jnp.int32)
+        _, kept = lax.top_k(energy, math.ceil(self.keep * len(energy)))
+        # Cut one by one: side by side they would be an array of short rows, padded on a TPU.
+        cut = jax.vmap(lambda corner: lax.dynamic_slice(matrix, corner, self.block))
+        return cut(self._corners(kept, x.shape)).reshape(-1), kept.astype(jnp.int32)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """The blocks at their positions, zeros elsewhere."""
         values, kept = code
-        rows, columns = self._grid(aval.shape)
-        blocks = placed(values.reshape(-1, *self.block), kept, rows * columns)
-        matrix = blocks.reshape(rows, columns, *self.block).swapaxes(1, 2)
-        matrix = matrix.reshape(rows * self.block[0], columns * self.block[1])
+        matrix = lax.scatter(
+            jnp.zeros(self._sides(aval.shape), values.dtype),
+            self._corners(kept, aval.shape),
+            values.reshape(-1, *self.block),
+            lax.ScatterDimensionNumbers((1, 2), (), (0, 1)),
+            unique_indices=True,
+            mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+        )
         return matrix[: math.prod(aval.shape[:-1]), : aval.shape[-1]].reshape(aval.shape)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The square of what is left out."""
         return square_of_error(self, x)
 
-    def _grid(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Blocks along rows and columns."""
+    def _sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Rows and columns of the matrix, filled up to whole blocks, and to one at least."""
         sides = math.prod(shape[:-1]), shape[-1]
-        rows, columns = (-(-n // b) for n, b in zip(sides, self.block, strict=True))
+        rows, columns = (max(1, -(-n // b)) * b for n, b in zip(sides, self.block, strict=True))
         return rows, columns
 
-    def _cut(self, x: jax.Array) -> jax.Array:
-        """[blocks, rows, columns]."""
-        rows, columns = self._grid(x.shape)
+    def _filled(self, x: jax.Array) -> jax.Array:
+        """The matrix, filled up with zeros."""
         matrix = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        filled = (rows * self.block[0], columns * self.block[1])
-        missing = [(0, big - n) for big, n in zip(filled, matrix.shape, strict=True)]
-        matrix = jnp.pad(matrix, missing).reshape(rows, self.block[0], columns, self.block[1])
-        return matrix.swapaxes(1, 2).reshape(-1, *self.block)
+        sides = zip(self._sides(x.shape), matrix.shape, strict=True)
+        return jnp.pad(matrix, [(0, big - n) for big, n in sides])
+
+    def _energies(self, matrix: jax.Array) -> jax.Array:
+        """The squared norm of each block, float32 [blocks]."""
+        (rows, columns), (high, wide) = matrix.shape, self.block
+        square = jnp.square(matrix.astype(jnp.float32)).reshape(rows // high, high, columns)
+        return jnp.sum(jnp.sum(square, axis=1).reshape(-1, wide), axis=1)
+
+    def _corners(self, block: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """The first row and the first column of some blocks, [blocks, 2]."""
+        across = self._sides(shape)[1] // self.block[1]
+        return jnp.stack([block // across, block % across], axis=1) * jnp.array(self.block)
