@@ -776,9 +776,9 @@ def test_no_code_cuts_or_merges_the_last_axis(codec, shape):
         return codec.decode(codec.encode(x, words), x)
 
     for eqn in jax.make_jaxpr(both_ways)(aval, Spec((2,), jnp.uint32)).eqns:
-        before, after = (v.aval.shape[-1:] for v in (*eqn.invars[:1], *eqn.outvars[:1]))
         if eqn.primitive.name in ("reshape", "concatenate", "split", "slice"):
-            assert before == after
+            before, after = eqn.invars[0].aval, eqn.outvars[0].aval
+            assert before.shape[-1:] == after.shape[-1:] or before.size < aval.size / 8
 
 
 @hypothesis.settings(max_examples=50, deadline=None, derandomize=True)
