@@ -20,7 +20,7 @@ from typing import Any
 from .._backend import Backend
 from .._program import Program, Replacement, Rewrite
 from .._stages import Differentiation, Replaced, Stage
-from . import codecs, head, masks, operands, pooling, slopes, softmax
+from . import attention, codecs, head, masks, operands, pooling, slopes, softmax
 from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
@@ -68,6 +68,7 @@ class Operator:
             the same results; `avals` are of all values, and those of new ones are added.
         codec: how what a derivative is linear in may be kept, if in any other way: operands, or the
             slopes of elementwise chains.
+        by_name: whether it is used only where it is asked for by its name.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Operator:
     program: Callable[[Program, Differentiation, Context], Program] | None = None
     stage: Callable[[Stage, list[Any]], Replaced] | None = None
     codec: Codec | OfOperands | OfSlopes | None = None
+    by_name: bool = False
 
 
 #: The operators that there are, by name.
@@ -104,8 +106,9 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     """The operators that a selection means.
 
     Arguments:
-        selection: "exact", "none", "lossy" (the exact ones, "int8" and "slope8"), or names of
-            operators; a plan prefers the later ones of those that do the same.
+        selection: "exact" (those that are not lossy, but for those used only by name), "none",
+            "lossy" (the exact ones, "int8" and "slope8"), or names of operators; a plan prefers
+            the later ones of those that do the same.
 
     Raises:
         ValueError, TypeError: it means nothing.
@@ -113,7 +116,7 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     if selection == "none":
         return ()
     if selection in ("exact", "lossy"):
-        found = tuple(x for x in _REGISTRY.values() if not x.kind.is_lossy)
+        found = tuple(x for x in _REGISTRY.values() if not (x.kind.is_lossy or x.by_name))
         return found if selection == "exact" else (*found, *map(_REGISTRY.__getitem__, DEFAULT))
     if isinstance(selection, str):
         raise ValueError(
@@ -152,6 +155,7 @@ def _in(
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
 register(Operator("pool", Kind.REORDERED, pooling.rewrite))
 register(Operator("head", Kind.REORDERED, program=head.Head()))
+register(Operator("attention", Kind.REORDERED, program=attention.Attention(), by_name=True))
 register(Operator("softmax", Kind.REORDERED, stage=softmax.rewrite))
 for _codec in (
     codecs.BFloat16(),
