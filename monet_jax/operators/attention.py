@@ -43,8 +43,8 @@ class Attention:
         least_bytes: no tile has fewer: its products would take less than starting them.
     """
 
-    tile_bytes: int = 64 * 2**20
-    least_bytes: int = 16 * 2**20
+    tile_bytes: int = 32 * 2**20
+    least_bytes: int = 8 * 2**20
 
     def __call__(
         self, program: Program, derivative: Differentiation, context: "Context"
@@ -165,7 +165,7 @@ class _Region:
         def takes_in(equation: Equation, axis: int | None) -> bool:
             if equation.primitive == "dot_general":
                 return axis is not None and _makes_large(self.program, equation)
-            return _follows_from_less(self.program, writer, equation)
+            return _is_moved(self.program, equation) or _is_made(self.program, writer, equation)
 
         slicer = Slicer(self.program, parts, takes_in, lambda equation, cut: not cut.is_sum)
         if not slicer.start_with(self.positions[0], axis):
@@ -212,9 +212,13 @@ class _Region:
         )
 
 
-def _follows_from_less(
-    program: Program, writer: Mapping[int, Equation], equation: Equation
-) -> bool:
+def _is_moved(program: Program, equation: Equation) -> bool:
+    """Whether a result is all of an operand in another layout."""
+    sizes = [*map(program.nbytes, equation.reads)]
+    return kind_of(equation) is Kind.VIEW and sizes == [program.nbytes(equation.outputs[0])]
+
+
+def _is_made(program: Program, writer: Mapping[int, Equation], equation: Equation) -> bool:
     """Whether a result is computed, as part of what reads it, from fewer bytes than it takes."""
     if not _is_cheap(equation):
         return False
