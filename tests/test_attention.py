@@ -299,7 +299,7 @@ def network(params, x):
 EXACT = ["mask", "softmax"]
 
 
-@pytest.mark.parametrize("share", [0.9, 0.0])
+@pytest.mark.parametrize("share", [0.9, 0.01])
 def test_plans_of_tiles_have_the_gradient_of_the_network(share, monkeypatch):
     """One that keeps the weights of some tiles, and the smallest."""
     small = dataclasses.replace(
@@ -314,7 +314,6 @@ def test_plans_of_tiles_have_the_gradient_of_the_network(share, monkeypatch):
     except monet_jax.InfeasibleBudget as error:
         made = plan(budget=error.minimum_budget, target="cpu")
     assert made.decisions is not None
-    print(made)
     planned = jax.jit(jax.value_and_grad(monet_jax.apply(made, network)))
     _assert_same(planned(*args), jax.jit(jax.value_and_grad(network))(*args))
 
@@ -324,7 +323,7 @@ def test_plans_of_tiles_have_the_gradient_of_the_network(share, monkeypatch):
 )
 def test_a_budget_is_kept_for_which_there_is_no_plan_without(target):
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-    args = [spec((32, 96))] * 2, spec((4, 2048, 32))
+    args = [spec((32, 96))] * 2, spec((8, 2048, 32))
     plan = functools.partial(monet_jax.plan, network, *args, target=target)
     with pytest.raises(monet_jax.InfeasibleBudget) as found:
         plan(budget="1MiB", operators=EXACT)
