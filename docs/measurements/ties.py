@@ -135,6 +135,7 @@ NETS = (
         "mask": Net(residual, ROWS, ((256, 256),)),
         "pool": Net(pooled, IMAGES, ((1, 1, 64, 64),)),
         "softmax": Net(attended, (8, 256, 64), ((64, 192),)),
+        "attention": Net(attended, (8, 2048, 64), ((64, 192),), ("mask", "softmax")),
         "head": Vocabulary(residual, (8192, 256), ((256, 256),), ("mask",)),
     }
     | dict.fromkeys(("bf16", "bf16-random", "fp8", "int8", "int4", "int2"), NORMALIZED)
@@ -143,7 +144,7 @@ NETS = (
     | dict.fromkeys(("slope8", "slope4", "slope2"), SLOPES)
 )
 #: Operators that write no codes, so that nothing waits for any.
-UNTIED = ("head", "softmax")
+UNTIED = ("attention", "head", "softmax")
 
 
 @functools.lru_cache

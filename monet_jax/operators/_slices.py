@@ -19,8 +19,8 @@ from ._cuts import Cut, Function, cuts_of, is_cut, whole
 
 #: What is said of second derivatives that cannot be taken.
 NOT_TWICE = (
-    "a loss head in chunks calls a function whose second derivative mixes tokens. Plan without the "
-    'operator "head".'
+    "a loss head in chunks, or attention in tiles, calls a function whose second derivative mixes "
+    'what is apart. Plan without the operators "head" and "attention".'
 )
 
 

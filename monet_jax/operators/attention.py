@@ -116,13 +116,14 @@ class _Region:
     def of(program: Program, position: int, active: frozenset[int]) -> "_Region":
         """From a product down to all the products of what follows whose results are small."""
         (scores,) = program.equations[position].outputs
-        small_bytes = program.nbytes(scores) // _WORTH
+        scores_bytes = program.nbytes(scores)
         reached, ends, between = {scores}, [], []
         for p in range(position + 1, len(program.equations)):
             e = program.equations[p]
             if reached.isdisjoint(e.reads):
                 continue
-            if e.primitive in PRODUCTS and sum(map(program.nbytes, e.outputs)) <= small_bytes:
+            made_bytes = sum(map(program.nbytes, e.outputs))
+            if e.primitive in PRODUCTS and _WORTH * made_bytes <= scores_bytes:
                 ends.append(p)
             else:
                 between.append(p)
@@ -287,5 +288,5 @@ class _Tiles:
 
 def _joined(x: jax.Array, axis: int) -> jax.Array:
     """The array of which slices along an axis stand one after another."""
-    moved = jax.numpy.moveaxis(x, 0, axis)
-    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+    shape = *x.shape[1 : axis + 1], x.shape[0] * x.shape[axis + 1], *x.shape[axis + 2 :]
+    return jax.numpy.moveaxis(x, 0, axis).reshape(shape)
