@@ -23,7 +23,7 @@ from . import _branches, _compat
 from ._branches import Branch, Choice, renamed_equation, renamed_stage, shifted
 from ._codes import with_codes
 from ._hoist import hoisted
-from ._program import Equation, Program, dependents, flatten, without_dead_code
+from ._program import Equation, Program, dependents, flatten, flatten_changed, without_dead_code
 from ._stages import Differentiation, Replaced, Stage, active_values, split
 
 #: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least, unless
@@ -249,12 +249,12 @@ class _Unroller:
     def add_loop(self, equation: Equation) -> None:
         """Adds the stages of all blocks of a scan."""
         counts = _compat.scan_counts(equation.eqn)
-        body = self._body(equation.eqn.params["jaxpr"])
+        body = self._loop_body(equation)
         operands = dict(zip(body.inputs, equation.inputs, strict=True))
         consts, carry = body.inputs[: counts[0]], body.inputs[counts[0] : sum(counts[:2])]
         always = {v for v in body.inputs if v not in carry and self._is_given(operands[v])}
         body = dataclasses.replace(body, given=frozenset(always))
-        derivative = self._derivative(equation, body, operands, carry)
+        derivative = self._derivative(equation, body)
         body, stages, inner_choices = self._cut_body(body, consts, derivative)
         self.keeps_other |= body.keeps_other
         length = equation.eqn.params["length"]
@@ -339,10 +339,22 @@ class _Unroller:
     def _is_given(self, atom: Any) -> bool:
         return not isinstance(atom, int) or atom in self.program.given
 
-    def _derivative(
-        self, equation: Equation, body: Program, operands: Mapping[int, Any], carry: tuple[int, ...]
-    ) -> Differentiation:
+    def _loop_body(self, equation: Equation) -> Program:
+        """The flat program of a loop's body, changed as a whole where that is asked for."""
+        program = self.program
+        return flatten_changed(
+            equation.eqn.params["jaxpr"],
+            program.rewrite.bodies,
+            functools.partial(self._derivative, equation),
+            program.rewrite,
+            program.inlines_checkpoints,
+        )
+
+    def _derivative(self, equation: Equation, body: Program) -> Differentiation:
         """What of the body is differentiated: what an active operand reaches, round by round."""
+        consts, carried, _ = _compat.scan_counts(equation.eqn)
+        operands = dict(zip(body.inputs, equation.inputs, strict=True))
+        carry = body.inputs[consts : consts + carried]
         inputs = {
             v
             for v, atom in operands.items()

@@ -7,6 +7,7 @@ An equation may be replaced by others, which then stand for its source line and 
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -71,6 +72,7 @@ class Rewrite:
         programs: `(program, derivative)` -> the program with several equations replaced by one, or
             itself. They come before single equations are replaced, and not in the bodies of loops
             and branches.
+        bodies: the same for the bodies of loops that are planned.
         stages: `(stage, avals)` -> the stage with some of its equations replaced by others that
             have the same results (`_stages.Replaced`); `avals` are of all values, and those of new
             ones are added. They come last, and everywhere.
@@ -80,6 +82,7 @@ class Rewrite:
     equation: Callable[[Any], Replacement | None]
     codecs: tuple[Any, ...] = ()
     programs: tuple[Callable[["Program", Any], "Program"], ...] = ()
+    bodies: tuple[Callable[["Program", Any], "Program"], ...] = ()
     stages: tuple[Callable[[Any, list[Any]], Any], ...] = ()
     ties_convolutions: bool = False
 
@@ -211,6 +214,30 @@ def with_replaced(
         given=program.given | flattener.constants.keys(),
         keeps_other=flattener.keeps_other,
     )
+
+
+def flatten_changed(
+    jaxpr: Any,
+    changes: Sequence[Callable[[Program, Any], Program]],
+    derivative_of: Callable[[Program], Any],
+    rewrite: Rewrite,
+    inline_checkpoints: bool,
+) -> Program:
+    """The flat program of a closed jaxpr, changed as a whole before single equations are replaced.
+
+    Arguments:
+        jaxpr: as for `flatten`, like `rewrite` and `inline_checkpoints`.
+        changes: as `Rewrite.programs`.
+        derivative_of: of the program as it was traced.
+    """
+    if changes:
+        plain = flatten(jaxpr, inline_checkpoints=inline_checkpoints)
+        derivative = derivative_of(plain)
+        changed = functools.reduce(lambda p, change: change(p, derivative), changes, plain)
+        if changed is not plain:
+            replaced = with_replaced(changed, lambda e: rewrite.equation(e.eqn))
+            return dataclasses.replace(replaced, rewrite=rewrite)
+    return flatten(jaxpr, rewrite=rewrite, inline_checkpoints=inline_checkpoints)
 
 
 class _Flattener:

@@ -1,7 +1,6 @@
 """From a function and example arguments to a flat program, and back from its flat outputs."""
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from . import _compat, _nesting
 from ._backend import backend_of
 from ._compile import devices_of
 from ._gradient import derivative_of
-from ._program import Program, Rewrite, flatten, has_checkpoints, with_replaced
+from ._program import Program, Rewrite, flatten_changed, has_checkpoints
 from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
 from ._stages import Differentiation
 from ._targets import Target
@@ -99,14 +98,11 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
     jaxpr = jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals)
     inlines = terms.checkpoints == "plan" and has_checkpoints(jaxpr)
-    program = flatten(jaxpr, rewrite=rewrite, inline_checkpoints=inlines)
-    if rewrite.programs:
-        plain = flatten(jaxpr, inline_checkpoints=inlines)
-        covered = derivative_of(plain, call.differentiated, terms.forward_mode)
-        changed = functools.reduce(lambda p, change: change(p, covered), rewrite.programs, plain)
-        if changed is not plain:
-            replaced = with_replaced(changed, lambda e: rewrite.equation(e.eqn))
-            program = dataclasses.replace(replaced, rewrite=rewrite)
+
+    def covered(program: Program) -> Differentiation:
+        return derivative_of(program, call.differentiated, terms.forward_mode)
+
+    program = flatten_changed(jaxpr, rewrite.programs, covered, rewrite, inlines)
 
     def rebuild(outputs: Sequence[Any]) -> Any:
         remaining = iter(outputs)
@@ -115,7 +111,7 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
 
     return Traced(
         program,
-        derivative_of(program, call.differentiated, terms.forward_mode),
+        covered(program),
         lambda inputs, constants: flat(inputs),
         avals,
         tuple(program.constants.values()),

@@ -287,20 +287,31 @@ def test_only_its_name_chooses_it():
 # ---------------------------------------------------------------------------------------- plans
 
 
+def layer(x, w):
+    """[examples, tokens, width] to the same."""
+    q, k, v = jnp.split(jnp.tanh(x @ w), 3, axis=-1)
+    scores = jnp.where(jnp.tri(x.shape[1]) > 0, jnp.einsum("bqd,bkd->bqk", q, k), -1e9)
+    return x + jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), v)
+
+
 def network(params, x):
-    """Layers of attention, [examples, tokens, width]."""
+    """Layers of attention."""
     for w in params:
-        q, k, v = jnp.split(jnp.tanh(x @ w), 3, axis=-1)
-        scores = jnp.where(jnp.tri(x.shape[1]) > 0, jnp.einsum("bqd,bkd->bqk", q, k), -1e9)
-        x = x + jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), v)
+        x = layer(x, w)
     return jnp.mean(jnp.square(x))
 
 
 EXACT = ["mask", "softmax"]
 
 
-@pytest.mark.parametrize("share", [0.9, 0.01])
-def test_plans_of_tiles_have_the_gradient_of_the_network(share, monkeypatch):
+def under_scan(params, x):
+    """The same with the layers under a scan."""
+    step = lambda x, w: (layer(x, w), None)  # noqa: E731
+    return jnp.mean(jnp.square(jax.lax.scan(step, x, jnp.stack(params))[0]))
+
+
+@pytest.mark.parametrize(("form", "share"), [(network, 0.9), (network, 0.01), (under_scan, 0.01)])
+def test_plans_of_tiles_have_the_gradient_of_the_network(form, share, monkeypatch):
     """One that keeps the weights of some tiles, and the smallest."""
     small = dataclasses.replace(
         operators.selected(["attention"])[0],
@@ -308,23 +319,27 @@ def test_plans_of_tiles_have_the_gradient_of_the_network(share, monkeypatch):
     )
     monkeypatch.setitem(operators._REGISTRY, "attention", small)
     args = [_array(4, 12) for _ in range(2)], _array(4, 64, 4)
-    plan = functools.partial(monet_jax.plan, network, *args, operators=[*EXACT, "attention"])
+    plan = functools.partial(monet_jax.plan, form, *args, operators=[*EXACT, "attention"])
     try:
         made = plan(budget=share, target="cpu")
     except monet_jax.InfeasibleBudget as error:
         made = plan(budget=error.minimum_budget, target="cpu")
     assert made.decisions is not None
-    planned = jax.jit(jax.value_and_grad(monet_jax.apply(made, network)))
-    _assert_same(planned(*args), jax.jit(jax.value_and_grad(network))(*args))
+    planned = jax.jit(jax.value_and_grad(monet_jax.apply(made, form)))
+    _assert_same(planned(*args), jax.jit(jax.value_and_grad(form))(*args))
+    if form is under_scan:
+        scanned, plain = (jax.jit(f).lower(*args) for f in (planned, jax.value_and_grad(form)))
+        assert scanned.as_text().count("while") > plain.as_text().count("while")
 
 
+@pytest.mark.parametrize("form", [network, under_scan])
 @pytest.mark.parametrize(
     "target", ["cpu", pytest.param("gpu:h100", marks=[pytest.mark.slow, pytest.mark.gpu])]
 )
-def test_a_budget_is_kept_for_which_there_is_no_plan_without(target):
+def test_a_budget_is_kept_for_which_there_is_no_plan_without(target, form):
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [spec((32, 96))] * 2, spec((8, 2048, 32))
-    plan = functools.partial(monet_jax.plan, network, *args, target=target)
+    plan = functools.partial(monet_jax.plan, form, *args, target=target)
     with pytest.raises(monet_jax.InfeasibleBudget) as found:
         plan(budget="1MiB", operators=EXACT)
     made = plan(budget=int(0.6 * found.value.minimum_budget), operators=[*EXACT, "attention"])

@@ -48,10 +48,12 @@ class Context:
         backend: the compiler.
         is_sharded: whether arguments are spread over several devices. Then nothing should be kept
             in another shape than its own, since the compiler might gather it first.
+        in_loop: whether it is the body of a loop, in which other loops are not planned.
     """
 
     backend: Backend
     is_sharded: bool = False
+    in_loop: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,9 +142,11 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     if context.is_sharded:
         encoding = [x for x in encoding if getattr(x, "keeps_places", False)]
     changing = tuple(functools.partial(_in, context, x) for x in programs)
+    inside = dataclasses.replace(context, in_loop=True)
+    bodies = tuple(functools.partial(_in, inside, x) for x in programs)
     stages = tuple(x.stage for x in operators if x.stage is not None)
     ties = context.backend.fuses_gradients
-    return Rewrite(rewritten, tuple(encoding), changing, stages, ties)
+    return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, ties)
 
 
 def _in(

@@ -52,17 +52,19 @@ class Attention:
         """The program, its attention in tiles; itself where there is none that is worth it."""
         if context.is_sharded:
             return program
-        found = self._replaced(program, derivative)
+        found = self._replaced(program, derivative, context.in_loop)
         while found is not None:
-            program, found = found, self._replaced(found, derivative)
+            program, found = found, self._replaced(found, derivative, context.in_loop)
         return program
 
-    def _replaced(self, program: Program, derivative: Differentiation) -> Program | None:
+    def _replaced(
+        self, program: Program, derivative: Differentiation, in_loop: bool
+    ) -> Program | None:
         active = active_values(program, derivative)
         for position, equation in enumerate(program.equations):
             if not active.intersection(equation.outputs) or not _makes_large(program, equation):
                 continue
-            region = _Region.of(program, position, active)
+            region = _Region.of(program, position, active, in_loop)
             for axis, parts in self._divisions(region):
                 tiles = region.tiles(axis, parts)
                 replaced = None if tiles is None else region.replaced(tiles)
@@ -106,14 +108,16 @@ class _Region:
         program: as it is.
         positions: of the equations, the product that computes the scores first.
         active: values through which the derivative passes.
+        in_loop: whether it is the body of a loop, in which the tiles are not planned.
     """
 
     program: Program
     positions: tuple[int, ...]
     active: frozenset[int]
+    in_loop: bool
 
     @staticmethod
-    def of(program: Program, position: int, active: frozenset[int]) -> "_Region":
+    def of(program: Program, position: int, active: frozenset[int], in_loop: bool) -> "_Region":
         """From a product down to all the products of what follows whose results are small."""
         (scores,) = program.equations[position].outputs
         scores_bytes = program.nbytes(scores)
@@ -133,7 +137,7 @@ class _Region:
             if not wanted.isdisjoint(program.equations[p].outputs):
                 ends.append(p)
                 wanted.update(program.equations[p].reads)
-        return _Region(program, (position, *sorted(ends)), active)
+        return _Region(program, (position, *sorted(ends)), active, in_loop)
 
     @property
     def product(self) -> Equation:
@@ -181,6 +185,7 @@ class _Region:
             parts,
             tuple((i, slicer.axes[i]) for i in sorted(exits)),
             tuple(n for n, (i, d) in enumerate(sliced.operands) if d is None and i in self.active),
+            keeps=not self.in_loop,
         )
         own = {i for i in tiles.operands if i not in self.program.given}
         handed = sum(map(self.program.nbytes, own | exits))
@@ -251,12 +256,14 @@ class _Tiles:
         parts: how many tiles there are.
         exits: the values that are read outside, and the axis of each.
         summed: the places of operands whose gradients are sums over tiles.
+        keeps: whether a tile may keep what its gradient reads, as a plan says; else it runs again.
     """
 
     sliced: Sliced
     parts: int
     exits: tuple[tuple[int, int], ...]
     summed: tuple[int, ...]
+    keeps: bool
 
     @property
     def operands(self) -> tuple[int, ...]:
@@ -277,6 +284,8 @@ class _Tiles:
             return carry, [found[key] for key in self.exits]
 
         stacked = [self._stacked(operands[n], d) for n, d in axes.items()]
+        if not self.keeps:
+            tile = jax.checkpoint(tile, prevent_cse=False)  # a loop keeps its tiles apart
         _, results = lax.scan(tile, None, stacked)
         return [_joined(x, d) for x, (_, d) in zip(results, self.exits, strict=True)]
 

@@ -62,7 +62,7 @@ class Head:
         self, program: Program, derivative: Differentiation, context: "Context"
     ) -> Program:
         """The program, its heads in chunks; itself where there are none that are worth it."""
-        if context.is_sharded:
+        if context.is_sharded or context.in_loop:
             return program
         # Whether something is larger than all of a head can be known before it is looked for.
         least_bytes = max((program.nbytes(i) for i in _solid(program)), default=0) // _GROWS
