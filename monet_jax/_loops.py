@@ -344,7 +344,7 @@ class _Unroller:
         program = self.program
         return flatten_changed(
             equation.eqn.params["jaxpr"],
-            program.rewrite.bodies,
+            () if equation.apart else program.rewrite.bodies,  # that was made by such a change
             functools.partial(self._derivative, equation),
             program.rewrite,
             program.inlines_checkpoints,

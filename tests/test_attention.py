@@ -11,6 +11,7 @@ import pytest
 import monet_jax
 from monet_jax import _compat, _gradient, _program, operators
 from monet_jax._backend import backend_of
+from monet_jax._loops import lay_out
 from monet_jax.operators.attention import Attention
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 96, 90, 2
@@ -268,6 +269,25 @@ def test_what_is_no_such_attention_stays_as_it_is(form):
     assert program is plain
 
 
+def test_tiles_have_no_tiles_of_their_own():
+    """Where tiles are larger than they should be, since there are no more heads."""
+    args = _qkv()
+    jaxpr = jax.make_jaxpr(own)(*args)
+    attention = operators.Operator("small", operators.Kind.REORDERED, program=Attention(1, 1))
+    rewrite = operators.rewriter([attention], operators.Context(backend_of("gpu")))
+    program = _program.flatten(jaxpr)
+    derivative = _gradient.derivative_of(program, [True] * len(args))
+    changed = dataclasses.replace(rewrite.programs[0](program, derivative), rewrite=rewrite)
+    (loop,) = lay_out(changed, derivative).loops
+    assert "scan" not in [e.primitive for e in loop.body.equations]
+    (again,) = [e for e in changed.equations if e.primitive == "scan"]
+    unmarked = tuple(
+        dataclasses.replace(e, apart="") if e is again else e for e in changed.equations
+    )
+    (loop,) = lay_out(dataclasses.replace(changed, equations=unmarked), derivative).loops
+    assert "scan" in [e.primitive for e in loop.body.equations]
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"attention": Attention()}, {"sharded": True}],
@@ -310,36 +330,28 @@ def under_scan(params, x):
     return jnp.mean(jnp.square(jax.lax.scan(step, x, jnp.stack(params))[0]))
 
 
-@pytest.mark.parametrize(("form", "share"), [(network, 0.9), (network, 0.01), (under_scan, 0.01)])
+@pytest.mark.parametrize(("form", "share"), [(network, 0.5), (under_scan, 0.3)])
 def test_plans_of_tiles_have_the_gradient_of_the_network(form, share, monkeypatch):
-    """One that keeps the weights of some tiles, and the smallest."""
+    """Layers one after another, and under a scan with a budget for which there is no other plan."""
     small = dataclasses.replace(
         operators.selected(["attention"])[0],
         program=Attention(tile_bytes=2**14, least_bytes=2**12),
     )
     monkeypatch.setitem(operators._REGISTRY, "attention", small)
     args = [_array(4, 12) for _ in range(2)], _array(4, 64, 4)
-    plan = functools.partial(monet_jax.plan, form, *args, operators=[*EXACT, "attention"])
-    try:
-        made = plan(budget=share, target="cpu")
-    except monet_jax.InfeasibleBudget as error:
-        made = plan(budget=error.minimum_budget, target="cpu")
-    assert made.decisions is not None
+    made = monet_jax.plan(form, *args, operators=[*EXACT, "attention"], budget=share, target="cpu")
+    assert made.decisions is not None and made.compiled_bytes <= made.budget_bytes
     planned = jax.jit(jax.value_and_grad(monet_jax.apply(made, form)))
     _assert_same(planned(*args), jax.jit(jax.value_and_grad(form))(*args))
-    if form is under_scan:
-        scanned, plain = (jax.jit(f).lower(*args) for f in (planned, jax.value_and_grad(form)))
-        assert scanned.as_text().count("while") > plain.as_text().count("while")
 
 
-@pytest.mark.parametrize("form", [network, under_scan])
 @pytest.mark.parametrize(
     "target", ["cpu", pytest.param("gpu:h100", marks=[pytest.mark.slow, pytest.mark.gpu])]
 )
-def test_a_budget_is_kept_for_which_there_is_no_plan_without(target, form):
+def test_a_budget_is_kept_for_which_there_is_no_plan_without(target):
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [spec((32, 96))] * 2, spec((8, 2048, 32))
-    plan = functools.partial(monet_jax.plan, form, *args, target=target)
+    plan = functools.partial(monet_jax.plan, network, *args, target=target)
     with pytest.raises(monet_jax.InfeasibleBudget) as found:
         plan(budget="1MiB", operators=EXACT)
     made = plan(budget=int(0.6 * found.value.minimum_budget), operators=[*EXACT, "attention"])

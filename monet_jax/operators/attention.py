@@ -5,9 +5,9 @@ and a result that are small. All that lies between a product whose result is lar
 that make it small again runs in a loop over tiles, along an axis of which nothing is summed:
 batch, heads or queries. It has no derivative of its own: a plan decides for each tile whether its
 weights are kept or run again, as for the iterations of any loop, so that nothing of more than a
-tile need be there at once (as in FlashAttention, Dao et al., 2022, and Rabe and Staats, 2021).
-Where tiles share an operand, keys and values say, its gradient is a sum over them, in float32 at
-least.
+tile need be there at once (as in FlashAttention, Dao et al., 2022, and Rabe and Staats, 2021). In
+the body of a loop, where no other loops are planned, every tile runs again. Where tiles share an
+operand, keys and values say, its gradient is a sum over them, in float32 at least.
 """
 
 import dataclasses
@@ -208,7 +208,9 @@ class _Region:
         if dependents(before, computed) != computed:
             return None
         avals, exits = list(program.avals), [i for i, _ in tiles.exits]
-        loop = listed(tiles.run, tiles.operands, program.equations[end], avals, exits)
+        made = listed(tiles.run, tiles.operands, program.equations[end], avals, exits)
+        name = f"in {tiles.parts} tiles"
+        loop = (dataclasses.replace(e, apart=name) if _is_loop(e) else e for e in made)
         equations = without_dead_code([*before, *loop, *behind], program.outputs)
         again = {id(e) for e, _ in tiles.sliced.steps if kind_of(e) is Kind.SOLID}
         if not again.isdisjoint(map(id, equations)):
@@ -216,6 +218,10 @@ class _Region:
         return dataclasses.replace(
             program, avals=tuple(avals), equations=equations, keeps_other=True
         )
+
+
+def _is_loop(equation: Equation) -> bool:
+    return equation.primitive == "scan"
 
 
 def _is_moved(program: Program, equation: Equation) -> bool:
