@@ -327,6 +327,8 @@ class Settling:
             f"results. At its peak these values are live: {describe_values(origins, named)}. "
             f"Raise `budget` to {minimum:,}, or reduce the batch."
         )
+        if others := self.trials.not_used():
+            message += f" With {others} in a list of `operators`, it may take less."
         return InfeasibleBudget(message, minimum)
 
     def _plan(

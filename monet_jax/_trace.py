@@ -11,7 +11,7 @@ from . import _compat, _nesting
 from ._backend import backend_of
 from ._compile import devices_of
 from ._gradient import derivative_of
-from ._program import Program, Rewrite, flatten_changed, has_checkpoints
+from ._program import Program, Rewrite, flatten, flatten_changed, has_checkpoints
 from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
 from ._stages import Differentiation
 from ._targets import Target
@@ -120,6 +120,13 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
     )
 
 
+def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
+    """The program of a function as it was before any operator, and its derivative."""
+    program = flatten(jax.make_jaxpr(lambda *leaves: traced.flat(leaves, ()))(*traced.avals))
+    differentiated = [i in traced.derivative.inputs for i in traced.program.inputs]
+    return program, derivative_of(program, differentiated, traced.terms.forward_mode)
+
+
 def trace_for(
     target: Target,
     fun: Callable[..., Any],
@@ -151,8 +158,13 @@ def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
         target: the name of what is planned for.
         call: the arguments; whether they are spread over devices is what counts.
     """
-    is_sharded = devices_of([abstract_leaf(leaf) for leaf in call.leaves]) > 1
-    return rewriter(selected(terms.operators), Context(backend_of(target), is_sharded))
+    avals = [abstract_leaf(leaf) for leaf in call.leaves]
+    return rewriter(selected(terms.operators), context_for(target, avals))
+
+
+def context_for(target: str, avals: Sequence[Any]) -> Context:
+    """What operators are told of where a function is planned for, and of its inputs."""
+    return Context(backend_of(target), is_sharded=devices_of(avals) > 1)
 
 
 def fingerprint(program: Program, derivative: Differentiation) -> str:

@@ -29,8 +29,9 @@ from ._origins import Origins
 from ._pins import Pins
 from ._predict import Scale, predicted_temp_bytes, with_alone_bytes
 from ._targets import Target
-from ._trace import Traced
+from ._trace import Traced, context_for, without_rewrites
 from ._transform import transform
+from .operators import not_used
 
 _Regions = tuple[Region, ...]
 
@@ -87,6 +88,15 @@ class Trials:
     def within(self, bound: ErrorBound) -> "Trials":
         """Trials of the same function with a bound of errors."""
         return self._sharing(bound=bound)
+
+    def not_used(self) -> list[str]:
+        """Operators by whose names the function could be planned to take less, but is not.
+
+        With none at all, forward mode is what was asked for.
+        """
+        used = self.traced.terms.operators
+        context = context_for(self.target.name, self.traced.avals)
+        return not_used(used, *without_rewrites(self.traced), context) if used else []
 
     def in_chunks(self) -> "tuple[Trials, int] | None":
         """Trials of the function with its loops in chunks, and the bytes which that may spare.

@@ -130,6 +130,19 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     return tuple(_REGISTRY[name] for name in names)
 
 
+def not_used(
+    names: Iterable[str], program: Program, derivative: Differentiation, context: Context
+) -> list[str]:
+    """Operators for whole programs, used only by name, that apply to one and are not among some."""
+
+    def applies(operator: Operator) -> bool:
+        run = operator.program
+        return run is not None and run(program, derivative, context) is not program
+
+    others = (x for x in _REGISTRY.values() if x.by_name and x.name not in {*names})
+    return [x.name for x in others if applies(x)]
+
+
 def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     """What some operators do: an equation is replaced by the last one that applies to it."""
     programs = [x.program for x in reversed(operators) if x.program is not None]
