@@ -29,6 +29,10 @@ ENOUGH = 0.01
 STEP = 0.005
 #: Time limits of the solver that the search for one budget may use up in all.
 SOLVES = 4
+#: Where a plan takes less than so much of its live values, others that do are looked for.
+CLEARLY_LESS = 0.98
+#: For that, budgets of the planner are up to so many times what is wanted, in steps by so much.
+REACH, STRIDE = 1.25, 1.04
 #: Plans that the local search after each answer of the planner may look at.
 POLISH_TRIALS = 60
 #: Shares of the way from the smallest plan to saving all, of plans to try where nothing fits.
@@ -55,6 +59,7 @@ class Answers:
         self._most_seconds = SOLVES * getattr(planner, "time_limit", 10.0)
         self._seconds = 0.0  # spent in the planner since `restart`
         self._known: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
+        self._modelled: dict[_Regions, int] = {}
         self._floor = 0  # model budgets below it are known to be infeasible
         #: Why the planner had no answer at some point since `restart`, if so.
         self.stopped: planners.SolverStopped | None = None
@@ -69,11 +74,13 @@ class Answers:
 
     def modelled(self, regions: _Regions) -> int:
         """Temporaries of a plan by this model."""
-        return self._trials.modelled(regions, self.graph)
+        if regions not in self._modelled:
+            self._modelled[regions] = self._trials.modelled(regions, self.graph)
+        return self._modelled[regions]
 
     def within(self, wanted: int) -> planners.Plan | None:
         """The fastest plan whose modelled temporaries are within `wanted`, as far as is known."""
-        best, low, high, budget = None, 0, None, max(wanted, self._floor)
+        low, high, budget = 0, None, max(wanted, self._floor)
         for _ in range(MODEL_ROUNDS):
             if self._seconds > self._most_seconds:
                 break
@@ -88,8 +95,6 @@ class Answers:
             modelled = self.modelled(decisions.regions)
             if modelled <= wanted:
                 low = max(low, budget)
-                if best is None or decisions.seconds < best.seconds:
-                    best = decisions
                 if modelled >= GOOD_USE * wanted or decisions.seconds <= self.graph.seconds:
                     break
             else:
@@ -101,8 +106,37 @@ class Answers:
             budget = max(budget, self._floor)
             if high is not None and high - low < ENOUGH * wanted:
                 break
-        best = self._polished(best, wanted)
+        best = self._polished(self._best_known(wanted), wanted)
+        if best is not None and self._takes_less(best) and self._look_further(wanted):
+            again = self._polished(self._best_known(wanted), wanted)
+            best = min(filter(None, (best, again)), key=lambda x: x.seconds)
         return None if best is None else self._checked(best)
+
+    def _takes_less(self, decisions: planners.Plan) -> bool:
+        """Whether some live values take no memory of their own, as where the results will be."""
+        return self.modelled(decisions.regions) < CLEARLY_LESS * decisions.peak_bytes
+
+    def _look_further(self, wanted: int) -> bool:
+        """Ask for plans with more live values than `wanted`, of which some take no more.
+
+        How many take nothing differs between plans, so that these are looked for all along the way,
+        while there is time. Says whether there are faster ones.
+        """
+        best = self._best_known(wanted)
+        first = math.ceil(math.log(max(wanted, self._floor, 1), STRIDE))
+        for n in range(first, int(math.log(max(REACH * wanted, 1), STRIDE)) + 1):
+            if self._seconds > self._most_seconds / 2:
+                break
+            self._fastest(int(STRIDE**n))
+        return self._best_known(wanted) is not best
+
+    def _best_known(self, wanted: int) -> planners.Plan | None:
+        """The fastest plan so far whose modelled temporaries are within `wanted`."""
+        plans = [x for x in self._known.values() if x is not None]
+        if self.graph is self._trials.graph:  # which has all that any plan saves
+            plans += [trial.decisions for trial in self._trials]
+        fits = [x for x in plans if self.modelled(x.regions) <= wanted]
+        return min(fits, key=lambda x: x.seconds, default=None)
 
     def small(self) -> Iterator[planners.Plan]:
         """Plans with few bytes, and some larger ones.

@@ -104,9 +104,10 @@ def test_predictions_are_near_what_is_compiled(name):
 
 @pytest.mark.parametrize("name", [_foreign("tpu:v5e")])
 def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
+    right = np.abs(_errors(_settling(resolve_target(name))))
     mixed = dataclasses.replace(_backend.backend_of(name), fuses_into_products=False)
     monkeypatch.setattr(_trials, "backend_of", lambda target: mixed)
-    assert np.median(np.abs(_errors(_settling(resolve_target(name))))) > 0.1
+    assert max(np.abs(_errors(_settling(resolve_target(name))))) > 2 * max(right)
 
 
 def _normalized(params, x):

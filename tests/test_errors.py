@@ -122,14 +122,14 @@ def test_errors_of_codes_add_up():
 
 
 def test_the_error_is_that_on_the_worst_of_some_samples():
-    # Numbers that are far from zero, and near to each other, are encoded in steps as large as they.
-    samples = [ARGS, (LAYERS, BATCH + 10.0, ARGS[2])]
+    # Where one example is a thousand times as large as others, these are encoded in its steps.
+    samples = [ARGS, (LAYERS, BATCH.at[0].mul(1000.0), ARGS[2])]
     found = [measured(loss, ["mask", "int8"], x) for x in (samples[:1], samples[1:], samples)]
     plans = [errors.of_plan(saving_codes(errors.graph)) for errors, _ in found]
     assert plans[2] == pytest.approx(max(plans[:2]), rel=0.3)
-    assert plans[1] > 10 * plans[0]
+    assert plans[1] > 2 * plans[0]
     codes = [sum(of_codes.values()) for _, of_codes in found]
-    assert codes[2] > 10 * codes[0]
+    assert codes[2] > 2 * codes[0]
 
 
 @dataclasses.dataclass(frozen=True)
