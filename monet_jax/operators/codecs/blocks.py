@@ -1,6 +1,7 @@
 """How is an array kept as its largest blocks, and nothing of the others?"""
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ._codec import Code, Kind, is_float, square_of_error
+from ._placing import placed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +56,36 @@ class Blocks:
         _, kept = lax.top_k(energy, math.ceil(self.keep * len(energy)))
         # Cut one by one: side by side they would be an array of short rows, padded on a TPU.
         cut = jax.vmap(lambda corner: lax.dynamic_slice(matrix, corner, self.block))
-        return cut(self._corners(kept, x.shape)).reshape(-1), kept.astype(jnp.int32)
+        return cut(self._corners(kept, matrix.shape)).reshape(-1), kept.astype(jnp.int32)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """The blocks at their positions, zeros elsewhere."""
         values, kept = code
-        matrix = lax.scatter(
-            jnp.zeros(self._sides(aval.shape), values.dtype),
-            self._corners(kept, aval.shape),
-            values.reshape(-1, *self.block),
+        sides, blocks = self._sides(aval.shape), values.reshape(-1, *self.block)
+        matrix = lax.platform_dependent(
+            blocks,
+            kept,
+            tpu=functools.partial(self._scattered, sides),
+            default=functools.partial(self._gathered, sides),
+        )
+        return matrix[: math.prod(aval.shape[:-1]), : aval.shape[-1]].reshape(aval.shape)
+
+    def _scattered(self, sides: tuple[int, int], blocks: jax.Array, kept: jax.Array) -> jax.Array:
+        """For a TPU, which would keep blocks side by side as an array of short rows, padded."""
+        return lax.scatter(
+            jnp.zeros(sides, blocks.dtype),
+            self._corners(kept, sides),
+            blocks,
             lax.ScatterDimensionNumbers((1, 2), (), (0, 1)),
             unique_indices=True,
             mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
         )
-        return matrix[: math.prod(aval.shape[:-1]), : aval.shape[-1]].reshape(aval.shape)
+
+    def _gathered(self, sides: tuple[int, int], blocks: jax.Array, kept: jax.Array) -> jax.Array:
+        """For others: XLA:CPU would scatter all codes of a step at once, early."""
+        rows, columns = (n // b for n, b in zip(sides, self.block, strict=True))
+        every = placed(blocks, kept, rows * columns)
+        return every.reshape(rows, columns, *self.block).swapaxes(1, 2).reshape(sides)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The square of what is left out."""
@@ -91,7 +109,7 @@ class Blocks:
         square = jnp.square(matrix.astype(jnp.float32)).reshape(rows // high, high, columns)
         return jnp.sum(jnp.sum(square, axis=1).reshape(-1, wide), axis=1)
 
-    def _corners(self, block: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    def _corners(self, block: jax.Array, sides: tuple[int, ...]) -> jax.Array:
         """The first row and the first column of some blocks, [blocks, 2]."""
-        across = self._sides(shape)[1] // self.block[1]
+        across = sides[1] // self.block[1]
         return jnp.stack([block // across, block % across], axis=1) * jnp.array(self.block)
