@@ -80,7 +80,17 @@ class Answers:
 
     def within(self, wanted: int) -> planners.Plan | None:
         """The fastest plan whose modelled temporaries are within `wanted`, as far as is known."""
-        low, high, budget = 0, None, max(wanted, self._floor)
+        best = self._polished(self._bisected(wanted), wanted)
+        if best is not None and self._takes_less(best) and best.seconds > self.graph.seconds:
+            others = [x for x in self._with_more_live(wanted) if self.modelled(x.regions) <= wanted]
+            other = min(others, key=lambda x: x.seconds, default=best)
+            if other.seconds < best.seconds:
+                best = self._polished(other, wanted) or other
+        return None if best is None else self._checked(best)
+
+    def _bisected(self, wanted: int) -> planners.Plan | None:
+        """The fastest of the planner's plans that it gives for fewer and fewer live bytes."""
+        best, low, high, budget = None, 0, None, max(wanted, self._floor)
         for _ in range(MODEL_ROUNDS):
             if self._seconds > self._most_seconds:
                 break
@@ -95,6 +105,8 @@ class Answers:
             modelled = self.modelled(decisions.regions)
             if modelled <= wanted:
                 low = max(low, budget)
+                if best is None or decisions.seconds < best.seconds:
+                    best = decisions
                 if modelled >= GOOD_USE * wanted or decisions.seconds <= self.graph.seconds:
                     break
             else:
@@ -106,37 +118,25 @@ class Answers:
             budget = max(budget, self._floor)
             if high is not None and high - low < ENOUGH * wanted:
                 break
-        best = self._polished(self._best_known(wanted), wanted)
-        if best is not None and self._takes_less(best) and self._look_further(wanted):
-            again = self._polished(self._best_known(wanted), wanted)
-            best = min(filter(None, (best, again)), key=lambda x: x.seconds)
-        return None if best is None else self._checked(best)
+        return best
 
     def _takes_less(self, decisions: planners.Plan) -> bool:
         """Whether some live values take no memory of their own, as where the results will be."""
         return self.modelled(decisions.regions) < CLEARLY_LESS * decisions.peak_bytes
 
-    def _look_further(self, wanted: int) -> bool:
-        """Ask for plans with more live values than `wanted`, of which some take no more.
+    def _with_more_live(self, wanted: int) -> Iterator[planners.Plan]:
+        """Plans with more live values than `wanted`, of which some may take no more.
 
         How many take nothing differs between plans, so that these are looked for all along the way,
-        while there is time. Says whether there are faster ones.
+        while there is time; at the same budgets whatever is wanted, so that each is solved once.
         """
-        best = self._best_known(wanted)
         first = math.ceil(math.log(max(wanted, self._floor, 1), STRIDE))
         for n in range(first, int(math.log(max(REACH * wanted, 1), STRIDE)) + 1):
             if self._seconds > self._most_seconds / 2:
                 break
-            self._fastest(int(STRIDE**n))
-        return self._best_known(wanted) is not best
-
-    def _best_known(self, wanted: int) -> planners.Plan | None:
-        """The fastest plan so far whose modelled temporaries are within `wanted`."""
-        plans = [x for x in self._known.values() if x is not None]
-        if self.graph is self._trials.graph:  # which has all that any plan saves
-            plans += [trial.decisions for trial in self._trials]
-        fits = [x for x in plans if self.modelled(x.regions) <= wanted]
-        return min(fits, key=lambda x: x.seconds, default=None)
+            decisions = self._fastest(int(STRIDE**n))
+            if decisions is not None:
+                yield decisions
 
     def small(self) -> Iterator[planners.Plan]:
         """Plans with few bytes, and some larger ones.
