@@ -211,12 +211,20 @@ class Answers:
         return self._known[budget]
 
     def _evened(self, decisions: planners.Plan) -> planners.Plan:
-        """The plan, without iterations that run by themselves where that is asked for."""
+        """The plan, without iterations that run by themselves where that is asked for.
+
+        Unless codes of another iteration would bring in more of an error than there may be.
+        """
         if not self._evens:
             return decisions
-        regions = planners.evened(self.graph, planners.rolled(self.graph, decisions.regions))
-        changed = regions != decisions.regions
-        return with_regions(self.graph, decisions, regions) if changed else decisions
+        rolled = planners.rolled(self.graph, decisions.regions)
+        for from_last in (False, True):
+            regions = planners.evened(self.graph, rolled, from_last=from_last)
+            if regions == decisions.regions:
+                return decisions
+            if planners.error_of(self.graph, regions) <= self.graph.most_error:
+                return with_regions(self.graph, decisions, regions)
+        return decisions
 
     def _tidied(self, decisions: planners.Plan) -> planners.Plan:
         """The plan as a compiler likes it best of those that are equal by the model.

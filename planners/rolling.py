@@ -31,16 +31,25 @@ def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     return tuple(found[first] for first in sorted(found))
 
 
-def evened(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
+def evened(
+    graph: Graph, regions: Sequence[Region], *, from_last: bool = False
+) -> tuple[Region, ...]:
     """The plan without iterations that run by themselves: each does as the one before it.
 
     A loop of one trip is none to a compiler. It becomes part of the program round it, where other
     work moves in between, and where constants (what random bits are counted from, say) last from
     its forward to its backward.
+
+    Arguments:
+        graph: of the plan.
+        regions: of the plan.
+        from_last: whether each does as the one after it. In a rolled plan that one keeps more.
     """
     found = {region.first: region for region in regions}
     for loop in graph.loops:
         iterations = _iterations(loop, regions)
+        if from_last:
+            iterations.reverse()
         start = 0
         while start < loop.trips:
             stop = start + 1

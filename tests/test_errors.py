@@ -13,8 +13,10 @@ from jax.flatten_util import ravel_pytree
 from programs import array
 
 import monet_jax
+import planners
 from monet_jax import _codes
 from monet_jax._analyze import NO_PINS
+from monet_jax._answers import Answers
 from monet_jax._errors import ErrorBound, ErrorLimit, Errors, settled_within, with_errors
 from monet_jax._plan import plan_from_json
 from monet_jax._targets import resolve_target
@@ -130,6 +132,19 @@ def test_the_error_is_that_on_the_worst_of_some_samples():
     assert plans[1] > 2 * plans[0]
     codes = [sum(of_codes.values()) for _, of_codes in found]
     assert codes[2] > 2 * codes[0]
+
+
+def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
+    traced = trace_for(CPU, looped, ARGS, operators=["mask", "int8", "int4"])
+    trials = Trials(traced, CPU, NO_PINS)
+    of_codes, errors = dict.fromkeys(trials.origins.values.values(), 1.0), []
+    for most in (6.0, 9.0):
+        bounded = trials.within(ErrorBound(of_codes, most))
+        answers = Answers(bounded, planners.Stages(), bounded.graph)
+        all_bytes = answers.modelled(planners.save_all(bounded.graph).regions)
+        regions = answers.within(int(0.4 * all_bytes)).regions
+        errors.append(planners.error_of(bounded.graph, regions))
+    assert errors[0] <= 6.0 < errors[1] <= 9.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -425,11 +425,12 @@ def test_no_iteration_runs_by_itself_where_plans_are_evened():
     for _ in range(20):
         regions = planners.rolled(graph, random_regions(graph, rng))
         found += lengths(origins, regions)
-        evened = planners.evened(graph, regions)
-        planners.replay(graph, evened)
-        assert min(lengths(origins, evened)) > 1
-        if min(lengths(origins, regions)) > 1:
-            assert evened == regions
+        for from_last in (False, True):
+            evened = planners.evened(graph, regions, from_last=from_last)
+            planners.replay(graph, evened)
+            assert min(lengths(origins, evened)) > 1
+            if min(lengths(origins, regions)) > 1:
+                assert evened == regions
     assert 1 in found
 
 
