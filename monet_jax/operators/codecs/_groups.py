@@ -10,7 +10,7 @@ import dataclasses
 import functools as ft
 import itertools as it
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -42,7 +42,9 @@ class Cut:
         Where the last axis alone holds most elements, groups are consecutive elements of the flat
         array. An array of fewer elements is one group of its own size.
         """
-        lengths = _lengths(shape, group)
+        lengths = _lengths(shape, group, _divisor)
+        if 2 * math.prod(lengths) < group:
+            lengths = _lengths(shape, group, _part)
         if 2 * math.prod(lengths) < group or 0 in shape:
             shape = (math.prod(shape),)
             lengths = [min(group, max(shape[0], 1))]
@@ -72,20 +74,26 @@ class Cut:
         return whole.reshape(aval.shape).astype(aval.dtype)
 
 
-def _lengths(shape: Sequence[int], group: int) -> list[int]:
-    """Elements of a group along each axis: whole axes and a part of one, from the last but one."""
+def _lengths(shape: Sequence[int], group: int, part: Callable[[int, int], int]) -> list[int]:
+    """Elements of a group along each axis, from the last but one on: all of them, or a part."""
     lengths = [1] * len(shape)
     for axis in reversed(range(len(shape) - 1)):
-        lengths[axis] = _part(shape[axis], group // math.prod(lengths))
-        if lengths[axis] < shape[axis]:
-            break
+        n, most = shape[axis], group // math.prod(lengths)
+        lengths[axis] = part(n, most) if n > most else max(n, 1)
     return lengths
 
 
+def _divisor(n: int, most: int) -> int:
+    """The best part of an axis of `n` that leaves no rest: large, and of whole tiles."""
+    divisors = (k for k in range(1, most + 1) if n % k == 0)
+    return max(divisors, key=lambda k: (2 * k > most, k % _TILE == 0, k))
+
+
 def _part(n: int, most: int) -> int:
-    """A part of an axis of `n`, if it can be without a rest, and if it can be of whole tiles."""
-    if n <= most:
-        return max(n, 1)
-    divisors = [k for k in range(most // 2 + 1, most + 1) if n % k == 0]
-    tiles = most // _TILE * _TILE
-    return max(divisors, key=lambda k: (k % _TILE == 0, k), default=tiles or most)
+    """The best large part of an axis of `n`: of little rest, and of whole tiles."""
+
+    def filled(k: int) -> int:
+        is_cut = k % _TILE > 0  # a TPU fills up each part to whole tiles
+        return -(-n // k) * k + is_cut * (n // _TILE)
+
+    return min(range(most // 2 + 1, most + 1), key=filled)
