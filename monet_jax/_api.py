@@ -280,7 +280,7 @@ def run_planned(source: "Source", fun: Callable[..., Any], call: Call) -> Any:
     traced = _trace.trace(fun, call, source.rewrite(call), source.terms)
     decided = source.plan_for(traced, call)
     if decided is not None and decided.decisions is not None:
-        planned = as_planned(traced, decided.decisions, decided.chunks)
+        planned = as_planned(traced, decided)
         return traced.rebuild(planned(call.leaves, traced.constants))
     args, kwargs = call.rebuild(call.leaves)
     # Without decisions the function fits the budget as it is, which includes what is inside it.
@@ -411,7 +411,7 @@ class Fixed:
             return
         target = resolve_target(name)
         try:
-            step = step_to_compile(traced, as_planned(traced, decisions, self.plan.chunks))
+            step = step_to_compile(traced, as_planned(traced, self.plan))
             taken = compile_bytes(*step, target=target).total_bytes
         except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
             _warn(f"A plan made {made} could not be verified here: {error}")
@@ -462,7 +462,7 @@ def _plan_traced(traced: Traced, settings: Settings, limit: ErrorLimit | None = 
     fingerprint = _trace.fingerprint(traced.program, traced.derivative)
     make = functools.partial(_found_or_made, traced, settings, fingerprint, limit)
     made = _multihost.from_first_process(make, FATAL)
-    if made.fingerprint != fingerprint:
+    if not _is_for(made, traced, fingerprint):
         raise PlanMismatch(
             "Process 0 has planned another function than this process: every process of a job "
             "must trace the same functions in the same order."
@@ -481,11 +481,19 @@ def _found_or_made(
         return _settle(traced, settings, target)
     key = _cache.key_of(_dependencies(traced, settings, target, fingerprint))
     found = _cache.read(key)
-    if found is not None and found.fingerprint == fingerprint:
+    if found is not None and _is_for(found, traced, fingerprint):
         return found
     made = _settle(traced, settings, target)
     _cache.write(key, made)
     return made
+
+
+def _is_for(plan: Plan, traced: Traced, fingerprint: str) -> bool:
+    """Whether a plan is for a function of some fingerprint, or for that without operators."""
+    planned = _trace.as_traced_for(traced, plan.operators, plan.target)
+    if planned is not traced:
+        fingerprint = _trace.fingerprint(planned.program, planned.derivative)
+    return plan.fingerprint == fingerprint
 
 
 def _settle_within(traced: Traced, settings: Settings, target: Target, limit: ErrorLimit) -> Plan:

@@ -132,7 +132,7 @@ def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
     """The compiled bytes of a function as planned, or as it is."""
     function = traced.flat
     if plan is not None and plan.decisions is not None:
-        function = as_planned(traced, plan.decisions, plan.chunks)
+        function = as_planned(traced, plan)
     return compile_bytes(*step_to_compile(traced, function), target=target).total_bytes
 
 

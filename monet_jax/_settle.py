@@ -65,7 +65,9 @@ class Settling:
     """The search for plans of one traced function on one target.
 
     Budgets share what was compiled for earlier ones. Where no plan keeps one, and loops carry much,
-    the function is planned with its loops in chunks (`_chunks`), by a search of its own.
+    the function is planned with its loops in chunks (`_chunks`), by a search of its own. So it is
+    without operators, where these change it whatever a plan decides, and a plan takes longer than
+    recomputing nothing: what they bring is then never less than nothing.
 
     Arguments:
         trials: of the function, on the target.
@@ -126,6 +128,26 @@ class Settling:
         Raises:
             InfeasibleBudget: no plan keeps it.
         """
+        found = self._outcome(budget, reserved_bytes)
+        search = (
+            self._without_operators if isinstance(found, Exception) or found.overhead > 0 else None
+        )
+        if search is not None:
+            found = _better(found, search._outcome(budget, reserved_bytes))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _outcome(
+        self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int
+    ) -> Plan | InfeasibleBudget:
+        """The plan, or why there is none, as far as operators are used as they were asked for."""
+        try:
+            return self._found(budget, reserved_bytes)
+        except InfeasibleBudget as error:
+            return error
+
+    def _found(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int) -> Plan:
         started = time.perf_counter()
         for answers in self._all_answers:
             answers.restart()
@@ -142,13 +164,19 @@ class Settling:
 
     @property
     def _searches(self) -> list["Settling"]:
-        """This search and, once that was needed, the one with loops in chunks."""
-        made = self.__dict__.get("_in_chunks")
-        return [self] if made is None else [self, made]
+        """This search and, once they were needed, those without operators and in chunks."""
+        others = (self.__dict__.get(name) for name in ("_without_operators", "_in_chunks"))
+        return [self, *(search for search in others if search is not None)]
 
     @property
     def _rounds(self) -> int:
         return sum(len(search.trials) for search in self._searches)
+
+    @functools.cached_property
+    def _without_operators(self) -> "Settling | None":
+        """The search for plans of the function as it was before any operator."""
+        trials = self.trials.without_operators()
+        return None if trials is None else Settling(trials, self.planner)
 
     @functools.cached_property
     def _in_chunks(self) -> "Settling | None":
@@ -394,6 +422,18 @@ class Settling:
             if t.figures is not None and t.decisions.seconds < limit
         ]
         return max(faster, default=None)
+
+
+def _better(
+    one: Plan | InfeasibleBudget, other: Plan | InfeasibleBudget
+) -> Plan | InfeasibleBudget:
+    """The faster of two plans, which took the time of both, or the error of the lesser minimum."""
+    if isinstance(one, InfeasibleBudget) and isinstance(other, InfeasibleBudget):
+        return min(one, other, key=lambda x: x.minimum_budget)
+    plans = [x for x in (one, other) if isinstance(x, Plan)]
+    best = min(plans, key=lambda x: x.seconds)
+    seconds, rounds = sum(x.planning_seconds for x in plans), sum(x.rounds for x in plans)
+    return dataclasses.replace(best, planning_seconds=seconds, rounds=rounds)
 
 
 def _without_variants(graph: Graph) -> Graph:

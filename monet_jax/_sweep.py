@@ -240,7 +240,7 @@ def _planned(
             continue
         function = trials.traced.flat
         if plan.decisions is not None:
-            function = as_planned(trials.traced, plan.decisions, plan.chunks)
+            function = as_planned(trials.traced, plan)
         work = work_of_step(trials.traced, function, trials.target)
         assert plan.compiled_bytes is not None  # these trials verify every plan
         temp = plan.compiled_bytes - trials.fixed_bytes

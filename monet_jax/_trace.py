@@ -11,7 +11,7 @@ from . import _compat, _nesting
 from ._backend import backend_of
 from ._compile import devices_of
 from ._gradient import derivative_of
-from ._program import Program, Rewrite, flatten, flatten_changed, has_checkpoints
+from ._program import Program, Rewrite, flatten, flatten_changed, has_checkpoints, unchanged
 from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
 from ._stages import Differentiation
 from ._targets import Target
@@ -122,9 +122,37 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
 
 def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
     """The program of a function as it was before any operator, and its derivative."""
-    program = flatten(jax.make_jaxpr(lambda *leaves: traced.flat(leaves, ()))(*traced.avals))
+    return _traced_again(traced, unchanged, traced.terms.forward_mode)
+
+
+def as_traced_for(traced: Traced, operators: Sequence[str], target: str) -> Traced:
+    """The function as it was traced for a plan that may use some operators, or none after all."""
+    is_same = bool(operators) or not traced.terms.operators
+    return traced if is_same else without_operators(traced, target)
+
+
+def without_operators(traced: Traced, target: str) -> Traced:
+    """The function, traced for a target as `operators="none"` does."""
+    terms = dataclasses.replace(traced.terms, operators=())
+    rewrite = rewriter((), context_for(target, traced.avals))
+    program, derivative = _traced_again(traced, rewrite, terms.forward_mode)
+    return dataclasses.replace(
+        traced,
+        program=program,
+        derivative=derivative,
+        constants=tuple(program.constants.values()),
+        terms=terms,
+    )
+
+
+def _traced_again(
+    traced: Traced, rewrite: Rewrite, forward_mode: bool
+) -> tuple[Program, Differentiation]:
+    jaxpr = jax.make_jaxpr(lambda *leaves: traced.flat(leaves, ()))(*traced.avals)
+    inlines = traced.program.inlines_checkpoints
+    program = flatten(jaxpr, rewrite=rewrite, inline_checkpoints=inlines)
     differentiated = [i in traced.derivative.inputs for i in traced.program.inputs]
-    return program, derivative_of(program, differentiated, traced.terms.forward_mode)
+    return program, derivative_of(program, differentiated, forward_mode)
 
 
 def trace_for(

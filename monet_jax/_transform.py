@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from planners.plan import Plan, Region
+import planners.plan
+from planners.plan import Region
 
 from . import _compat
 from ._branches import Branch, Choice
@@ -23,12 +24,12 @@ from ._chunks import in_chunks
 from ._loops import Loop
 from ._naming import active_in, run_named
 from ._origins import Origins, origins_of, origins_to_emit, value_name, value_number
-from ._plan import PlanMismatch
+from ._plan import Plan, PlanMismatch
 from ._program import Program, run, values_of
 from ._scan import Body, Hoisted, Run, run_loop
 from ._stages import Stage
 from ._ties import tied, tied_cotangents
-from ._trace import Traced
+from ._trace import Traced, as_traced_for
 from .operators import Encoding, is_tap
 from .operators.codecs import words_of
 
@@ -37,7 +38,7 @@ NAME_PREFIX = "monet_jax:"
 
 
 def transform(
-    origins: Origins, plan: Plan, encoding: Encoding | None = None
+    origins: Origins, plan: planners.plan.Plan, encoding: Encoding | None = None
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """The function `(inputs, constants) -> outputs` of a program, as planned.
 
@@ -64,28 +65,24 @@ def transform(
     return planned
 
 
-def as_planned(
-    traced: Traced, plan: Plan, chunks: Sequence[int] | None = None
-) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """A traced function as a plan says that was made for it.
-
-    Arguments:
-        traced: the function.
-        plan: the decisions.
-        chunks: by what its loops were planned, as in `monet_jax.Plan`.
+def as_planned(traced: Traced, plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """A traced function as a plan says that was made for it, and that leaves decisions to make.
 
     Raises:
         PlanMismatch: the plan is for other stages than the function has.
     """
-    program = traced.program if chunks is None else in_chunks(traced.program, chunks)
+    decisions = plan.decisions
+    assert decisions is not None
+    traced = as_traced_for(traced, plan.operators, plan.target)
+    program = traced.program if plan.chunks is None else in_chunks(traced.program, plan.chunks)
     origins = origins_of(program, traced.derivative)
-    planned, found = plan.regions[-1].last + 1, len(origins.stages)
+    planned, found = decisions.regions[-1].last + 1, len(origins.stages)
     if planned != found:
         raise PlanMismatch(
             f"The plan has {planned} stages, and the function is cut into {found}: the plan was "
             "made by another version of monet_jax. Plan again."
         )
-    return transform(origins, plan)
+    return transform(origins, decisions)
 
 
 def _words(program: Program, env: Mapping[int, Any]) -> jax.Array | None:

@@ -29,7 +29,7 @@ from ._origins import Origins
 from ._pins import Pins
 from ._predict import Scale, predicted_temp_bytes, with_alone_bytes
 from ._targets import Target
-from ._trace import Traced, context_for, without_rewrites
+from ._trace import Traced, context_for, without_operators, without_rewrites
 from ._transform import transform
 from .operators import not_used
 
@@ -111,9 +111,19 @@ class Trials:
             return None
         return self._sharing(chunks=found.lengths), found.spared_bytes
 
-    def _sharing(self, **changes: Any) -> "Trials":
+    def without_operators(self) -> "Trials | None":
+        """Trials of the function as it was before any operator.
+
+        None where an operator changes nothing but what a plan asks of it; and where errors are
+        limited, since what else there is would be planned anew for every limit.
+        """
+        if not self.traced.terms.operators or not self.origins.program.keeps_other or self.bound:
+            return None
+        return self._sharing(without_operators(self.traced, self.target.name))
+
+    def _sharing(self, traced: Traced | None = None, **changes: Any) -> "Trials":
         """Trials of the function otherwise planned; as it is, it does not change."""
-        made = Trials(self.traced, self.target, self.pins, self.verify, **changes)
+        made = Trials(traced or self.traced, self.target, self.pins, self.verify, **changes)
         made.unplanned = self.unplanned
         return made
 

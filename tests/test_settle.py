@@ -3,13 +3,17 @@
 import dataclasses
 import zlib
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from networks import net, specs
 
+import monet_jax
 import planners
-from monet_jax import InfeasibleBudget, _compile, _trials
+from monet_jax import InfeasibleBudget, _compile, _trials, operators
 from monet_jax._pins import Pins
+from monet_jax._program import Replacement
 from monet_jax._settle import Settling
 from monet_jax._targets import resolve_target
 from monet_jax._trials import Trials
@@ -76,3 +80,44 @@ def test_the_base_is_predicted_as_it_was_compiled():
     assert sum(stage.alone_bytes for stage in trials.graph.stages) > 900_000
     compiled = trials.temp_bytes(trials.of(trials.base))
     assert trials.predicted_temp_bytes(trials.base.regions) == compiled
+
+
+@pytest.fixture
+def wasteful(monkeypatch):
+    """The name of an operator by which each product runs twice and keeps one result more."""
+
+    def twice(eqn, context):
+        if eqn.primitive.name != "dot_general":
+            return None
+
+        def product(x, y):
+            first, again = (eqn.primitive.bind(a, y, **eqn.params) for a in (x, jnp.sin(x)))
+            return first + jnp.minimum(jnp.abs(again), 0) * jnp.cos(again)
+
+        return Replacement(jax.make_jaxpr(product)(*(v.aval for v in eqn.invars)), True)
+
+    known = dict(operators._REGISTRY)
+    monkeypatch.setattr(operators, "_REGISTRY", known)
+    return operators.register(operators.Operator("twice", operators.Kind.REORDERED, twice)).name
+
+
+def test_where_operators_only_cost_time_the_plan_is_one_without(wasteful, monkeypatch, tmp_path):
+    monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
+    args = [jnp.linspace(-0.1, 0.1, x.size).reshape(x.shape) for x in jax.tree.leaves(specs())]
+    args = jax.tree.unflatten(jax.tree.structure(specs()), args)
+    options = {"budget": 0.75, "operators": [wasteful]}
+    plan = monet_jax.plan(net, *args, **options)
+    plain = monet_jax.plan(net, *args, budget=0.75, operators="none")
+    assert (plan.operators, plan.seconds) == ((), plain.seconds)
+    planned = monet_jax.remat(net, **options)  # by the plan that is on disk now
+    for found in (planned, plan.apply(net)):
+        value, gradient = jax.value_and_grad(found)(*args)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9),
+            (value, gradient),
+            jax.value_and_grad(net)(*args),
+        )
+
+    monkeypatch.setattr(Trials, "without_operators", lambda self: None)
+    worse = monet_jax.plan(net, *args, **options, cache=False)
+    assert worse.operators == (wasteful,) and worse.seconds > plan.seconds

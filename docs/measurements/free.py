@@ -77,7 +77,7 @@ class Free:
     def _work(self, plan: monet_jax.Plan) -> StepCosts:
         if plan.decisions is None:
             return self.plain.work
-        planned = as_planned(self.traced, plan.decisions, plan.chunks)
+        planned = as_planned(self.traced, plan)
         return work_of_step(self.traced, planned, self.target)
 
 

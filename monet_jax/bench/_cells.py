@@ -142,7 +142,7 @@ class Cell:
         if plan.decisions is None:
             function, key, work = self.traced.flat, "plain", self.plain_work
         else:
-            function = as_planned(self.traced, plan.decisions, plan.chunks)
+            function = as_planned(self.traced, plan)
             key = plan.chunks, plan.decisions.regions
             work = work_of_step(self.traced, function, self.target)
         row = self._row(name, "ours", **asked, **self._work(work), **self._outcome(plan))
