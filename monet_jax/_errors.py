@@ -177,15 +177,11 @@ class Errors:
             for x in cotangent_avals(program, derivative)
         ]
 
+        @jax.jit
         def gradient(inputs, words, trial):
             planned = transform(self.origins, plan, Encoding(words, trial))
             step = value_and_gradient(planned, program, derivative)
             return step(inputs, list(self.traced.constants), seeds)[1]
-
-        @jax.jit
-        def compared(inputs, words, trial, exact):
-            found = gradient(inputs, words, trial)
-            return _square(jax.tree.map(jnp.subtract, found, exact)) / _square(exact)
 
         def trial(codes: Sequence[_Code]) -> Mapping[int, Any]:
             chosen = {code.number for code in codes}
@@ -194,9 +190,10 @@ class Errors:
         def words() -> jax.Array:
             return jnp.asarray(self._rng.integers(2**32, size=2, dtype=np.uint32))
 
-        found = jax.jit(gradient)
-        exact = [(sample, found(sample, words(), trial([]))) for sample in self.samples]
-        return lambda codes: [float(compared(x, words(), trial(codes), y)) for x, y in exact]
+        exact = [(sample, gradient(sample, words(), trial([]))) for sample in self.samples]
+        return lambda codes: [
+            float(_error(gradient(x, words(), trial(codes)), y)) for x, y in exact
+        ]
 
 
 def samples_of(args: Sequence[Any], sample: Sequence[Any] | None) -> list[Sequence[Any]]:
@@ -282,6 +279,12 @@ def _first_blocks(origins: Origins) -> dict[int, int]:
             for v in (i for e in stage.equations for i in e.outputs):
                 found |= {loop.atom(k, v): loop.atom(0, v) for k in range(loop.blocks)}
     return found
+
+
+@jax.jit
+def _error(found: Sequence[jax.Array], exact: Sequence[jax.Array]) -> jax.Array:
+    """The square of the relative error of a gradient."""
+    return _square(jax.tree.map(jnp.subtract, found, exact)) / _square(exact)
 
 
 def _square(arrays: Sequence[jax.Array]) -> jax.Array:
