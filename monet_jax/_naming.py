@@ -17,8 +17,8 @@ from jax.custom_derivatives import SymbolicZero
 from . import _compat
 from ._fusion import STOPS
 from ._places import filled, float_places
-from ._program import Equation, Program, flatten, run, values_of
-from ._ties import tied_cotangents
+from ._program import Equation, Program, Rewrite, flatten, run, unchanged, values_of
+from ._ties import tied_operands
 from .operators import AS_PLANNED, Encoding, is_tap, run_tap
 
 
@@ -28,7 +28,7 @@ def run_named(
     names: Mapping[int, str],
     active: frozenset[int] | set[int],
     encoding: Encoding = AS_PLANNED,
-    ties_convolutions: bool = False,
+    rewrite: Rewrite = unchanged,
 ) -> None:
     """Run equations in order, reading and writing `env`, and name some of the results.
 
@@ -38,7 +38,7 @@ def run_named(
         names: value number -> the name to give it with `checkpoint_name`.
         active: values that will be differentiated.
         encoding: how lossy codes are written and read.
-        ties_convolutions: whether both gradients of a convolution leave together.
+        rewrite: how the gradients of convolutions leave.
     """
     for equation in equations:
         if is_tap(equation):
@@ -50,9 +50,10 @@ def run_named(
                 results = _with_named_rule(equation, names)(*inputs)
                 env.update(zip(equation.outputs, results, strict=True))
                 continue
-        if ties_convolutions and _is_convolution_of(active, equation):
-            operands = tied_cotangents([env[i] for i in equation.reads], [True] * 2)
-            local = dict(zip(equation.reads, operands, strict=True))
+        if rewrite.ties_convolutions and _is_convolution_of(active, equation):
+            image, kernel = equation.inputs
+            operands = tied_operands(env[image], env[kernel], rewrite.flattens_kernels)
+            local = dict(zip(equation.inputs, operands, strict=True))
             run([equation], local, names)
             env.update({i: local[i] for i in equation.outputs})
             continue

@@ -77,6 +77,7 @@ class Rewrite:
             have the same results (`_stages.Replaced`); `avals` are of all values, and those of new
             ones are added. They come last, and everywhere.
         ties_convolutions: whether both gradients of a convolution leave together.
+        flattens_kernels: whether that of the kernel then leaves as one row.
     """
 
     equation: Callable[[Any], Replacement | None]
@@ -85,6 +86,7 @@ class Rewrite:
     bodies: tuple[Callable[["Program", Any], "Program"], ...] = ()
     stages: tuple[Callable[[Any, list[Any]], Any], ...] = ()
     ties_convolutions: bool = False
+    flattens_kernels: bool = False
 
 
 def _itself(eqn: Any) -> None:

@@ -285,8 +285,8 @@ def _run_region(
         else:
             for stage in _stages(origins, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
-                ties = origins.program.rewrite.ties_convolutions
-                run_named(stage.equations, local, names, active, origins.encoding, ties)
+                rewrite = origins.program.rewrite
+                run_named(stage.equations, local, names, active, origins.encoding, rewrite)
                 _wait_for_codes(stage, local, names)
         return [local[i] for i in writes]
 

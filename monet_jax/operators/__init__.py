@@ -159,7 +159,8 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     bodies = tuple(functools.partial(_in, inside, x) for x in programs)
     stages = tuple(x.stage for x in operators if x.stage is not None)
     ties = context.backend.fuses_gradients
-    return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, ties)
+    flattens = ties and not context.is_sharded
+    return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, ties, flattens)
 
 
 def _in(
