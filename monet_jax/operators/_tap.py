@@ -10,10 +10,12 @@ is the one that JAX would have made.
 |---|---|---|
 | `Stored` | the code of the residual | the decoded residual |
 | `Derived` | another value of the program | the residual, computed from it |
-| `Decoded` | codes that other taps write | the residual, computed from what they decode to |
+| `Decoded` | codes that other taps write | the residual, computed from what they decode to; or the
+| | | codes themselves, where it is known how (`Direct`) |
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
@@ -24,7 +26,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from .. import _compat
 from .._program import Equation, values_of
-from .codecs import Codec, Kind, arrays, fold
+from .codecs import Code, Codec, Kind, arrays, fold
+from .windows import Windows
 
 #: What equations of this kind are called.
 NAME = "monet_tap"
@@ -71,6 +74,33 @@ class Derived:
 
 
 @dataclasses.dataclass(frozen=True)
+class Direct:
+    """How an equation runs whose derivative reads a code as it is.
+
+    Attributes:
+        by: pushes forward a tangent of the equation's other operand, by the code.
+        run: the equation that reads the tap: of its operands, `Undecoded` among them.
+    """
+
+    by: Windows
+    run: Callable[..., jax.Array]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["code"], meta_fields=["direct"])
+@dataclasses.dataclass(frozen=True)
+class Undecoded:
+    """What a tap passes instead of an array that would be decoded.
+
+    Attributes:
+        code: its arrays.
+        direct: how the equation runs that reads it, the only one.
+    """
+
+    code: Code
+    direct: Direct
+
+
+@dataclasses.dataclass(frozen=True)
 class Decoded:
     """A residual is computed from codes that other taps write, and from what is kept anyway.
 
@@ -79,12 +109,14 @@ class Decoded:
         compute: the residual from the codes and the other values. Its `repr` says what it does.
         codes: the places of the codes' arrays among the operands of the tap.
         others: the places of the other values.
+        direct: how the derivative reads the codes as they are, if it can; then it does so.
     """
 
     codec: Codec
     compute: Callable[..., jax.Array]
     codes: tuple[int, ...]
     others: tuple[int, ...] = ()
+    direct: Direct | None = dataclasses.field(default=None, repr=False)
 
     def arrays(self, aval: Any) -> Sequence[jax.ShapeDtypeStruct]:
         """None that would not be there otherwise."""
@@ -205,12 +237,18 @@ def run_tap(
         if values and all(i in names for i in values):
             if isinstance(form, Stored):
                 env.update(_encoded(form.codec, values, residual, names, encoding.words))
+            is_active = not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded)
+            witness = env[_witness(values[0])] if is_active else None
+            if encoding.trial is None and isinstance(form, Decoded) and form.direct is not None:
+                code = tuple(jax.lax.stop_gradient(env[i]) for i in values)
+                if is_active:
+                    code = tuple(_instead(x, x, witness) for x in code)
+                env[equation.outputs[0]] = Undecoded(code, form.direct)
+                continue
             found = _by(form, values, equation, env)
             if encoding.trial is not None and isinstance(form, Decoded):
                 found = jnp.where(encoding.trial[values[0]], found, env[equation.outputs[0]])
-            if not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded):
-                found = _instead(residual, found, env[_witness(values[0])])
-            env[equation.outputs[0]] = found
+            env[equation.outputs[0]] = _instead(residual, found, witness) if is_active else found
 
 
 def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words) -> dict[int, Any]:

@@ -1,0 +1,151 @@
+"""How does the gradient of a convolution's kernel read what was pooled, without decoding it?
+
+To decode is to repeat each value over its window of `p` elements: to put `p - 1` zeros between the
+values, and to add up `p` shifts of that. A convolution is linear, so that the shifts of its result
+may be added up instead. Transposed, the cotangent is summed over windows, and the kernel's gradient
+reads one value for each of them: a `p`th of the FLOPs along each axis, and nothing of full size but
+those sums. Along an axis on which the kernel is one pixel, windows of the cotangent do not overlap,
+so that the sums are as small as what was pooled.
+
+JAX's own derivative of the convolution with zeros would have compilers write them: it reads the
+pooled array as an image, spread out. Here that is the kernel, which slides over the sums in steps,
+as in the gradient of any convolution with strides. The other one is given and returned reversed.
+
+Known limits: the kernel moves one pixel at a time; and where `p` does not divide an axis, so that
+its last window is cut, nothing lies behind that.
+"""
+
+import dataclasses
+import functools
+import math
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .codecs import Code, Codec, Pool
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """The derivative of a convolution in the direction of its kernel, by what its image pooled to.
+
+    Attributes:
+        eqn: the convolution, of JAX.
+        sides: the axes along which its kernel slides.
+    """
+
+    eqn: Any
+    sides: tuple["_Side", ...]
+
+    @staticmethod
+    def of(eqn: Any, place: int, codec: Codec) -> "Windows | None":
+        """That of an equation by the code of an operand; None where that must be decoded."""
+        if eqn.primitive.name != "conv_general_dilated" or place or not isinstance(codec, Pool):
+            return None
+        image, kernel, result = eqn.params["dimension_numbers"]
+        steps = (eqn.params[name] for name in ("window_strides", "lhs_dilation", "rhs_dilation"))
+        groups = eqn.params["feature_group_count"] * eqn.params["batch_group_count"]
+        if tuple(sorted(image[2:])) != codec.axes or {groups, *sum(steps, ())} != {1}:
+            return None
+        shapes = [v.aval.shape for v in (*eqn.invars, *eqn.outvars)]
+        lengths = zip(
+            *(
+                [shape[a] for a in spec[2:]]
+                for shape, spec in zip(shapes, (image, kernel, result), strict=True)
+            ),
+            strict=True,
+        )
+        pairs = zip(lengths, eqn.params["padding"], strict=True)
+        sides = tuple(_Side(codec.p, *some, *padding) for some, padding in pairs)
+        return Windows(eqn, sides) if all(side.is_whole for side in sides) else None
+
+    @property
+    def flops(self) -> int:
+        """Of the kernel's gradient."""
+        elements = math.prod(self.eqn.invars[1].aval.shape)
+        return 2 * elements * math.prod(side.windows for side in self.sides) * self._batch
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Of the sums of the cotangent."""
+        result = self.eqn.outvars[0].aval
+        channels = result.shape[self.eqn.params["dimension_numbers"].out_spec[1]]
+        elements = channels * math.prod(side.sums for side in self.sides) * self._batch
+        return elements * result.dtype.itemsize
+
+    @property
+    def _batch(self) -> int:
+        return self.eqn.invars[0].aval.shape[self.eqn.params["dimension_numbers"].lhs_spec[0]]
+
+    def __call__(self, code: Code, tangent: jax.Array) -> jax.Array:
+        """The tangent of the result, for one of the kernel."""
+        (pooled,), params = code, self.eqn.params
+        image, kernel, (batch, feature, *axes) = params["dimension_numbers"]
+        precision = params["precision"]
+        result = lax.conv_general_dilated(
+            lax.rev(tangent, kernel[2:]),
+            lax.rev(pooled, image[2:]),
+            (1,) * len(axes),
+            [side.padding for side in self.sides],
+            rhs_dilation=[side.step for side in self.sides],
+            dimension_numbers=lax.ConvDimensionNumbers(kernel, image, (feature, batch, *axes)),
+            precision=precision[::-1] if isinstance(precision, tuple) else precision,
+            preferred_element_type=params["preferred_element_type"],
+        )
+        for side, axis in zip(self.sides, axes, strict=True):
+            result = side.decoded(result, axis)
+        return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Side:
+    """An axis along which a kernel slides.
+
+    Attributes:
+        p: elements of a window.
+        image, kernel, result: lengths.
+        before, behind: zeros round the image.
+    """
+
+    p: int
+    image: int
+    kernel: int
+    result: int
+    before: int
+    behind: int
+
+    @property
+    def windows(self) -> int:
+        """How many there are."""
+        return -(-self.image // self.p)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no result reads anything behind the image where its last window is cut."""
+        return self.image % self.p == 0 or self.behind <= 0
+
+    @property
+    def step(self) -> int:
+        """How far windows lie apart; 1 where each result reads one window."""
+        return 1 if (self.kernel, self.before, self.behind) == (1, 0, 0) else self.p
+
+    @property
+    def sums(self) -> int:
+        """How many sums of the cotangent are read."""
+        return self.windows if self.step == 1 else self.result + self.p - 1
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Of the kernel, over which the windows slide."""
+        before = self.step * self.windows + self.before - self.kernel
+        return before, self.sums - self.step - self.before
+
+    def decoded(self, sums: jax.Array, axis: int) -> jax.Array:
+        """The result, of what is to be repeated or added up along one of its axes."""
+        if self.step == 1:
+            return lax.slice_in_dim(jnp.repeat(sums, self.p, axis), 0, self.result, axis=axis)
+        shifts = (lax.slice_in_dim(sums, j, j + self.result, axis=axis) for j in range(self.p))
+        return functools.reduce(operator.add, shifts)
