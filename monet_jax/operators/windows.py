@@ -17,8 +17,10 @@ its last window is cut, nothing lies behind that.
 
 import dataclasses
 import functools
+import itertools as it
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -95,9 +97,27 @@ class Windows:
             precision=precision[::-1] if isinstance(precision, tuple) else precision,
             preferred_element_type=params["preferred_element_type"],
         )
-        for side, axis in zip(self.sides, axes, strict=True):
-            result = side.decoded(result, axis)
-        return result
+        return self._decoded(result, axes)
+
+    def _decoded(self, values: jax.Array, axes: Sequence[int]) -> jax.Array:
+        """The result, of what is to be added up along some of its axes and repeated along others.
+
+        Along both at once: compilers would keep what lies between.
+        """
+        shifts = it.product(*(side.shifts for side in self.sides))
+        values = functools.reduce(operator.add, (_cut(values, axes, some) for some in shifts))
+        times = dict(zip(axes, (side.p // side.step for side in self.sides), strict=True))
+        apart = [x for axis, n in enumerate(values.shape) for x in (n, times.get(axis, 1))]
+        values = jnp.broadcast_to(values.reshape([x for n in values.shape for x in (n, 1)]), apart)
+        values = values.reshape([a * b for a, b in it.batched(apart, 2)])
+        return _cut(values, axes, [(0, side.result) for side in self.sides])
+
+
+def _cut(values: jax.Array, axes: Sequence[int], parts: Sequence[tuple[int, int]]) -> jax.Array:
+    """The part of an array from one place to another along some axes."""
+    places = dict(zip(axes, parts, strict=True))
+    whole = [places.get(axis, (0, n)) for axis, n in enumerate(values.shape)]
+    return lax.slice(values, *zip(*whole, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,9 +163,8 @@ class _Side:
         before = self.step * self.windows + self.before - self.kernel
         return before, self.sums - self.step - self.before
 
-    def decoded(self, sums: jax.Array, axis: int) -> jax.Array:
-        """The result, of what is to be repeated or added up along one of its axes."""
-        if self.step == 1:
-            return lax.slice_in_dim(jnp.repeat(sums, self.p, axis), 0, self.result, axis=axis)
-        shifts = (lax.slice_in_dim(sums, j, j + self.result, axis=axis) for j in range(self.p))
-        return functools.reduce(operator.add, shifts)
+    @property
+    def shifts(self) -> list[tuple[int, int]]:
+        """From where to where the parts of its sums lie that are added up for the result."""
+        length = self.windows if self.step == 1 else self.result
+        return [(j, j + length) for j in range(self.step)]
