@@ -181,6 +181,23 @@ def test_what_is_passed_on_is_that_of_jax_bit_for_bit():
         assert not jnp.allclose(a, b, rtol=1e-2)
 
 
+@pytest.mark.parametrize("sides, strides", [((7, 9), (1, 1)), ((8, 12), (2, 2))])
+def test_what_cannot_be_read_as_it_is_is_decoded(sides, strides):
+    """Windows that are cut, with zeros behind them, and kernels that move by more than a pixel."""
+    first, second, x = *WEIGHTS[:2], array(9, 2, *sides, 4)
+
+    def loss(first, second, x):
+        return jnp.sum(convolve(jnp.tanh(convolve(x, first)), second, strides=strides) ** 2)
+
+    _, found = with_codes(Case(loss, (first, second, x)), POOL2)
+    hidden = jnp.tanh(convolve(x, first))
+    cotangent = 2 * convolve(hidden, second, strides=strides)
+    means = jnp.asarray(decoded(hidden, 2), jnp.float32)
+    pull = jax.vjp(lambda kernel: convolve(means, kernel, strides=strides), second)[1]
+    result = gradients(found, (first, second, x))[1]
+    np.testing.assert_allclose(result, *pull(cotangent), rtol=1e-5, atol=1e-4)
+
+
 def test_gradients_are_mapped_and_pushed_forward_as_they_are_pulled_back():
     _, found = with_codes(Case(layers, (WEIGHTS, IMAGES)), POOL2)
     leaves = [*WEIGHTS, IMAGES]

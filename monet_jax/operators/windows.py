@@ -20,19 +20,21 @@ import functools
 import itertools as it
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from .._places import filled
 from .codecs import Code, Codec, Pool
 
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """The derivative of a convolution in the direction of its kernel, by what its image pooled to.
+    """The derivative of a convolution in the direction of its kernel, by its pooled image.
 
     Attributes:
         eqn: the convolution, of JAX.
@@ -52,16 +54,12 @@ class Windows:
         groups = eqn.params["feature_group_count"] * eqn.params["batch_group_count"]
         if tuple(sorted(image[2:])) != codec.axes or {groups, *sum(steps, ())} != {1}:
             return None
-        shapes = [v.aval.shape for v in (*eqn.invars, *eqn.outvars)]
-        lengths = zip(
-            *(
-                [shape[a] for a in spec[2:]]
-                for shape, spec in zip(shapes, (image, kernel, result), strict=True)
-            ),
-            strict=True,
-        )
-        pairs = zip(lengths, eqn.params["padding"], strict=True)
-        sides = tuple(_Side(codec.p, *some, *padding) for some, padding in pairs)
+        lengths = [
+            [v.aval.shape[axis] for axis in spec[2:]]
+            for v, spec in zip((*eqn.invars, *eqn.outvars), (image, kernel, result), strict=True)
+        ]
+        along = zip(*lengths, eqn.params["padding"], strict=True)
+        sides = tuple(_Side(codec.p, *some) for some in along)
         return Windows(eqn, sides) if all(side.is_whole for side in sides) else None
 
     @property
@@ -106,17 +104,14 @@ class Windows:
         """
         shifts = it.product(*(side.shifts for side in self.sides))
         values = functools.reduce(operator.add, (_cut(values, axes, some) for some in shifts))
-        times = dict(zip(axes, (side.p // side.step for side in self.sides), strict=True))
-        apart = [x for axis, n in enumerate(values.shape) for x in (n, times.get(axis, 1))]
-        values = jnp.broadcast_to(values.reshape([x for n in values.shape for x in (n, 1)]), apart)
-        values = values.reshape([a * b for a, b in it.batched(apart, 2)])
+        times = filled([1] * values.ndim, axes, (side.p // side.step for side in self.sides))
+        values = jnp.kron(values, np.ones(times, values.dtype))
         return _cut(values, axes, [(0, side.result) for side in self.sides])
 
 
-def _cut(values: jax.Array, axes: Sequence[int], parts: Sequence[tuple[int, int]]) -> jax.Array:
+def _cut(values: jax.Array, axes: Sequence[int], parts: Iterable[tuple[int, int]]) -> jax.Array:
     """The part of an array from one place to another along some axes."""
-    places = dict(zip(axes, parts, strict=True))
-    whole = [places.get(axis, (0, n)) for axis, n in enumerate(values.shape)]
+    whole = filled([(0, n) for n in values.shape], axes, parts)
     return lax.slice(values, *zip(*whole, strict=True))
 
 
@@ -127,15 +122,14 @@ class _Side:
     Attributes:
         p: elements of a window.
         image, kernel, result: lengths.
-        before, behind: zeros round the image.
+        zeros: before and behind the image.
     """
 
     p: int
     image: int
     kernel: int
     result: int
-    before: int
-    behind: int
+    zeros: tuple[int, int]
 
     @property
     def windows(self) -> int:
@@ -145,12 +139,12 @@ class _Side:
     @property
     def is_whole(self) -> bool:
         """Whether no result reads anything behind the image where its last window is cut."""
-        return self.image % self.p == 0 or self.behind <= 0
+        return self.image % self.p == 0 or self.zeros[1] <= 0
 
     @property
     def step(self) -> int:
         """How far windows lie apart; 1 where each result reads one window."""
-        return 1 if (self.kernel, self.before, self.behind) == (1, 0, 0) else self.p
+        return 1 if (self.kernel, *self.zeros) == (1, 0, 0) else self.p
 
     @property
     def sums(self) -> int:
@@ -160,8 +154,8 @@ class _Side:
     @property
     def padding(self) -> tuple[int, int]:
         """Of the kernel, over which the windows slide."""
-        before = self.step * self.windows + self.before - self.kernel
-        return before, self.sums - self.step - self.before
+        before = self.step * self.windows + self.zeros[0] - self.kernel
+        return before, self.sums - self.step - self.zeros[0]
 
     @property
     def shifts(self) -> list[tuple[int, int]]:
