@@ -127,6 +127,11 @@ class _Read:
     base: int
     codecs: tuple[Codec, ...]
 
+    def direct(self, codec: Codec, joined: Callable[..., jax.Array]) -> Direct | None:
+        """How `joined` reads the base's code as it is, if it can (`_with_derivative_at`)."""
+        by = Windows.of(self.equation.eqn, self.place, codec) if self.leaf == self.base else None
+        return None if by is None else Direct(by, joined)
+
 
 class _Leaves:
     """What of a stage may be decoded, and from what."""
@@ -419,7 +424,7 @@ class _Tap:
         encoders: Mapping[int, Equation],
         joined: Callable[..., jax.Array],
     ) -> "_Tap":
-        """That of leaves of one operand, which `joined` reads (`_with_derivative_at`)."""
+        """That of an operand which `joined` reads (`_with_derivative_at`)."""
         operands: list[int] = []
         forms: list[Decoded] = []
         for x in reads:
@@ -433,9 +438,7 @@ class _Tap:
                 if form.codec in x.codecs:
                     codes = tuple(place[i] for i in (*code, *chain.bits))
                     compute = functools.partial(chain, form.codec)
-                    is_whole = x.leaf == x.base
-                    by = Windows.of(x.equation.eqn, x.place, form.codec) if is_whole else None
-                    direct = None if by is None else Direct(by, joined)
+                    direct = x.direct(form.codec, joined)
                     forms.append(Decoded(form.codec, compute, codes, others, direct))
         return _Tap(tuple(operands), tuple(forms))
 

@@ -24,10 +24,8 @@ from . import attention, codecs, head, masks, operands, pooling, slopes, softmax
 from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
-from ._tap import Direct as Direct
 from ._tap import Encoding as Encoding
 from ._tap import Stored as Stored
-from ._tap import Undecoded as Undecoded
 from ._tap import encoded as encoded
 from ._tap import form_name as form_name
 from ._tap import forms_of as forms_of
@@ -40,6 +38,8 @@ from .codecs import Kind as Kind
 from .operands import OfOperands as OfOperands
 from .slopes import OfSlopes as OfSlopes
 from .slopes import Slope as Slope
+from .windows import Direct as Direct
+from .windows import Undecoded as Undecoded
 from .windows import Windows as Windows
 
 

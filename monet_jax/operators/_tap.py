@@ -4,18 +4,17 @@ An operator rewrites an equation so that its derivative reads a *residual*, and 
 through a tap. The planner sees which backward ops reach their operands through the tap alone, and
 may have them read one of its *forms* instead: a code of fewer bytes, or other values from which
 the residual follows. Where a plan saves none of the forms, a tap is the identity, and the program
-is the one that JAX would have made.
+is the one that JAX would have made. A code that a derivative can read as it is (`windows`) is
+passed on undecoded.
 
 | form | what is kept | what the derivative reads |
 |---|---|---|
 | `Stored` | the code of the residual | the decoded residual |
 | `Derived` | another value of the program | the residual, computed from it |
-| `Decoded` | codes that other taps write | the residual, computed from what they decode to; or the
-| | | codes themselves, where it is known how (`Direct`) |
+| `Decoded` | codes that other taps write | the residual, computed from what they decode to |
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
@@ -26,8 +25,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from .. import _compat
 from .._program import Equation, values_of
-from .codecs import Code, Codec, Kind, arrays, fold
-from .windows import Windows
+from .codecs import Codec, Kind, arrays, fold
+from .windows import Direct, Undecoded
 
 #: What equations of this kind are called.
 NAME = "monet_tap"
@@ -71,33 +70,6 @@ class Derived:
         """None that would not be there otherwise."""
         del aval
         return ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Direct:
-    """How an equation runs whose derivative reads a code as it is.
-
-    Attributes:
-        by: pushes forward a tangent of the equation's other operand, by the code.
-        run: the equation that reads the tap: of its operands, `Undecoded` among them.
-    """
-
-    by: Windows
-    run: Callable[..., jax.Array]
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["code"], meta_fields=["direct"])
-@dataclasses.dataclass(frozen=True)
-class Undecoded:
-    """What a tap passes instead of an array that would be decoded.
-
-    Attributes:
-        code: its arrays.
-        direct: how the equation runs that reads it, the only one.
-    """
-
-    code: Code
-    direct: Direct
 
 
 @dataclasses.dataclass(frozen=True)

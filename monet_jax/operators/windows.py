@@ -7,9 +7,10 @@ reads one value for each of them: a `p`th of the FLOPs along each axis, and noth
 those sums. Along an axis on which the kernel is one pixel, windows of the cotangent do not overlap,
 so that the sums are as small as what was pooled.
 
-JAX's own derivative of the convolution with zeros would have compilers write them: it reads the
-pooled array as an image, spread out. Here that is the kernel, which slides over the sums in steps,
-as in the gradient of any convolution with strides. The other one is given and returned reversed.
+JAX's derivative of the convolution with zeros is run by XLA:GPU (JAX 0.12.0) as one whose kernel is
+as large as an image. So it is written with its operands exchanged: the pooled array slides over the
+kernel in steps of `p`, both reversed. The derivative of that is the one of any convolution with
+strides, for which cuDNN has an algorithm of its own.
 
 Known limits: the kernel moves one pixel at a time; and where `p` does not divide an axis, so that
 its last window is cut, nothing lies behind that.
@@ -20,7 +21,7 @@ import functools
 import itertools as it
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -113,6 +114,33 @@ def _cut(values: jax.Array, axes: Sequence[int], parts: Iterable[tuple[int, int]
     """The part of an array from one place to another along some axes."""
     whole = filled([(0, n) for n in values.shape], axes, parts)
     return lax.slice(values, *zip(*whole, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Direct:
+    """How an equation runs whose derivative reads a code as it is.
+
+    Attributes:
+        by: pushes forward a tangent of the equation's other operand, by the code.
+        run: the equation that reads the tap: of its operands, `Undecoded` among them.
+    """
+
+    by: Windows
+    run: Callable[..., jax.Array]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["code"], meta_fields=["direct"])
+@dataclasses.dataclass(frozen=True)
+class Undecoded:
+    """What a tap passes instead of an array that would be decoded.
+
+    Attributes:
+        code: its arrays.
+        direct: how the equation runs that reads it, the only one.
+    """
+
+    code: Code
+    direct: Direct
 
 
 @dataclasses.dataclass(frozen=True)
