@@ -308,7 +308,7 @@ class Builder:
                 Variant(
                     tuple(sorted(reads)),
                     way.seconds * self.repeats * self.place.odds,
-                    int(op.flops * self.repeats * self.place.odds),
+                    int(way.flops * self.repeats * self.place.odds),
                     op.workspace_bytes - reused_bytes + way.more_bytes,
                 )
                 for way, reads in ways

@@ -22,6 +22,7 @@ import dataclasses
 import functools
 import itertools as it
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,10 +34,24 @@ from . import _compat
 from ._fusion import Kind, kind_of
 from ._naming import active_in
 from ._places import filled
-from ._program import Equation, Program, listed, parameters_of, run
+from ._program import Equation, Program, Rewrite, listed, parameters_of, run
 from ._slopes import Range, with_slopes
 from ._stages import Replaced, Stage
-from .operators import Decoded, OfOperands, OfSlopes, Stored, encoded, forms_of, is_tap, masks, tap
+from ._ties import tied_tangents
+from .operators import (
+    Decoded,
+    Direct,
+    OfOperands,
+    OfSlopes,
+    Stored,
+    Undecoded,
+    Windows,
+    encoded,
+    forms_of,
+    is_tap,
+    masks,
+    tap,
+)
 from .operators.codecs import Codec, Mask
 
 #: Of each operand that a derivative is linear in: the operands whose tangents it multiplies.
@@ -89,8 +104,9 @@ def with_codes(
         new = {x.base: None for x in reads[id(e)] if x.base not in encoders}
         encoders |= {base: _encoder(base, e, wanted[base], avals) for base in new}
         at = {x.place: [y for y in reads[id(e)] if y.place == x.place] for x in reads[id(e)]}
-        taps = {place: _Tap.of(leaves, some, encoders) for place, some in at.items()}
-        replaced[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, avals)]
+        joined = _with_derivative_at(e, tuple(at), program.rewrite)
+        taps = {place: _Tap.of(leaves, some, encoders, joined) for place, some in at.items()}
+        replaced[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, joined, avals)]
     return sloped.then(Replaced.of(stage, replaced))
 
 
@@ -111,6 +127,11 @@ class _Read:
     leaf: int
     base: int
     codecs: tuple[Codec, ...]
+
+    def direct(self, codec: Codec, joined: Callable[..., jax.Array]) -> Direct | None:
+        """How `joined` reads the base's code as it is, if it can (`_with_derivative_at`)."""
+        by = Windows.of(self.equation.eqn, self.place, codec) if self.leaf == self.base else None
+        return None if by is None else Direct(by, joined)
 
 
 class _Leaves:
@@ -398,7 +419,13 @@ class _Tap:
     forms: tuple[Decoded, ...]
 
     @staticmethod
-    def of(leaves: _Leaves, reads: Sequence[_Read], encoders: Mapping[int, Equation]) -> "_Tap":
+    def of(
+        leaves: _Leaves,
+        reads: Sequence[_Read],
+        encoders: Mapping[int, Equation],
+        joined: Callable[..., jax.Array],
+    ) -> "_Tap":
+        """That of an operand which `joined` reads (`_with_derivative_at`)."""
         operands: list[int] = []
         forms: list[Decoded] = []
         for x in reads:
@@ -412,7 +439,8 @@ class _Tap:
                 if form.codec in x.codecs:
                     codes = tuple(place[i] for i in (*code, *chain.bits))
                     compute = functools.partial(chain, form.codec)
-                    forms.append(Decoded(form.codec, compute, codes, others))
+                    direct = x.direct(form.codec, joined)
+                    forms.append(Decoded(form.codec, compute, codes, others, direct))
         return _Tap(tuple(operands), tuple(forms))
 
 
@@ -422,9 +450,14 @@ def _encoder(base: int, near: Equation, codecs: Sequence[Codec], avals: list[Any
     return equation
 
 
-def _replaced(equation: Equation, taps: Mapping[int, _Tap], avals: list[Any]) -> list[Equation]:
+def _replaced(
+    equation: Equation,
+    taps: Mapping[int, _Tap],
+    joined: Callable[..., jax.Array],
+    avals: list[Any],
+) -> list[Equation]:
     """What stands for an equation whose derivative reads operands through taps, by their places."""
-    count, places = len(equation.inputs), tuple(taps)
+    count = len(equation.inputs)
     operands = [*equation.inputs, *it.chain.from_iterable(x.operands for x in taps.values())]
 
     def function(*arrays):
@@ -433,33 +466,57 @@ def _replaced(equation: Equation, taps: Mapping[int, _Tap], avals: list[Any]) ->
             tap(inputs[place], *it.islice(rest, len(x.operands)), forms=x.forms)
             for place, x in taps.items()
         ]
-        (result,) = _compat.bind_here(equation.eqn, inputs)
-        return _with_derivative_at(equation, places)(result, read, *inputs)
+        result = _bound(equation, inputs)
+        return joined(result, *read, *inputs)
 
     return listed(function, operands, equation, avals, equation.outputs)
 
 
-def _with_derivative_at(equation: Equation, places: Sequence[int]) -> Callable[..., jax.Array]:
+def _with_derivative_at(
+    equation: Equation, places: Sequence[int], rewrite: Rewrite
+) -> Callable[..., jax.Array]:
     """A function of an equation's result, of some operands, and of all: the result.
 
-    Its derivative is that of the equation, taken where those operands are as they are given.
+    Its derivative is that of the equation, taken where those operands are as they are given. One of
+    a product's may be given as its code, `Undecoded`. Where `rewrite` ties convolutions, it is tied
+    here: the equation itself has no gradient any more.
     """
+    first = 1 + len(places)
 
     @jax.custom_jvp
-    def joined(result, read, *inputs):
+    def joined(result, *operands):
         return result
 
     def rule(primals, tangents):
-        result, read, *inputs = primals
-        live = [n for n, t in enumerate(tangents[2:]) if not isinstance(t, SymbolicZero)]
-        at = filled(inputs, places, read)
-
-        def function(*chosen):
-            (found,) = _compat.bind_here(equation.eqn, filled(at, live, chosen))
-            return found
-
-        pushed = [tangents[2 + n] for n in live]
-        return result, jax.jvp(function, [at[n] for n in live], pushed)[1]
+        at = filled(primals[first:], places, primals[1:first])
+        pushed = {n: t for n, t in enumerate(tangents[first:]) if not isinstance(t, SymbolicZero)}
+        is_tied = rewrite.ties_convolutions and equation.primitive == "conv_general_dilated"
+        if is_tied and len(pushed) == 2:
+            pushed = dict(enumerate(tied_tangents(*pushed.values(), rewrite.flattens_kernels)))
+        return primals[0], _pushed(equation, at, pushed)
 
     joined.defjvp(rule, symbolic_zeros=True)
     return joined
+
+
+def _pushed(equation: Equation, at: Sequence[Any], tangents: Mapping[int, jax.Array]) -> jax.Array:
+    """The tangent of an equation's result, for those of the operands at some places."""
+
+    def function(*chosen):
+        return _bound(equation, filled(at, tangents, chosen))
+
+    undecoded = next((x for x in at if isinstance(x, Undecoded)), None)
+    if undecoded is None:
+        return jax.jvp(function, [at[n] for n in tangents], [*tangents.values()])[1]
+    parts = [  # of a product, in which each tangent stands in the place of its operand
+        _bound(equation, filled(at, [n], [tangent]))
+        if at[n] is undecoded
+        else undecoded.direct.by(undecoded.code, tangent)
+        for n, tangent in tangents.items()
+    ]
+    return functools.reduce(operator.add, parts)
+
+
+def _bound(equation: Equation, inputs: Sequence[Any]) -> jax.Array:
+    (result,) = _compat.bind_here(equation.eqn, inputs)
+    return result

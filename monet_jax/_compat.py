@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -90,10 +90,17 @@ def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
     """Run one equation on new inputs, with its own rules, context and source position."""
     # `get_bind_params` restores the callables of custom_jvp and custom_vjp calls.
     params = eqn.primitive.get_bind_params(eqn.params)
-    where = source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack)
-    with where, eqn.ctx.manager:
+    with placed_at(eqn, name_stack):
         outputs = eqn.primitive.bind(*inputs, **params)
     return list(outputs) if eqn.primitive.multiple_results else [outputs]
+
+
+@contextlib.contextmanager
+def placed_at(eqn: Any, name_stack: Any) -> Iterator[None]:
+    """What is traced here has an equation's context and source position, and a module path."""
+    where = source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack)
+    with where, eqn.ctx.manager:
+        yield
 
 
 def bind_here(eqn: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -29,7 +29,7 @@ from ._ops import Fusion, Fusions
 from ._program import Equation, Program, dependents, flatten, run
 from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
-from .operators import Codec, Derived, Slope, Stored, forms_of, is_tap, others_of
+from .operators import Codec, Derived, Slope, Stored, Windows, forms_of, is_tap, others_of
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
@@ -84,12 +84,15 @@ class LocalWay:
 
     Attributes:
         inputs: what it reads, codes included.
-        seconds: no less than those of the op, so that plans are compared with saving everything.
-        more_bytes: of workspace, for what it decodes.
+        seconds: no less than those of the op, so that plans are compared with saving everything,
+            and no code is kept for the sake of speed.
+        flops: as those of the op.
+        more_bytes: of workspace, for what it decodes or sums up.
     """
 
     inputs: tuple[int, ...]
     seconds: float
+    flops: int
     more_bytes: int = 0
 
 
@@ -259,20 +262,29 @@ class _Reader:
         forms = {i: some for i, some in forms.items() if some}
         seen = [read]
         for chosen in _choices(forms):
-            known = [i for i, form in zip(forms, chosen, strict=True) if form is not None]
+            known = {i: x for i, x in zip(forms, chosen, strict=True) if x is not None}
             inputs = fusions.reads_past(equation, known)[0]
-            for form in chosen:
-                if form is not None:
-                    inputs |= {*form.codes, *form.others}
+            for form in known.values():
+                inputs |= {*form.codes, *form.others}
             # Where no more is spared than in another way, this one is of no use.
             if any(inputs.issuperset(other) for other in seen):
                 continue
             seen.append(inputs)
             moved = sum(self.joint.nbytes(i) for i in {*inputs, *fusion.outputs})
-            seconds = max(self.roofline.seconds(fusion.work, moved), least_seconds)
-            solid = kind_of(equation) is Kind.SOLID
-            decoded = sum(map(self.joint.nbytes, known)) if solid else 0
-            yield LocalWay(tuple(sorted(inputs)), seconds, decoded)
+            work, more_bytes = self._work_by(fusion, known)
+            seconds = max(self.roofline.seconds(work, moved), least_seconds)
+            yield LocalWay(tuple(sorted(inputs)), seconds, work.flops, more_bytes)
+
+    def _work_by(self, fusion: Fusion, known: Mapping[int, "_Form"]) -> tuple[Work, int]:
+        """The work of an op by forms of some taps, and the bytes of workspace that they take."""
+        work, nbytes = fusion.work, 0
+        for i, form in known.items():
+            if form.direct is not None:
+                work = dataclasses.replace(work, flops=form.direct.flops)
+                nbytes += form.direct.workspace_bytes
+            elif kind_of(fusion.equation) is Kind.SOLID:
+                nbytes += self.joint.nbytes(i)
+        return work, nbytes
 
     def _forms(self, tapped: Equation) -> list["_Form"]:
         """The forms of a tap that a plan can use: what is read for them is kept in this stage."""
@@ -282,7 +294,8 @@ class _Reader:
             kept = all(i in self.primal and self.fusions.is_kept(i) for i in roots)
             if roots and (kept or not isinstance(form, Derived)):
                 others, _ = self.fusions.kept_behind(others_of(form, tapped))
-                found.append(_Form(getattr(form, "codec", None), roots, tuple(others)))
+                codec, direct = getattr(form, "codec", None), getattr(form, "direct", None)
+                found.append(_Form(codec, roots, tuple(others), direct and direct.by))
         return found
 
     def _encoders(self, tapped: Equation, read: Set[int]) -> list[LocalOp]:
@@ -358,11 +371,13 @@ class _Form:
         codec: by which it is decoded, if by any.
         codes: what a plan saves for it.
         others: what is read beside.
+        direct: how the code is read as it is, if it is not decoded.
     """
 
     codec: Codec | None
     codes: tuple[int, ...]
     others: tuple[int, ...]
+    direct: Windows | None
 
 
 def _choices(forms: Mapping[int, Sequence[_Form]]) -> Iterator[tuple[_Form | None, ...]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
@@ -19,7 +20,7 @@ from ._fusion import STOPS
 from ._places import filled, float_places
 from ._program import Equation, Program, Rewrite, flatten, run, unchanged, values_of
 from ._ties import tied_operands
-from .operators import AS_PLANNED, Encoding, is_tap, run_tap
+from .operators import AS_PLANNED, Encoding, Undecoded, is_tap, run_tap
 
 
 def run_named(
@@ -44,6 +45,9 @@ def run_named(
         if is_tap(equation):
             run_tap(equation, env, names, active, encoding)
             continue
+        if any(isinstance(env[i], Undecoded) for i in equation.reads):
+            _run_directly(equation, env, names)
+            continue
         if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
             inputs = values_of(env, equation.inputs)
             if _derivative_reads_results(equation, inputs):
@@ -58,6 +62,16 @@ def run_named(
             env.update({i: local[i] for i in equation.outputs})
             continue
         run([equation], env, names)
+
+
+def _run_directly(equation: Equation, env: dict[int, Any], names: Mapping[int, str]) -> None:
+    """Run an equation whose derivative reads a code as it is."""
+    inputs = values_of(env, equation.inputs)
+    direct = next(x.direct for x in inputs if isinstance(x, Undecoded))
+    with _compat.placed_at(equation.eqn, _compat.current_name_stack() + equation.name_stack):
+        result = direct.run(*inputs)
+    (i,) = equation.outputs
+    env[i] = checkpoint_name(result, names[i]) if i in names else result
 
 
 def _is_convolution_of(active: frozenset[int] | set[int], equation: Equation) -> bool:

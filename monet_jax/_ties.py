@@ -61,6 +61,13 @@ def tied_operands(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[j
     return [image, row.reshape(kernel.shape)]
 
 
+def tied_tangents(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[jax.Array]:
+    """The tangents of a convolution's operands, so that its derivative is tied by itself."""
+    row = kernel.reshape(-1) if flattens else kernel
+    image, row = jax.lax.optimization_barrier((image, row))
+    return [image, row.reshape(kernel.shape)]
+
+
 @jax.custom_jvp
 def _identity(*values):
     return values

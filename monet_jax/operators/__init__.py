@@ -38,6 +38,9 @@ from .codecs import Kind as Kind
 from .operands import OfOperands as OfOperands
 from .slopes import OfSlopes as OfSlopes
 from .slopes import Slope as Slope
+from .windows import Direct as Direct
+from .windows import Undecoded as Undecoded
+from .windows import Windows as Windows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,8 @@ An operator rewrites an equation so that its derivative reads a *residual*, and 
 through a tap. The planner sees which backward ops reach their operands through the tap alone, and
 may have them read one of its *forms* instead: a code of fewer bytes, or other values from which
 the residual follows. Where a plan saves none of the forms, a tap is the identity, and the program
-is the one that JAX would have made.
+is the one that JAX would have made. A code that a derivative can read as it is (`windows`) is
+passed on undecoded.
 
 | form | what is kept | what the derivative reads |
 |---|---|---|
@@ -25,6 +26,7 @@ from jax.ad_checkpoint import checkpoint_name
 from .. import _compat
 from .._program import Equation, values_of
 from .codecs import Codec, Kind, arrays, fold
+from .windows import Direct, Undecoded
 
 #: What equations of this kind are called.
 NAME = "monet_tap"
@@ -79,12 +81,14 @@ class Decoded:
         compute: the residual from the codes and the other values. Its `repr` says what it does.
         codes: the places of the codes' arrays among the operands of the tap.
         others: the places of the other values.
+        direct: how the derivative reads the codes as they are, if it can; then it does so.
     """
 
     codec: Codec
     compute: Callable[..., jax.Array]
     codes: tuple[int, ...]
     others: tuple[int, ...] = ()
+    direct: Direct | None = dataclasses.field(default=None, repr=False)
 
     def arrays(self, aval: Any) -> Sequence[jax.ShapeDtypeStruct]:
         """None that would not be there otherwise."""
@@ -205,12 +209,18 @@ def run_tap(
         if values and all(i in names for i in values):
             if isinstance(form, Stored):
                 env.update(_encoded(form.codec, values, residual, names, encoding.words))
+            is_active = not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded)
+            witness = env[_witness(values[0])] if is_active else None
+            if encoding.trial is None and isinstance(form, Decoded) and form.direct is not None:
+                code = tuple(jax.lax.stop_gradient(env[i]) for i in values)
+                if is_active:
+                    code = tuple(_instead(x, x, witness) for x in code)
+                env[equation.outputs[0]] = Undecoded(code, form.direct)
+                continue
             found = _by(form, values, equation, env)
             if encoding.trial is not None and isinstance(form, Decoded):
                 found = jnp.where(encoding.trial[values[0]], found, env[equation.outputs[0]])
-            if not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded):
-                found = _instead(residual, found, env[_witness(values[0])])
-            env[equation.outputs[0]] = found
+            env[equation.outputs[0]] = _instead(residual, found, witness) if is_active else found
 
 
 def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words) -> dict[int, Any]:
