@@ -61,11 +61,9 @@ def tied_operands(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[j
     return [image, row.reshape(kernel.shape)]
 
 
-def tied_tangents(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[jax.Array]:
-    """The tangents of a convolution's operands, so that its derivative is tied by itself."""
-    row = kernel.reshape(-1) if flattens else kernel
-    image, row = jax.lax.optimization_barrier((image, row))
-    return [image, row.reshape(kernel.shape)]
+def as_row(tangent: jax.Array) -> jax.Array:
+    """The tangent of a kernel, whose cotangent leaves as one row, for the same reason."""
+    return jax.lax.optimization_barrier(tangent.reshape(-1)).reshape(tangent.shape)
 
 
 @jax.custom_jvp
