@@ -478,10 +478,10 @@ def _with_derivative_at(
     """A function of an equation's result, of some operands, and of all: the result.
 
     Its derivative is that of the equation, taken where those operands are as they are given. One of
-    a product's may be given as its code, `Undecoded`. If `rewrite` flattens kernels' gradients, that
-    is done here: the equation itself has no gradient any more. (To tie both gradients of it brings
-    nothing here: a ResNet-50 with codes of 8 bits took 27.6 % of plain's temporaries on an H100
-    then, and 25.7 otherwise.)
+    a product's may be given as its code, `Undecoded`. If `rewrite` flattens kernels' gradients,
+    that is done here: the equation itself has no gradient any more. (To tie both gradients of it
+    brings nothing here: a ResNet-50 with codes of 8 bits took 27.6 % of plain's temporaries on an
+    H100 then, and 25.7 otherwise.)
     """
     flattens = rewrite.flattens_kernels and equation.primitive == "conv_general_dilated"
     first = 1 + len(places)
