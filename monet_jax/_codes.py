@@ -31,11 +31,10 @@ from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
 from ._fusion import Kind, kind_of
-from ._naming import active_in
 from ._places import filled
 from ._program import Equation, Program, listed, parameters_of, run
 from ._slopes import Range, with_slopes
-from ._stages import Replaced, Stage
+from ._stages import Replaced, Stage, active_in
 from .operators import Decoded, OfOperands, OfSlopes, Stored, encoded, forms_of, is_tap, masks, tap
 from .operators.codecs import Codec, Mask
 

@@ -5,7 +5,7 @@ be evaluated while tracing: on all numbers of 16 bits, say.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -85,7 +85,7 @@ class Function:
 
     @staticmethod
     def of(program: Program, dtype: Any) -> "Function":
-        """The function of a program whose inputs are all of a dtype."""
+        """The function of a program whose inputs that vary are of a dtype."""
         return Function(_text(program), jnp.dtype(dtype).name, program)
 
     def __call__(self, *inputs: jax.Array) -> list[jax.Array]:
@@ -93,11 +93,15 @@ class Function:
         found = _evaluated(self.program, inputs)
         return [jnp.broadcast_to(x, inputs[0].shape) for x in found]
 
-    def on(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """The results where all inputs are the same numbers, computed while something is traced."""
-        inputs = [numbers] * len(self.program.inputs)
-        with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
-            return jax.device_get(jax.jit(self.__call__)(*inputs))
+    def on(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """The results for these arrays, computed even while something is traced."""
+        return computed(self.__call__, *inputs)
+
+
+def computed(function: Callable[..., Any], *inputs: np.ndarray) -> Any:
+    """What a function of arrays returns, computed even while something is traced."""
+    with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
+        return jax.device_get(jax.jit(function)(*inputs))
 
 
 def numbers(dtype: str) -> np.ndarray:

@@ -261,7 +261,7 @@ def _by(form: Form, values: tuple[int, ...], equation: Equation, env) -> jax.Arr
             code = tuple(env[i] for i in values)
             return form.codec.decode(code, equation.eqn.outvars[0].aval)
         case Derived():
-            return form.compute(jax.lax.stop_gradient(env[values[0]]))
+            return form.compute(env[values[0]])  # whose derivative is that of the residual
         case Decoded():
             places = (*form.codes, *form.others)
             read = values_of(env, (equation.inputs[place] for place in places))
