@@ -22,20 +22,19 @@ import dataclasses
 import functools
 import itertools as it
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
 from ._fusion import Kind, kind_of
-from ._places import filled
 from ._program import Equation, Program, listed, parameters_of, run
 from ._slopes import Range, with_slopes
 from ._stages import Replaced, Stage, active_in
 from .operators import Decoded, OfOperands, OfSlopes, Stored, encoded, forms_of, is_tap, masks, tap
+from .operators._derivative import with_derivative_at
 from .operators.codecs import Codec, Mask
 
 #: Of each operand that a derivative is linear in: the operands whose tangents it multiplies.
@@ -433,32 +432,6 @@ def _replaced(equation: Equation, taps: Mapping[int, _Tap], avals: list[Any]) ->
             for place, x in taps.items()
         ]
         (result,) = _compat.bind_here(equation.eqn, inputs)
-        return _with_derivative_at(equation, places)(result, read, *inputs)
+        return with_derivative_at(equation, places)(result, read, *inputs)
 
     return listed(function, operands, equation, avals, equation.outputs)
-
-
-def _with_derivative_at(equation: Equation, places: Sequence[int]) -> Callable[..., jax.Array]:
-    """A function of an equation's result, of some operands, and of all: the result.
-
-    Its derivative is that of the equation, taken where those operands are as they are given.
-    """
-
-    @jax.custom_jvp
-    def joined(result, read, *inputs):
-        return result
-
-    def rule(primals, tangents):
-        result, read, *inputs = primals
-        live = [n for n, t in enumerate(tangents[2:]) if not isinstance(t, SymbolicZero)]
-        at = filled(inputs, places, read)
-
-        def function(*chosen):
-            (found,) = _compat.bind_here(equation.eqn, filled(at, live, chosen))
-            return found
-
-        pushed = [tangents[2 + n] for n in live]
-        return result, jax.jvp(function, [at[n] for n in live], pushed)[1]
-
-    joined.defjvp(rule, symbolic_zeros=True)
-    return joined

@@ -1,11 +1,14 @@
-"""A derivative that reads residuals, as JAX computes it, equation by equation."""
+"""How does a derivative read residuals that are given to it, and is JAX's own all the same?"""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+from jax.custom_derivatives import SymbolicZero
 
-from .._program import Program, run, values_of, without_dead_code
+from .. import _compat
+from .._places import filled
+from .._program import Equation, Program, run, values_of, without_dead_code
 
 
 class Derivative:
@@ -40,16 +43,53 @@ class Derivative:
         run(self.late, env, {})
         return values_of(env, self.program.outputs)[0]
 
-    def joined(self, result: Any, residuals: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """The result, as a function of the inputs whose derivative reads these residuals."""
 
-        @jax.custom_jvp
-        def joined(result, residuals, *inputs):
-            return result
+def joined(
+    pushed: Callable[[Sequence[Any], Sequence[Any]], Any],
+    result: jax.Array,
+    residuals: Sequence[jax.Array],
+    inputs: Sequence[jax.Array],
+) -> jax.Array:
+    """A result, as a function of some inputs whose derivative reads residuals.
 
-        @joined.defjvp
-        def rule(primals, tangents):
-            result, residuals, *_ = primals
-            return result, self.pushed(residuals, tangents[2:])
+    Arguments:
+        pushed: `(residuals, tangents of the inputs) -> tangent`.
+        result, residuals, inputs: the arrays.
+    """
 
-        return joined(result, residuals, *inputs)
+    @jax.custom_jvp
+    def joined(result, residuals, *inputs):
+        return result
+
+    @joined.defjvp
+    def rule(primals, tangents):
+        result, residuals, *_ = primals
+        return result, pushed(residuals, tangents[2:])
+
+    return joined(result, residuals, *inputs)
+
+
+def with_derivative_at(equation: Equation, places: Sequence[int]) -> Callable[..., jax.Array]:
+    """A function of an equation's result, of some operands, and of all: the result.
+
+    Its derivative is that of the equation, taken where those operands are as they are given.
+    """
+
+    @jax.custom_jvp
+    def joined(result, read, *inputs):
+        return result
+
+    def rule(primals, tangents):
+        result, read, *inputs = primals
+        live = [n for n, t in enumerate(tangents[2:]) if not isinstance(t, SymbolicZero)]
+        at = filled(inputs, places, read)
+
+        def function(*chosen):
+            (found,) = _compat.bind_here(equation.eqn, filled(at, live, chosen))
+            return found
+
+        pushed = [tangents[2 + n] for n in live]
+        return result, jax.jvp(function, [at[n] for n in live], pushed)[1]
+
+    joined.defjvp(rule, symbolic_zeros=True)
+    return joined

@@ -19,7 +19,7 @@ from .. import _compat
 from .._fusion import Kind, kind_of
 from .._places import filled
 from .._program import Equation, Replacement, dependents, flatten
-from ._derivative import Derivative
+from ._derivative import Derivative, joined
 from ._tap import Derived, Form, Stored, tap
 from .codecs import Mask
 
@@ -66,7 +66,7 @@ def _operator(eqn: Any, derivative: Derivative, forms: Sequence[Form], *inputs):
     """The equation with a derivative that reads taps."""
     (result,) = _compat.bind_here(eqn, inputs)
     read = [tap(x, result, forms=forms) for x in derivative.residuals_of(inputs)]
-    return derivative.joined(result, read, inputs)
+    return joined(derivative.pushed, result, read, inputs)
 
 
 def _derivative_of(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Derivative | None:

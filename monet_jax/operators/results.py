@@ -38,7 +38,7 @@ from .._program import (
 )
 from .._stages import Replaced, Stage, active_in
 from ._chains import Blocks, Chain
-from ._derivative import Derivative
+from ._derivative import Derivative, joined
 from ._elementwise import Function, computed, is_elementwise_program, numbers
 from ._smooth import is_smooth_beside_zero
 from ._tap import Derived, is_tap, tap
@@ -120,7 +120,7 @@ class _Function:
         residuals = self.derivative.residuals_of([source])
         pairs = zip(residuals, self.forms, strict=True)
         read = [tap(x, result, forms=[form]) for x, form in pairs]
-        return self.derivative.joined(result, read, [source])
+        return joined(self.derivative.pushed, result, read, [source])
 
 
 def _function(blocks: Blocks, result: int) -> _Function | None:
