@@ -110,7 +110,7 @@ def numbers(dtype: str) -> np.ndarray:
     narrow = [np.dtype(jnp.float16), np.dtype(jnp.bfloat16)]
     chosen = [x for x in narrow if x.name == dtype] or narrow
     found = np.concatenate([patterns.view(x).astype(np.float32) for x in chosen])
-    special = np.float32([-np.inf, np.inf, np.nan])
+    special = np.asarray([-np.inf, np.inf, np.nan], np.float32)
     return np.concatenate([found[np.isfinite(found)], special]).astype(jnp.dtype(dtype))
 
 

@@ -35,7 +35,7 @@ _EACH = frozenset(("optimization_barrier", "sort"))
 def bounds_of(program: Program) -> dict[int, Bounds]:
     """The bounds of the integers and booleans of a program, by value: at most those of a dtype."""
     found: dict[int, Bounds] = {}
-    for i in program.given:
+    for i in (*program.inputs, *program.constants):
         if (most := _of_dtype(program.avals[i])) is not None:
             found[i] = most
     for e in program.equations:
@@ -45,9 +45,12 @@ def bounds_of(program: Program) -> dict[int, Bounds]:
             most = _of_dtype(program.avals[i])
             if most is not None:
                 # Beyond the dtype's own bounds, integers wrap, and may be any.
-                holds = bounds is not None and most[0] <= bounds[0] <= bounds[1] <= most[1]
-                found[i] = bounds if holds else most
+                found[i] = most if bounds is None or not _is_within(bounds, most) else bounds
     return found
+
+
+def _is_within(bounds: Bounds, most: Bounds) -> bool:
+    return most[0] <= bounds[0] <= bounds[1] <= most[1]
 
 
 def _of_number(number: Any) -> Bounds | None:
@@ -66,7 +69,7 @@ def _of_dtype(aval: Any) -> Bounds | None:
     return int(info.min), int(info.max)
 
 
-def _of_results(equation: Equation, known: Sequence[Bounds | None]) -> list[Bounds | None]:
+def _of_results(equation: Equation, known: Sequence[Bounds | None]) -> Sequence[Bounds | None]:
     """The bounds of results, by those of the operands."""
     params, operand = equation.eqn.params, next(iter(equation.eqn.invars), None)
     match equation.primitive:

@@ -42,7 +42,8 @@ def rewrite(program: Program, derivative: Differentiation, context: "Context") -
     if context.is_sharded:
         return program
     active, avals = active_values(program, derivative), list(program.avals)
-    bounds, given = bounds_of(program), dependents(program.equations, program.given)
+    bounds = bounds_of(program)
+    given = dependents(program.equations, (*program.inputs, *program.constants))
     instead: dict[int, list[Equation]] = {}
     for e in program.equations:
         if active.intersection(e.outputs) and not _is_placed(e):
