@@ -212,6 +212,17 @@ def codecs_of_stages(found) -> list[Integers]:
     return [x for stage in found.origins.stages for x in codecs_of(stage)]
 
 
+@pytest.mark.parametrize("shape", [(0, 70), (70, 1), (64,), (1, 1, 65), (2, 300)])
+def test_odd_shapes_are_no_exception(shape):
+    x, function = array(0, *shape), lambda x, w: jnp.sort(jnp.sin(x) * w)
+    ours, found = planned(function, x, x)
+    assert [x.width for x in codecs_of_stages(found)] == {(0, 70): [], (70, 1): [1]}.get(
+        shape, [16 if shape[-1] > 256 else 8]
+    )
+    want = jax.jit(functools.partial(pulled, function))(x, x, x)
+    same(jax.jit(functools.partial(pulled, ours))(x, x, x), want)
+
+
 def test_second_derivatives_are_those_of_jax():
     x, w = array(0, ROWS, WIDTH), array(1, ROWS, WIDTH)
     function = lambda x, w: jnp.sin(jnp.sort(x * w) ** 2)  # noqa: E731

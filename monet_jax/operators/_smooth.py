@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from .. import _compat
 from .._program import Equation, Program, flatten
 
 #: Analytic functions, where they are defined, and what passes booleans on.
 _ANALYTIC = frozenset(
     """
-    add add_any and broadcast_in_dim convert_element_type copy copy_p div exp expm1 log log1p
-    logistic mul neg not or select_n stop_gradient sub tanh
+    add add_any and broadcast_in_dim copy copy_p div exp expm1 log log1p logistic mul neg not or
+    select_n stop_gradient sub tanh
     """.split()
 )
 #: What compares, or changes at zero.
@@ -57,6 +58,8 @@ def _is_allowed(equation: Equation, proportional: set[int], varying: set[int]) -
     if equation.primitive in _COMPARING:
         against = any(map(_is_infinite, equation.inputs))
         return against or _is_all_proportional(equation.inputs, proportional)
+    if equation.primitive == "convert_element_type":  # not to integers, which jump
+        return _compat.is_float(equation.eqn.outvars[0].aval)
     return equation.primitive in _ANALYTIC
 
 

@@ -80,7 +80,7 @@ def _looking_up(
     """
     is_known = equation.primitive == "gather" or equation.primitive.startswith("scatter")
     places = equation.inputs[_PLACES] if is_known else None
-    if places not in bounds or places not in given:
+    if not isinstance(places, int) or places not in given:
         return None
     codec = _codec(bounds[places], equation.eqn.invars[_PLACES].aval)
     return None if codec is None else functools.partial(_by_places, equation, codec)
