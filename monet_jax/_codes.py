@@ -22,29 +22,23 @@ import dataclasses
 import functools
 import itertools as it
 import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
 from ._fusion import Kind, kind_of
-from ._naming import active_in
-from ._places import filled
-from ._program import Equation, Program, Rewrite, listed, parameters_of, run
+from ._program import Equation, Program, listed, parameters_of, run
 from ._slopes import Range, with_slopes
-from ._stages import Replaced, Stage
-from ._ties import as_row
+from ._stages import Replaced, Stage, active_in
 from .operators import (
     Decoded,
     Direct,
     OfOperands,
     OfSlopes,
     Stored,
-    Undecoded,
     Windows,
     encoded,
     forms_of,
@@ -52,6 +46,7 @@ from .operators import (
     masks,
     tap,
 )
+from .operators._derivative import with_derivative_at
 from .operators.codecs import Codec, Mask
 
 #: Of each operand that a derivative is linear in: the operands whose tangents it multiplies.
@@ -104,7 +99,7 @@ def with_codes(
         new = {x.base: None for x in reads[id(e)] if x.base not in encoders}
         encoders |= {base: _encoder(base, e, wanted[base], avals) for base in new}
         at = {x.place: [y for y in reads[id(e)] if y.place == x.place] for x in reads[id(e)]}
-        joined = _with_derivative_at(e, tuple(at), program.rewrite)
+        joined = with_derivative_at(e, tuple(at), program.rewrite)
         taps = {place: _Tap.of(leaves, some, encoders, joined) for place, some in at.items()}
         replaced[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, joined, avals)]
     return sloped.then(Replaced.of(stage, replaced))
@@ -129,7 +124,7 @@ class _Read:
     codecs: tuple[Codec, ...]
 
     def direct(self, codec: Codec, joined: Callable[..., jax.Array]) -> Direct | None:
-        """How `joined` reads the base's code as it is, if it can (`_with_derivative_at`)."""
+        """How `joined` reads the base's code as it is, if it can (`with_derivative_at`)."""
         by = Windows.of(self.equation.eqn, self.place, codec) if self.leaf == self.base else None
         return None if by is None else Direct(by, joined)
 
@@ -425,7 +420,7 @@ class _Tap:
         encoders: Mapping[int, Equation],
         joined: Callable[..., jax.Array],
     ) -> "_Tap":
-        """That of an operand which `joined` reads (`_with_derivative_at`)."""
+        """That of an operand which `joined` reads (`with_derivative_at`)."""
         operands: list[int] = []
         forms: list[Decoded] = []
         for x in reads:
@@ -466,59 +461,7 @@ def _replaced(
             tap(inputs[place], *it.islice(rest, len(x.operands)), forms=x.forms)
             for place, x in taps.items()
         ]
-        result = _bound(equation, inputs)
+        (result,) = _compat.bind_here(equation.eqn, inputs)
         return joined(result, *read, *inputs)
 
     return listed(function, operands, equation, avals, equation.outputs)
-
-
-def _with_derivative_at(
-    equation: Equation, places: Sequence[int], rewrite: Rewrite
-) -> Callable[..., jax.Array]:
-    """A function of an equation's result, of some operands, and of all: the result.
-
-    Its derivative is that of the equation, taken where those operands are as they are given. One of
-    a product's may be given as its code, `Undecoded`. If `rewrite` flattens kernels' gradients,
-    that is done here: the equation itself has no gradient any more. (To tie both gradients of it
-    brings nothing here: a ResNet-50 with codes of 8 bits took 27.6 % of plain's temporaries on an
-    H100 then, and 25.7 otherwise.)
-    """
-    flattens = rewrite.flattens_kernels and equation.primitive == "conv_general_dilated"
-    first = 1 + len(places)
-
-    @jax.custom_jvp
-    def joined(result, *operands):
-        return result
-
-    def rule(primals, tangents):
-        at = filled(primals[first:], places, primals[1:first])
-        pushed = {n: t for n, t in enumerate(tangents[first:]) if not isinstance(t, SymbolicZero)}
-        if flattens and 1 in pushed:
-            pushed[1] = as_row(pushed[1])
-        return primals[0], _pushed(equation, at, pushed)
-
-    joined.defjvp(rule, symbolic_zeros=True)
-    return joined
-
-
-def _pushed(equation: Equation, at: Sequence[Any], tangents: Mapping[int, jax.Array]) -> jax.Array:
-    """The tangent of an equation's result, for those of the operands at some places."""
-
-    def function(*chosen):
-        return _bound(equation, filled(at, tangents, chosen))
-
-    undecoded = next((x for x in at if isinstance(x, Undecoded)), None)
-    if undecoded is None:
-        return jax.jvp(function, [at[n] for n in tangents], [*tangents.values()])[1]
-    parts = [  # of a product, in which each tangent stands in the place of its operand
-        _bound(equation, filled(at, [n], [tangent]))
-        if at[n] is undecoded
-        else undecoded.direct.by(undecoded.code, tangent)
-        for n, tangent in tangents.items()
-    ]
-    return functools.reduce(operator.add, parts)
-
-
-def _bound(equation: Equation, inputs: Sequence[Any]) -> jax.Array:
-    (result,) = _compat.bind_here(equation.eqn, inputs)
-    return result

@@ -16,7 +16,6 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
-from ._fusion import STOPS
 from ._places import filled, float_places
 from ._program import Equation, Program, Rewrite, flatten, run, unchanged, values_of
 from ._ties import tied_operands
@@ -79,16 +78,6 @@ def _is_convolution_of(active: frozenset[int] | set[int], equation: Equation) ->
     reads = set(equation.reads)
     is_convolution = equation.primitive == "conv_general_dilated"
     return is_convolution and len(reads) == 2 and reads <= active
-
-
-def active_in(equations: Iterable[Equation], differentiated: Iterable[int]) -> set[int]:
-    """The values of these equations through which tangents of some inputs pass."""
-    found = set(differentiated)
-    for equation in equations:
-        if equation.primitive not in STOPS and found.intersection(equation.reads):
-            results = zip(equation.outputs, equation.eqn.outvars, strict=True)
-            found.update(i for i, var in results if _compat.is_float(var.aval))
-    return found
 
 
 def _bound(equation: Equation, inputs: Iterable[Any]) -> list[Any]:

@@ -124,6 +124,16 @@ def active_values(program: Program, derivative: Differentiation) -> frozenset[in
     return frozenset(wanted)
 
 
+def active_in(equations: Iterable[Equation], differentiated: Iterable[int]) -> set[int]:
+    """The values of these equations through which tangents of some inputs pass."""
+    found = set(differentiated)
+    for equation in equations:
+        if equation.primitive not in STOPS and found.intersection(equation.reads):
+            results = zip(equation.outputs, equation.eqn.outvars, strict=True)
+            found.update(i for i, var in results if _compat.is_float(var.aval))
+    return found
+
+
 def _free_values(program: Program, handed_on: set[int]) -> frozenset[int]:
     """Values that stages compute anew rather than hand on: masks, tables, casts of parameters.
 

@@ -22,12 +22,12 @@ from . import _compat
 from ._branches import Branch, Choice
 from ._chunks import in_chunks
 from ._loops import Loop
-from ._naming import active_in, run_named
+from ._naming import run_named
 from ._origins import Origins, origins_of, origins_to_emit, value_name, value_number
 from ._plan import Plan, PlanMismatch
 from ._program import Program, run, values_of
 from ._scan import Body, Hoisted, Run, run_loop
-from ._stages import Stage
+from ._stages import Stage, active_in
 from ._ties import tied, tied_cotangents
 from ._trace import Traced, as_traced_for
 from .operators import Encoding, is_tap

@@ -29,6 +29,9 @@ from monet_jax._analyze import NO_PINS
 from monet_jax._targets import Target, compiler_version, resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._trials import Trials
+from planners import Graph, Region
+from planners.plan import Plan
+from planners.stages import certified
 
 HERE = Path(__file__).parent
 #: How many times as many examples as elsewhere: a TPU keeps up to 128 MiB of a net on the chip.
@@ -46,6 +49,7 @@ class Net:
         beside: operators that both plans have.
         layers: how many there are. Codes of products' operands spare half as much on a TPU, which
             keeps those in bfloat16, and encoding takes a few arrays in float32 for a moment.
+        plan: that runs nothing again, of a graph.
     """
 
     layer: Callable[..., jax.Array]
@@ -53,6 +57,7 @@ class Net:
     weights: tuple[tuple[int, ...], ...]
     beside: tuple[str, ...] = ()
     layers: int = 12
+    plan: Callable[[Graph], Plan] = running_once
 
     def args(self, times: int) -> tuple[Any, ...]:
         """Of the loss, abstract, with so many times as many examples."""
@@ -65,6 +70,16 @@ class Net:
         for weights in params:
             x = self.layer(x, *weights)
         return jnp.mean(jnp.square(x))
+
+
+def reading_results(graph: Graph) -> Plan:
+    """The plan that runs nothing again, each backward op in its last way, without codes."""
+    regions = []
+    for s, stage in enumerate(graph.stages):
+        read = {i for op in stage.backward for i in (op, *op.variants)[-1].inputs}
+        written = [graph.values[i] for op in stage.forward for i in op.outputs if i in read]
+        regions.append(Region(s, s, tuple(x.name for x in written if x.savable)))
+    return certified(graph, tuple(regions), planner="reading results", bound_seconds=0.0)
 
 
 def convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -136,6 +151,14 @@ NETS = (
         "mask": Net(residual, ROWS, ((256, 256),)),
         "pool": Net(pooled, IMAGES, ((1, 1, 64, 64),)),
         "softmax": Net(attended, (8, 256, 64), ((64, 192),)),
+        "narrow": Net(lambda x, kernel: jnp.sort(x @ kernel), ROWS, ((256, 256),)),
+        "result": Net(
+            lambda x, kernel: jax.nn.elu(x @ kernel),
+            ROWS,
+            ((256, 256),),
+            layers=24,
+            plan=reading_results,
+        ),
         "head": Vocabulary(residual, (8192, 256), ((256, 256),), ("mask",)),
     }
     | dict.fromkeys(("bf16", "bf16-random", "fp8", "int8", "int4", "int2"), NORMALIZED)
@@ -144,7 +167,7 @@ NETS = (
     | dict.fromkeys(("slope8", "slope4", "slope2"), SLOPES)
 )
 #: Operators that write no codes, so that nothing waits for any.
-UNTIED = ("head", "softmax")
+UNTIED = ("head", "result", "softmax")
 
 
 @functools.lru_cache
@@ -161,7 +184,7 @@ def temporaries(
     args = net.args(TIMES.get(target.platform, 1))
     traced = trace_for(target, net.loss, args, operators=chosen)
     trials = Trials(traced, target, NO_PINS)
-    plan = running_once(trials.graph)
+    plan = net.plan(trials.graph)
     trial = trials.of(plan)
     assert trial.figures is not None
     untied = None if ties else compiled_untied(trials, plan).temp_bytes

@@ -20,7 +20,7 @@ from typing import Any
 from .._backend import Backend
 from .._program import Program, Replacement, Rewrite
 from .._stages import Differentiation, Replaced, Stage
-from . import attention, codecs, head, masks, operands, pooling, slopes, softmax
+from . import attention, codecs, head, masks, narrow, operands, pooling, results, slopes, softmax
 from ._tap import AS_PLANNED as AS_PLANNED
 from ._tap import Decoded as Decoded
 from ._tap import Derived as Derived
@@ -178,6 +178,8 @@ register(Operator("pool", Kind.REORDERED, pooling.rewrite))
 register(Operator("head", Kind.REORDERED, program=head.Head()))
 register(Operator("attention", Kind.REORDERED, program=attention.Attention(), by_name=True))
 register(Operator("softmax", Kind.REORDERED, stage=softmax.rewrite))
+register(Operator("narrow", Kind.BITWISE, program=narrow.rewrite))
+register(Operator("result", Kind.REORDERED, stage=results.rewrite))
 for _codec in (
     codecs.BFloat16(),
     codecs.RandomBFloat16(),

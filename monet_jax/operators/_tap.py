@@ -59,7 +59,8 @@ class Derived:
     """A residual is computed from another value, which may be kept for more than one reason.
 
     Attributes:
-        compute: the residual from that value. A function of a module, so that it can be compared.
+        compute: the residual from that value. A function of a module, or data, so that it can be
+            compared; its derivative is that of the residual.
         operand: the place of the value among the operands of the tap.
     """
 
@@ -271,7 +272,7 @@ def _by(form: Form, values: tuple[int, ...], equation: Equation, env) -> jax.Arr
             code = tuple(env[i] for i in values)
             return form.codec.decode(code, equation.eqn.outvars[0].aval)
         case Derived():
-            return form.compute(jax.lax.stop_gradient(env[values[0]]))
+            return form.compute(env[values[0]])
         case Decoded():
             places = (*form.codes, *form.others)
             read = values_of(env, (equation.inputs[place] for place in places))

@@ -18,16 +18,8 @@ import jax.numpy as jnp
 from .. import _compat
 from .._fusion import Kind, kind_of
 from .._places import filled
-from .._program import (
-    Equation,
-    Program,
-    Replacement,
-    dependents,
-    flatten,
-    run,
-    values_of,
-    without_dead_code,
-)
+from .._program import Equation, Replacement, dependents, flatten
+from ._derivative import Derivative, joined
 from ._tap import Derived, Form, Stored, tap
 from .codecs import Mask
 
@@ -57,7 +49,7 @@ def rewrite(eqn: Any, context: "Context") -> Replacement | None:
     bounds = [n for n in floats if avals[n].shape != result.shape]
     if not floats or (bounds and eqn.primitive.name == "clamp"):  # JAX has no rule for these
         return None
-    derivative = _Derivative.of(eqn, avals, floats)
+    derivative = _derivative_of(eqn, avals, floats)
     if derivative is None:
         return None
     forms: list[Form] = []
@@ -70,77 +62,32 @@ def rewrite(eqn: Any, context: "Context") -> Replacement | None:
     return Replacement(jax.make_jaxpr(functools.partial(_operator, eqn, derivative, forms))(*avals))
 
 
-def _operator(eqn: Any, derivative: "_Derivative", forms: Sequence[Form], *inputs):
+def _operator(eqn: Any, derivative: Derivative, forms: Sequence[Form], *inputs):
     """The equation with a derivative that reads taps."""
     (result,) = _compat.bind_here(eqn, inputs)
     read = [tap(x, result, forms=forms) for x in derivative.residuals_of(inputs)]
-
-    @jax.custom_jvp
-    def joined(result, residuals, *inputs):
-        return result
-
-    @joined.defjvp
-    def rule(primals, tangents):
-        result, residuals, *_ = primals
-        return result, derivative.pushed(residuals, tangents[2:])
-
-    return joined(result, read, *inputs)
+    return joined(derivative.pushed, result, read, inputs)
 
 
-class _Derivative:
-    """The derivative of an equation, as far as it reads booleans only.
-
-    Attributes:
-        program: `(*inputs, *tangents of floats) -> tangent`.
-        floats: the places of the inputs that have tangents.
-        residuals: the booleans among its values that depend on inputs.
-        early: what computes them; of the rest, `late` is what the tangent needs.
-    """
-
-    def __init__(self, program: Program, floats: Sequence[int], residuals: Iterable[int]):
-        self.program, self.floats = program, floats
-        self.residuals = sorted(residuals)
-        known = set(self.residuals)
-        rest = [e for e in program.equations if known.isdisjoint(e.outputs)]
-        self.late = without_dead_code(rest, program.outputs)
-        self.early = without_dead_code(program.equations, self.residuals)
-
-    @staticmethod
-    def of(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> "_Derivative | None":
-        """Of an equation; None where it reads anything that is no boolean."""
-        program = flatten(_pushed(eqn, avals, floats))
-        tangents = dependents(program.equations, program.inputs[len(avals) :])
-        primal = dependents(program.equations, program.inputs[: len(avals)])
-        writer = {i: e for e in program.equations for i in e.outputs}
-        pending = [
-            i for e in program.equations if tangents.intersection(e.outputs) for i in e.reads
-        ]
-        found: set[int] = set()
-        while pending:
-            i = pending.pop()
-            if i in tangents or i not in primal or i in found:
-                continue
-            if program.avals[i].dtype == jnp.bool:
-                found.add(i)
-            elif i in writer and kind_of(writer[i]) in (Kind.FUSED, Kind.VIEW):
-                pending += writer[i].reads
-            else:
-                return None
-        return _Derivative(program, floats, found) if found else None
-
-    def residuals_of(self, inputs: Sequence[Any]) -> list[Any]:
-        """The booleans for these inputs."""
-        env = dict(zip(self.program.inputs, inputs, strict=False)) | dict(self.program.constants)
-        run(self.early, env, {})
-        return values_of(env, self.residuals)
-
-    def pushed(self, residuals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        """The tangent of the result, from the tangents of all inputs."""
-        pushed = self.program.inputs[len(tangents) :]
-        env = dict(zip(pushed, (tangents[n] for n in self.floats), strict=True))
-        env |= dict(zip(self.residuals, residuals, strict=True)) | dict(self.program.constants)
-        run(self.late, env, {})
-        return values_of(env, self.program.outputs)[0]
+def _derivative_of(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Derivative | None:
+    """The derivative of an equation; None where it reads anything that is no boolean."""
+    program = flatten(_pushed(eqn, avals, floats))
+    tangents = dependents(program.equations, program.inputs[len(avals) :])
+    primal = dependents(program.equations, program.inputs[: len(avals)])
+    writer = {i: e for e in program.equations for i in e.outputs}
+    pending = [i for e in program.equations if tangents.intersection(e.outputs) for i in e.reads]
+    found: set[int] = set()
+    while pending:
+        i = pending.pop()
+        if i in tangents or i not in primal or i in found:
+            continue
+        if program.avals[i].dtype == jnp.bool:
+            found.add(i)
+        elif i in writer and kind_of(writer[i]) in (Kind.FUSED, Kind.VIEW):
+            pending += writer[i].reads
+        else:
+            return None
+    return Derivative(program, floats, found) if found else None
 
 
 def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
@@ -156,7 +103,7 @@ def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
     return jax.make_jaxpr(push)(list(avals), [avals[n] for n in floats])
 
 
-def _from_result(eqn: Any, derivative: _Derivative) -> Callable[[jax.Array], jax.Array] | None:
+def _from_result(eqn: Any, derivative: Derivative) -> Callable[[jax.Array], jax.Array] | None:
     """The boolean of a derivative by the result of the equation, where that is known to do."""
     if _compat.primitive_name(eqn) != "custom_jvp_call":
         return None
