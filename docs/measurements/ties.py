@@ -151,7 +151,7 @@ NETS = (
         "mask": Net(residual, ROWS, ((256, 256),)),
         "pool": Net(pooled, IMAGES, ((1, 1, 64, 64),)),
         "softmax": Net(attended, (8, 256, 64), ((64, 192),)),
-        "narrow": Net(lambda x, kernel: jnp.sort(x @ kernel), ROWS, ((256, 256),)),
+        "narrow": Net(lambda x, kernel: jnp.sort(x @ kernel), ROWS, ((256, 256),), layers=24),
         "result": Net(
             lambda x, kernel: jax.nn.elu(x @ kernel),
             ROWS,

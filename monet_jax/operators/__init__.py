@@ -69,8 +69,8 @@ class Operator:
         rewrite: `(equation, context)` -> what replaces the equation, or None.
         program: `(program, derivative, context)` -> the program with several equations replaced by
             one, or itself.
-        stage: `(stage, avals)` -> the stage with some of its equations replaced by others that have
-            the same results; `avals` are of all values, and those of new ones are added.
+        stage: `(stage, avals, context)` -> the stage with some of its equations replaced by others
+            that have the same results; `avals` are of all values, and those of new ones are added.
         codec: how what a derivative is linear in may be kept, if in any other way: operands, or the
             slopes of elementwise chains.
         by_name: whether it is used only where it is asked for by its name.
@@ -80,7 +80,7 @@ class Operator:
     kind: Kind
     rewrite: Callable[[Any, Context], Replacement | None] | None = None
     program: Callable[[Program, Differentiation, Context], Program] | None = None
-    stage: Callable[[Stage, list[Any]], Replaced] | None = None
+    stage: Callable[[Stage, list[Any], Context], Replaced] | None = None
     codec: Codec | OfOperands | OfSlopes | None = None
     by_name: bool = False
 
@@ -160,7 +160,9 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     changing = tuple(functools.partial(_in, context, x) for x in programs)
     inside = dataclasses.replace(context, in_loop=True)
     bodies = tuple(functools.partial(_in, inside, x) for x in programs)
-    stages = tuple(x.stage for x in operators if x.stage is not None)
+    stages = tuple(
+        functools.partial(x.stage, context=context) for x in operators if x.stage is not None
+    )
     ties = context.backend.fuses_gradients
     flattens = ties and not context.is_sharded
     return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, ties, flattens)

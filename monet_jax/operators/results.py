@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,9 @@ from ._elementwise import Function, computed, is_elementwise_program, numbers
 from ._smooth import is_smooth_beside_zero
 from ._tap import Derived, is_tap, tap
 
+if TYPE_CHECKING:
+    from . import Context
+
 #: Elements below which nothing is gained.
 _LEAST = 64
 #: Functions that have what it takes call one of them.
@@ -53,13 +56,19 @@ _NEAREST = 1e-30
 _UNITS = 4
 
 
-def rewrite(stage: Stage, avals: list[Any]) -> Replaced:
+def rewrite(stage: Stage, avals: list[Any], context: "Context") -> Replaced:
     """A stage whose functions have derivatives that may read their results.
+
+    Not where products compute what they read: then nothing keeps the results, and one thing to keep
+    is as good as another.
 
     Arguments:
         stage: its equations.
         avals: of all values; those of new ones are added.
+        context: what the function is planned for.
     """
+    if context.backend.fuses_into_products:
+        return Replaced(stage)
     active = active_in(stage.equations, stage.differentiated_inputs)
     blocks = Blocks(stage, functools.partial(_may_end, avals, active), avals)
     instead: dict[int, list[Equation]] = {}

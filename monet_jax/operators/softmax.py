@@ -14,7 +14,7 @@ their own derivatives go on serving that.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,9 @@ from .._program import Equation, listed
 from .._stages import Replaced, Stage
 from ._tap import is_tap
 
+if TYPE_CHECKING:
+    from . import Context
+
 #: Equations that hand on the numbers that they read, rounded perhaps, in another shape.
 _MOVES = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape", "squeeze")
 
@@ -34,13 +37,15 @@ _MOVES = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape
 _Places = tuple[int | None, ...]
 
 
-def rewrite(stage: Stage, avals: list[Any]) -> Replaced:
+def rewrite(stage: Stage, avals: list[Any], context: "Context") -> Replaced:
     """A stage whose softmaxes have derivatives that read their weights.
 
     Arguments:
         stage: its equations.
         avals: of all values; those of new ones are added.
+        context: what the function is planned for.
     """
+    del context
     instead: dict[int, list[Equation]] = {}
     weights: dict[int, int] = {}
     for found in _Finder(stage, avals).softmaxes():
