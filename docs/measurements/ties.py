@@ -197,7 +197,8 @@ def row(target: Target, name: str) -> dict[str, Any]:
     exact = without(target, net)
     predicted, tied, untied = temporaries(target, net, (*net.beside, name), ties=name in UNTIED)
     # What runs otherwise as a whole is compared with what it replaces, which was compiled.
-    spared = exact[name in UNTIED] - predicted
+    is_used = (predicted, tied) != exact
+    spared = is_used and exact[name in UNTIED] - predicted
 
     def arrives(compiled: int | None) -> float | None:
         # Nothing is spared where an operator does not apply: pooled maxima on a TPU, say.

@@ -160,9 +160,7 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     changing = tuple(functools.partial(_in, context, x) for x in programs)
     inside = dataclasses.replace(context, in_loop=True)
     bodies = tuple(functools.partial(_in, inside, x) for x in programs)
-    stages = tuple(
-        functools.partial(x.stage, context=context) for x in operators if x.stage is not None
-    )
+    stages = tuple(functools.partial(_at, context, x.stage) for x in operators if x.stage)
     ties = context.backend.fuses_gradients
     flattens = ties and not context.is_sharded
     return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, ties, flattens)
@@ -173,6 +171,13 @@ def _in(
 ) -> Program:
     """What an operator makes of a program in some context."""
     return rewrite(program, derivative, context)
+
+
+def _at(
+    context: Context, rewrite: Callable[..., Replaced], stage: Stage, avals: list[Any]
+) -> Replaced:
+    """What an operator makes of a stage in some context."""
+    return rewrite(stage, avals, context)
 
 
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
