@@ -280,6 +280,7 @@ def run_planned(source: "Source", fun: Callable[..., Any], call: Call) -> Any:
     traced = _trace.trace(fun, call, source.rewrite(call), source.terms)
     decided = source.plan_for(traced, call)
     if decided is not None and decided.decisions is not None:
+        traced = _trace.as_traced_for(traced, decided.operators, decided.target)
         planned = as_planned(traced, decided)
         return traced.rebuild(planned(call.leaves, traced.constants))
     args, kwargs = call.rebuild(call.leaves)

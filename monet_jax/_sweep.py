@@ -22,7 +22,7 @@ from ._progress import progress
 from ._rivals import POLICIES, Costs, costs_of, round_the_loss, work_of_step
 from ._settle import InfeasibleBudget, Settling
 from ._targets import Target, compiler_version, resolve_target
-from ._trace import Traced, trace_for
+from ._trace import Traced, as_traced_for, trace_for
 from ._transform import as_planned
 from ._trials import Trials
 
@@ -238,10 +238,9 @@ def _planned(
         except InfeasibleBudget as error:  # found while looking for the smallest, lost since
             yield SweepPoint("planned", "planned", budget, error=str(error))
             continue
-        function = trials.traced.flat
-        if plan.decisions is not None:
-            function = as_planned(trials.traced, plan)
-        work = work_of_step(trials.traced, function, trials.target)
+        traced = as_traced_for(trials.traced, plan.operators, plan.target)
+        function = as_planned(traced, plan) if plan.decisions else traced.flat
+        work = work_of_step(traced, function, trials.target)
         assert plan.compiled_bytes is not None  # these trials verify every plan
         temp = plan.compiled_bytes - trials.fixed_bytes
         costs = (plan.compiled_bytes, temp, work.seconds, work.flops)

@@ -29,7 +29,7 @@ from ._program import Program, run, values_of
 from ._scan import Body, Hoisted, Run, run_loop
 from ._stages import Stage, active_in
 from ._ties import tied, tied_cotangents
-from ._trace import Traced, as_traced_for
+from ._trace import Traced
 from .operators import Encoding, is_tap
 from .operators.codecs import words_of
 
@@ -73,7 +73,6 @@ def as_planned(traced: Traced, plan: Plan) -> Callable[[Sequence[Any], Sequence[
     """
     decisions = plan.decisions
     assert decisions is not None
-    traced = as_traced_for(traced, plan.operators, plan.target)
     program = traced.program if plan.chunks is None else in_chunks(traced.program, plan.chunks)
     origins = origins_of(program, traced.derivative)
     planned, found = decisions.regions[-1].last + 1, len(origins.stages)

@@ -29,8 +29,8 @@ from monet_jax._measure import StepCosts
 from monet_jax._rivals import Costs, costs_of, work_of_step
 from monet_jax._settle import Settling
 from monet_jax._targets import Target, compiler_version, resolve_target
-from monet_jax._trace import Traced, trace_for
-from monet_jax._transform import as_planned, transform
+from monet_jax._trace import Traced, as_traced_for, trace_for
+from monet_jax._transform import as_planned
 from monet_jax._trials import Trials, step_to_compile
 
 HERE = Path(__file__).parent
@@ -62,8 +62,8 @@ class Free:
 
     def temps(self, plan: monet_jax.Plan) -> float:
         """As compiled."""
-        assert plan.decisions is not None
-        step = step_to_compile(self.traced, transform(self.trials.origins, plan.decisions))
+        traced = self._traced_for(plan)
+        step = step_to_compile(traced, as_planned(traced, plan))
         figures = compile_bytes(*step, target=self.target)
         return (figures.total_bytes - self.trials.fixed_bytes) / self.plain.bytes.temp_bytes
 
@@ -77,8 +77,11 @@ class Free:
     def _work(self, plan: monet_jax.Plan) -> StepCosts:
         if plan.decisions is None:
             return self.plain.work
-        planned = as_planned(self.traced, plan)
-        return work_of_step(self.traced, planned, self.target)
+        traced = self._traced_for(plan)
+        return work_of_step(traced, as_planned(traced, plan), self.target)
+
+    def _traced_for(self, plan: monet_jax.Plan) -> Traced:
+        return as_traced_for(self.traced, plan.operators, plan.target)
 
 
 def row(problem: Any, target: Target, operators: str, error: float) -> dict[str, Any]:

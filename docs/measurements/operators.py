@@ -49,7 +49,7 @@ def row(problem: Any, plain: Costs, target: Target, share: float, operators: str
         return found | {"infeasible_below": round(least, 4)}
     work = plain.work
     if plan.decisions is not None:
-        traced = trace_for(target, problem.loss, problem.args, operators=operators)
+        traced = trace_for(target, problem.loss, problem.args, operators=plan.operators or "none")
         work = work_of_step(traced, as_planned(traced, plan), target)
     return found | {
         "temps": round(((plan.compiled_bytes or 0) - fixed) / plain.bytes.temp_bytes, 4),

@@ -15,6 +15,7 @@ from .._plan import Plan
 from .._rivals import costs_of, work_of_step
 from .._settle import InfeasibleBudget, Settling
 from .._targets import Target
+from .._trace import as_traced_for
 from .._transform import as_planned
 from .._trials import Trials
 from ._programs import baselines, trace_loss
@@ -139,14 +140,16 @@ class Cell:
             return Program(self._failed(name, "ours", error, **asked))
 
     def _planned(self, name: str, plan: Plan, asked: dict[str, Any]) -> Program:
+        traced = self.traced
         if plan.decisions is None:
-            function, key, work = self.traced.flat, "plain", self.plain_work
+            function, key, work = traced.flat, "plain", self.plain_work
         else:
-            function = as_planned(self.traced, plan)
-            key = plan.chunks, plan.decisions.regions
-            work = work_of_step(self.traced, function, self.target)
+            traced = as_traced_for(self.traced, plan.operators, plan.target)
+            function = as_planned(traced, plan)
+            key = plan.operators, plan.chunks, plan.decisions.regions
+            work = work_of_step(traced, function, self.target)
         row = self._row(name, "ours", **asked, **self._work(work), **self._outcome(plan))
-        return Program(row, key, self.traced, function)
+        return Program(row, key, traced, function)
 
     def _outcome(self, plan: Plan) -> dict[str, Any]:
         """What a row keeps of a plan."""
