@@ -84,7 +84,11 @@ def test_the_base_is_predicted_as_it_was_compiled():
 
 @pytest.fixture
 def wasteful(monkeypatch):
-    """The name of an operator by which each product runs twice and keeps one result more."""
+    """The name of an operator by which each product runs twice and keeps one result more.
+
+    It adds constants to a program, which other traces of a function do not have.
+    """
+    nothing = jnp.zeros(4)
 
     def twice(eqn, context):
         if eqn.primitive.name != "dot_general":
@@ -92,7 +96,7 @@ def wasteful(monkeypatch):
 
         def product(x, y):
             first, again = (eqn.primitive.bind(a, y, **eqn.params) for a in (x, jnp.sin(x)))
-            return first + jnp.minimum(jnp.abs(again), 0) * jnp.cos(again)
+            return first + jnp.minimum(jnp.abs(again), 0) * jnp.cos(again) + nothing[0]
 
         return Replacement(jax.make_jaxpr(product)(*(v.aval for v in eqn.invars)), True)
 
