@@ -280,7 +280,7 @@ def run_planned(source: "Source", fun: Callable[..., Any], call: Call) -> Any:
     traced = _trace.trace(fun, call, source.rewrite(call), source.terms)
     decided = source.plan_for(traced, call)
     if decided is not None and decided.decisions is not None:
-        traced = _trace.as_traced_for(traced, decided.operators, decided.target)
+        traced = _trace.as_traced_for(traced, decided)
         planned = as_planned(traced, decided)
         return traced.rebuild(planned(call.leaves, traced.constants))
     args, kwargs = call.rebuild(call.leaves)
@@ -491,7 +491,7 @@ def _found_or_made(
 
 def _is_for(plan: Plan, traced: Traced, fingerprint: str) -> bool:
     """Whether a plan is for a function of some fingerprint, or for that without operators."""
-    planned = _trace.as_traced_for(traced, plan.operators, plan.target)
+    planned = _trace.as_traced_for(traced, plan)
     if planned is not traced:
         fingerprint = _trace.fingerprint(planned.program, planned.derivative)
     return plan.fingerprint == fingerprint

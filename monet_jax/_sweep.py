@@ -238,7 +238,7 @@ def _planned(
         except InfeasibleBudget as error:  # found while looking for the smallest, lost since
             yield SweepPoint("planned", "planned", budget, error=str(error))
             continue
-        traced = as_traced_for(trials.traced, plan.operators, plan.target)
+        traced = as_traced_for(trials.traced, plan)
         function = as_planned(traced, plan) if plan.decisions else traced.flat
         work = work_of_step(traced, function, trials.target)
         assert plan.compiled_bytes is not None  # these trials verify every plan

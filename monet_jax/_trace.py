@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -16,6 +16,9 @@ from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
 from ._stages import Differentiation
 from ._targets import Target
 from .operators import Context, rewriter, selected
+
+if TYPE_CHECKING:
+    from ._plan import Plan
 
 #: What may be done with `jax.checkpoint` regions of the user's.
 CHECKPOINTS = ("keep", "plan")
@@ -125,10 +128,12 @@ def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
     return _traced_again(traced, unchanged, traced.terms.forward_mode)
 
 
-def as_traced_for(traced: Traced, operators: Sequence[str], target: str) -> Traced:
-    """The function as it was traced for a plan that may use some operators, or none after all."""
-    is_same = bool(operators) or not traced.terms.operators
-    return traced if is_same else without_operators(traced, target)
+def as_traced_for(traced: Traced, plan: "Plan") -> Traced:
+    """The function as the plan is for it that was made of it: as it is, or without operators."""
+    if plan.operators or not traced.terms.operators:
+        return traced
+    is_for_it = fingerprint(traced.program, traced.derivative) == plan.fingerprint
+    return traced if is_for_it else without_operators(traced, plan.target)
 
 
 def without_operators(traced: Traced, target: str) -> Traced:

@@ -81,7 +81,7 @@ class Free:
         return work_of_step(traced, as_planned(traced, plan), self.target)
 
     def _traced_for(self, plan: monet_jax.Plan) -> Traced:
-        return as_traced_for(self.traced, plan.operators, plan.target)
+        return as_traced_for(self.traced, plan)
 
 
 def row(problem: Any, target: Target, operators: str, error: float) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Cell:
         if plan.decisions is None:
             function, key, work = traced.flat, "plain", self.plain_work
         else:
-            traced = as_traced_for(self.traced, plan.operators, plan.target)
+            traced = as_traced_for(self.traced, plan)
             function = as_planned(traced, plan)
             key = plan.operators, plan.chunks, plan.decisions.regions
             work = work_of_step(traced, function, self.target)
