@@ -491,10 +491,10 @@ def _found_or_made(
 
 def _is_for(plan: Plan, traced: Traced, fingerprint: str) -> bool:
     """Whether a plan is for a function of some fingerprint, or for that without operators."""
+    if plan.fingerprint == fingerprint:
+        return True
     planned = _trace.as_traced_for(traced, plan)
-    if planned is not traced:
-        fingerprint = _trace.fingerprint(planned.program, planned.derivative)
-    return plan.fingerprint == fingerprint
+    return plan.fingerprint == _trace.fingerprint(planned.program, planned.derivative)
 
 
 def _settle_within(traced: Traced, settings: Settings, target: Target, limit: ErrorLimit) -> Plan:

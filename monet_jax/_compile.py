@@ -320,7 +320,7 @@ class _Request:
     def key(self, target: Target) -> bytes:
         """Equal for programs that compile to the same bytes."""
         digest = hashlib.sha256(self.program)
-        how = (target.name, self.donated, self.mesh, self.options)
+        how = (target.name, self.donated, self.mesh, self.options, self.then)
         digest.update(repr(how).encode())
         return digest.digest()
 
