@@ -38,11 +38,13 @@ from .operators.codecs import Codec
 GRADED = (*(x.name for x in selected("lossy")), "int4", "int2", "slope4", "slope2")
 #: How often the gradient of a plan is drawn.
 DRAWS = 8
-#: Of the error that is asked for what is aimed at, and what is good enough as measured: on other
-#: data and later in training it is larger, and it adds up roughly.
-AIM, ENOUGH = 0.6, 0.7
-#: A plan that brings in less than this share of what is asked for is made anew with more, if what
-#: is modelled of its error was in the way: together, codes may do less than one by one.
+#: Of the error that is asked for what may be measured: on other data it is larger. On one sample,
+#: which tells nothing of how it differs between batches and grows in training, and on several.
+OF_ONE, OF_SEVERAL = 0.7, 0.9
+#: Of that what the errors of codes, one by one, may add up to at first: they do so roughly.
+AIM = 6 / 7
+#: A plan that brings in less than this share of what is asked for, and is not free, is made anew
+#: with more: together, codes may do less than one by one, or only the next ones be of use.
 LITTLE = 0.5
 #: How much of what it may add up to a modelled error takes that was in the way.
 IN_THE_WAY = 0.8
@@ -74,6 +76,11 @@ class ErrorLimit:
 
     error: float
     samples: tuple[tuple[Any, ...], ...]
+
+    @property
+    def measured(self) -> float:
+        """What may be measured on the samples, so that it is kept on other data."""
+        return self.error * (OF_SEVERAL if len(self.samples) > 1 else OF_ONE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,22 +241,27 @@ def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBou
         errors: measures them.
         settle: the plan for a bound of the modelled errors.
     """
-    of_codes, aim, best = errors.of_codes(), AIM * limit.error, None
+    of_codes, aim, best = errors.of_codes(), AIM * limit.measured, None
     most = aim**2
     for _ in range(ROUNDS):
         bound = ErrorBound(of_codes, most)
         made = settle(bound)
         regions = made.decisions.regions if made.decisions else ()
         error = errors.of_plan(regions) if made.decisions else 0.0
-        if error <= ENOUGH * limit.error:
+        if error <= limit.measured:
             # A higher bound allows what a lower one does: the later plan is the better one.
             best = dataclasses.replace(made, error=error, error_limit=limit.error)
-            is_little = 0 < error < LITTLE * limit.error
-            if not is_little or errors.modelled(regions, bound) < IN_THE_WAY * most:
+            if error >= LITTLE * limit.error or made.overhead <= 0:
                 break
+            is_in_the_way = errors.modelled(regions, bound) >= IN_THE_WAY * most
+            wider = most * (aim / error) ** 2 if is_in_the_way else limit.measured**2
+            if wider <= most:
+                break
+            most = wider
         elif best is not None:
             break
-        most *= (aim / error) ** 2
+        else:
+            most *= (aim / error) ** 2
     if best is None:
         made = settle(ErrorBound(of_codes, 0.0))
         best = dataclasses.replace(made, error=0.0, error_limit=limit.error)

@@ -153,22 +153,27 @@ class Settled:
 
     bound: ErrorBound
     decisions: Any
+    overhead: float
     error: float | None = None
     error_limit: float | None = None
 
 
 @pytest.mark.parametrize(
-    ("measured", "bounds", "error", "taken"),
+    ("measured", "bounds", "error", "taken", "overhead"),
     [
-        ([0.03], [0.6], 0.03, 1.0),
-        ([0.045, 0.03], [0.6, 0.6 * 0.03 / 0.045], 0.03, 1.0),
-        ([0.045, 0.045, 0.045], [0.6, 0.6 * 2 / 3, 0.6 * 4 / 9, 0.0], 0.0, 1.0),
-        ([0.01, 0.03], [0.6, 1.8], 0.03, 1.0),  # together they do less than one by one
-        ([0.01, 0.045], [0.6, 1.8], 0.01, 1.0),
-        ([0.01], [0.6], 0.01, 0.5),  # nothing more is gained by codes
+        ([0.03], [0.6], 0.03, 1.0, 0.1),
+        ([0.045, 0.03], [0.6, 0.6 * 0.03 / 0.045], 0.03, 1.0, 0.1),
+        ([0.045, 0.045, 0.045], [0.6, 0.6 * 2 / 3, 0.6 * 4 / 9, 0.0], 0.0, 1.0, 0.1),
+        ([0.01, 0.03], [0.6, 1.8], 0.03, 1.0, 0.1),  # together they do less than one by one
+        ([0.01, 0.045], [0.6, 1.8], 0.01, 1.0, 0.1),
+        ([0.01, 0.03], [0.6, 0.7], 0.03, 0.5, 0.1),  # the next code is just too much
+        ([0.01, 0.01], [0.6, 0.7], 0.01, 0.5, 0.1),  # nothing more is gained by codes
+        ([0.01], [0.6], 0.01, 1.0, 0.0),  # nothing is left to gain
     ],
 )
-def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(measured, bounds, error, taken):
+def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(
+    measured, bounds, error, taken, overhead
+):
     errors, asked, found = mock.create_autospec(Errors, instance=True), [], iter(measured)
     errors.of_codes.return_value = {}
     errors.modelled.side_effect = lambda _, bound: taken * bound.most
@@ -176,11 +181,16 @@ def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(measured, bounds,
 
     def settle(bound):
         asked.append(math.sqrt(bound.most) / 0.05)
-        return Settled(bound, mock.Mock(regions=()))
+        return Settled(bound, mock.Mock(regions=()), overhead)
 
     made = settled_within(ErrorLimit(0.05, ()), errors, settle)
     assert asked == pytest.approx(bounds)
     assert made.error == error and made.error_limit == 0.05
+
+
+@pytest.mark.parametrize(("samples", "measured"), [(1, 0.035), (2, 0.045)])
+def test_several_samples_leave_less_to_what_other_data_may_bring(samples, measured):
+    assert ErrorLimit(0.05, ((),) * samples).measured == pytest.approx(measured)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ import planners
 from monet_jax import zoo
 from monet_jax._analyze import NO_PINS
 from monet_jax._compile import compile_bytes
-from monet_jax._errors import AIM, GRADED, ErrorBound, Errors
+from monet_jax._errors import AIM, GRADED, OF_ONE, ErrorBound, Errors
 from monet_jax._measure import StepCosts
 from monet_jax._rivals import Costs, costs_of, work_of_step
 from monet_jax._settle import Settling
@@ -93,7 +93,7 @@ def row(problem: Any, target: Target, operators: str, error: float) -> dict[str,
     if operators == "lossy":
         sample = jax.tree.leaves(problem.make_args(0))
         errors = Errors(traced, [sample], *Trials(traced, target, NO_PINS).analyzed)
-        bound = ErrorBound(errors.of_codes(), (AIM * error) ** 2)
+        bound = ErrorBound(errors.of_codes(), (AIM * OF_ONE * error) ** 2)
     free = Free(traced, target, plain, bound)
     plan, work = free.smallest()
     assert plan.decisions is not None
