@@ -40,7 +40,7 @@ GRADED = (*(x.name for x in selected("lossy")), "int4", "int2", "slope4", "slope
 DRAWS = 8
 #: Of the error that is asked for what may be measured: on other data it is larger. On one sample,
 #: which tells nothing of how it differs between batches and grows in training, and on several.
-OF_ONE, OF_SEVERAL = 0.7, 0.9
+OF_ONE, OF_SEVERAL = 0.7, 0.8
 #: Of that what the errors of codes, one by one, may add up to at first: they do so roughly.
 AIM = 6 / 7
 #: A plan that brings in less than this share of what is asked for, and is not free, is made anew

@@ -238,8 +238,10 @@ def check_bytes(planned, plan, arrays):
     [
         (TOY, "Auto"),
         (TOY, "Explicit"),
-        (LLAMA.replace("{layout}", "fsdp"), "Auto"),
-        pytest.param(LLAMA.replace("{layout}", "tensor parallel"), "Auto", marks=pytest.mark.slow),
+        *(
+            pytest.param(LLAMA.replace("{layout}", x), "Auto", marks=pytest.mark.slow)
+            for x in LAYOUTS
+        ),
     ],
     ids=["auto", "explicit", *LAYOUTS],
 )

@@ -5,9 +5,9 @@
 For each model of the zoo, and for plans without operators, with exact and with lossy ones whose
 error is limited: the smallest of them that has no more FLOPs than the step as written, found by
 bisection over what the model predicts, and its temporaries as compiled. Plans are made for the
-fewest FLOPs, not the least time: where memory traffic bounds a network, that is something else. All figures are over
-plain's, FLOPs and roofline seconds by one counter. With `--batch`, models are small and of such a
-batch. What codes do is measured on one batch, on the machine at hand.
+fewest FLOPs, not the least time: where memory traffic bounds a network, that is something else. All
+figures are over plain's, FLOPs and roofline seconds by one counter. With `--batch`, models are
+small, and have so many examples. What codes do is measured on one batch, on the machine at hand.
 """
 
 import argparse
@@ -40,6 +40,8 @@ HERE = Path(__file__).parent
 SAME, FINE = 1.001, 0.01
 #: What a plan counts a product's FLOPs for, over everything else that takes time.
 DEAR = 1000
+#: Of the solver, in seconds; most programs take less.
+TIME_LIMIT = 60.0
 
 
 class Free:
@@ -48,7 +50,7 @@ class Free:
     def __init__(self, traced: Traced, target: Target, plain: Costs, bound: ErrorBound | None):
         self.traced, self.target, self.plain = traced, target, plain
         self.trials = Trials(traced, _of_dear_flops(target), NO_PINS, verify=False, bound=bound)
-        self._settling = Settling(self.trials, planners.Stages(time_limit=10.0))
+        self._settling = Settling(self.trials, planners.Stages(time_limit=TIME_LIMIT))
 
     def smallest(self) -> tuple[monet_jax.Plan, StepCosts]:
         """The plan, and what it computes."""
