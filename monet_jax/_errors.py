@@ -249,11 +249,12 @@ def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBou
         regions = made.decisions.regions if made.decisions else ()
         error = errors.of_plan(regions) if made.decisions else 0.0
         if error <= limit.measured:
-            # A higher bound allows what a lower one does: the later plan is the better one.
-            best = dataclasses.replace(made, error=error, error_limit=limit.error)
+            # A higher bound allows what a lower one does, but its search may find less.
+            if best is None or made.overhead < best.overhead:
+                best = dataclasses.replace(made, error=error, error_limit=limit.error)
             if error >= LITTLE * limit.error or made.overhead <= 0:
                 break
-            is_in_the_way = errors.modelled(regions, bound) >= IN_THE_WAY * most
+            is_in_the_way = error > 0 and errors.modelled(regions, bound) >= IN_THE_WAY * most
             wider = most * (aim / error) ** 2 if is_in_the_way else limit.measured**2
             if wider <= most:
                 break

@@ -158,21 +158,25 @@ class Settled:
     error_limit: float | None = None
 
 
+FASTER, SLOWER, FREE = (0.4, 0.3, 0.2, 0.1), (0.1, 0.2, 0.3, 0.4), (0.0,)
+
+
 @pytest.mark.parametrize(
-    ("measured", "bounds", "error", "taken", "overhead"),
+    ("measured", "bounds", "error", "taken", "overheads"),
     [
-        ([0.03], [0.6], 0.03, 1.0, 0.1),
-        ([0.045, 0.03], [0.6, 0.6 * 0.03 / 0.045], 0.03, 1.0, 0.1),
-        ([0.045, 0.045, 0.045], [0.6, 0.6 * 2 / 3, 0.6 * 4 / 9, 0.0], 0.0, 1.0, 0.1),
-        ([0.01, 0.03], [0.6, 1.8], 0.03, 1.0, 0.1),  # together they do less than one by one
-        ([0.01, 0.045], [0.6, 1.8], 0.01, 1.0, 0.1),
-        ([0.01, 0.03], [0.6, 0.7], 0.03, 0.5, 0.1),  # the next code is just too much
-        ([0.01, 0.01], [0.6, 0.7], 0.01, 0.5, 0.1),  # nothing more is gained by codes
-        ([0.01], [0.6], 0.01, 1.0, 0.0),  # nothing is left to gain
+        ([0.03], [0.6], 0.03, 1.0, FASTER),
+        ([0.045, 0.03], [0.6, 0.6 * 0.03 / 0.045], 0.03, 1.0, SLOWER),
+        ([0.045, 0.045, 0.045], [0.6, 0.6 * 2 / 3, 0.6 * 4 / 9, 0.0], 0.0, 1.0, SLOWER),
+        ([0.01, 0.03], [0.6, 1.8], 0.03, 1.0, FASTER),  # together they do less than one by one
+        ([0.01, 0.03], [0.6, 1.8], 0.01, 1.0, SLOWER),  # the second search found less
+        ([0.01, 0.045], [0.6, 1.8], 0.01, 1.0, FASTER),
+        ([0.0, 0.03], [0.6, 0.7], 0.03, 0.5, FASTER),  # the first code is just too much
+        ([0.01, 0.01], [0.6, 0.7], 0.01, 0.5, FASTER),  # nothing more is gained by codes
+        ([0.01], [0.6], 0.01, 1.0, FREE),  # nothing is left to gain
     ],
 )
 def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(
-    measured, bounds, error, taken, overhead
+    measured, bounds, error, taken, overheads
 ):
     errors, asked, found = mock.create_autospec(Errors, instance=True), [], iter(measured)
     errors.of_codes.return_value = {}
@@ -181,7 +185,7 @@ def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(
 
     def settle(bound):
         asked.append(math.sqrt(bound.most) / 0.05)
-        return Settled(bound, mock.Mock(regions=()), overhead)
+        return Settled(bound, mock.Mock(regions=()), overheads[len(asked) - 1])
 
     made = settled_within(ErrorLimit(0.05, ()), errors, settle)
     assert asked == pytest.approx(bounds)
