@@ -68,7 +68,7 @@ def _plain(name):
 # ------------------------------------------------------------------------------ named programs
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", some_slow(NAMED, "branches_under_scan"))
 def test_named_program_keeps_value_and_gradient(name):
     f, plain, exact = _plain(name)
     for made in random_emissions(f, 0, PLANS):
@@ -122,7 +122,9 @@ def _pushed(f, function):
     return run
 
 
-@pytest.mark.parametrize("name", _names(forward_mode=True))
+@pytest.mark.parametrize(
+    "name", some_slow(_names(forward_mode=True), "attention_typed_key", "pooling")
+)
 def test_forward_mode_stays(name):
     f, _, _ = _plain(name)
     plain = _pushed(f, f.function)
