@@ -38,7 +38,7 @@ def test_parameter_count_is_the_published_one(name, scale):
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == PUBLISHED[name]
 
 
-#: Models of each kind; the others are slow.
+#: The others are slow.
 QUICK = ("mlp",)
 
 
