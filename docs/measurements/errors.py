@@ -63,8 +63,7 @@ class Measured:
         traced = trace_for(target, self.problem.loss, self.problem.args, operators=GRADED)
         self._trials = Trials(traced, target, NO_PINS)
         self._errors = Errors(traced, self._samples, *self._trials.analyzed)
-        self._of_codes = functools.cache(self._errors.of_codes)
-        self._errors.of_codes = self._of_codes
+        self._errors.of_codes = functools.cache(self._errors.of_codes)
 
     def plan(self, error: float) -> monet_jax.Plan:
         """The plan where bytes are scarce, as `monet_jax.plan` makes it for that error."""
@@ -72,7 +71,7 @@ class Measured:
 
     def bounded(self, most: float) -> tuple[float, float]:
         """Overhead and error of the plan where errors add up to the root of that at most."""
-        plan = self._within(ErrorBound(self._of_codes(), most))
+        plan = self._within(self._bound(most))
         error = self._errors.of_plan(plan.decisions.regions) if plan.decisions else 0.0
         return plan.overhead, error
 
@@ -80,7 +79,7 @@ class Measured:
     def budget(self) -> int:
         """Bytes, such that they are scarce."""
         try:
-            self._settling(ErrorBound(self._of_codes(), 0.0)).plan(lambda _: 1)
+            self._settling(self._bound(0.0)).plan(lambda _: 1)
         except monet_jax.InfeasibleBudget as refused:
             return int(ROOM * refused.minimum_budget)
         raise AssertionError("a plan of one byte")
@@ -91,6 +90,9 @@ class Measured:
         regions = (x for r in plan.decisions.regions for x in r.walk()) if plan.decisions else ()
         numbers = {origins.values[name] for region in regions for name in region.saved}
         return collections.Counter(form_name(origins.writer[i], i) for i in numbers)
+
+    def _bound(self, most: float) -> ErrorBound:
+        return ErrorBound(self._errors.of_codes(), most)
 
     def _within(self, bound: ErrorBound) -> monet_jax.Plan:
         return self._settling(bound).plan(lambda _: self.budget)

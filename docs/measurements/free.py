@@ -27,7 +27,7 @@ import planners
 from monet_jax import zoo
 from monet_jax._analyze import NO_PINS
 from monet_jax._compile import compile_bytes
-from monet_jax._errors import AIM, GRADED, OF_ONE, ErrorBound, Errors
+from monet_jax._errors import AIM, GRADED, ErrorBound, ErrorLimit, Errors
 from monet_jax._measure import StepCosts
 from monet_jax._rivals import Costs, costs_of, work_of_step
 from monet_jax._settle import Settling
@@ -118,9 +118,9 @@ def row(problem: Any, target: Target, operators: str, error: float) -> dict[str,
     plain = costs_of(traced, target)
     errors, bound = None, None
     if operators == "lossy":
-        sample = jax.tree.leaves(problem.make_args(0))
-        errors = Errors(traced, [sample], *Trials(traced, target, NO_PINS).analyzed)
-        bound = ErrorBound(errors.of_codes(), (AIM * OF_ONE * error) ** 2)
+        limit = ErrorLimit(error, (tuple(jax.tree.leaves(problem.make_args(0))),))
+        errors = Errors(traced, limit.samples, *Trials(traced, target, NO_PINS).analyzed)
+        bound = ErrorBound(errors.of_codes(), (AIM * limit.measured) ** 2)
     free = Free(traced, target, plain, bound)
     temps, plan, work = free.smallest()
     assert plan.decisions is not None
