@@ -73,6 +73,7 @@ def analyze(
         backend.recomputes_late,
         tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
+        evens=True,
     )
     tables = builder.origins, builder.output_bytes, layout.loops, layout.choices, builder.lines
     return graph, Origins(program, stages, *tables)

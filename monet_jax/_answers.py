@@ -50,12 +50,10 @@ class Answers:
         trials: of the program.
         planner: `(Graph, int) -> planners.Plan`.
         graph: the model; `trials.graph`, or that with something else assumed of the compiler.
-        evens: whether iterations of loops run by themselves in no plan.
     """
 
-    def __init__(self, trials: Trials, planner: Any, graph: Graph, evens: bool = True):
+    def __init__(self, trials: Trials, planner: Any, graph: Graph):
         self.graph, self._trials, self._planner = graph, trials, planner
-        self._evens = evens
         self._most_seconds = SOLVES * getattr(planner, "time_limit", 10.0)
         self._seconds = 0.0  # spent in the planner since `restart`
         self._known: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
@@ -215,7 +213,7 @@ class Answers:
 
         Unless codes of another iteration would bring in more of an error than there may be.
         """
-        if not self._evens:
+        if not self.graph.evens:
             return decisions
         rolled = planners.rolled(self.graph, decisions.regions)
         for from_last in (False, True):

@@ -114,8 +114,8 @@ class Settling:
         """
         found = (Answers(self.trials, self.planner, graph),)
         if graph.recomputes_late:
-            other = dataclasses.replace(graph, recomputes_late=False)
-            found += (Answers(self.trials, self.planner, other, evens=False),)
+            other = dataclasses.replace(graph, recomputes_late=False, evens=False)
+            found += (Answers(self.trials, self.planner, other),)
         return found
 
     def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:

@@ -28,6 +28,7 @@ from .effects import Candidate, Moment, Walker
 from .errors import InvalidPlan
 from .graph import Graph
 from .plan import Region
+from .rolling import neighbours
 from .stage_program import options, priced_options
 from .stages import bare
 
@@ -68,6 +69,8 @@ class Candidates:
         self._free = _read_by_others(graph)
         self._options = self._solve(max_options)
         self.singles = [self._single(s) for s in range(len(graph.stages))]
+        for x in self._neighbours([x for some in self.singles for x in some]):
+            self.singles[x.region.first].append(x)
 
     def _priced(self, singles: list[list[Candidate]], price: float) -> list[Candidate]:
         """For each stage its candidate of least seconds plus `price` per retained byte."""
@@ -127,7 +130,16 @@ class Candidates:
             if time.monotonic() > deadline:
                 break
             found += [x for x in map(self._candidate, regions) if x is not None]
-        return found
+        return found + self._neighbours(found)
+
+    def _neighbours(self, some: Sequence[Candidate]) -> list[Candidate]:
+        """What lets an iteration do as the one next to it, where that is asked for."""
+        if not self._graph.evens:
+            return []
+        known = {x.region for x in some}
+        regions = it.chain.from_iterable(neighbours(self._graph, x.region) for x in some)
+        new = (self._candidate(region) for region in dict.fromkeys(regions) if region not in known)
+        return [x for x in new if x is not None]
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         """The first and last stages of the intervals that are tried."""

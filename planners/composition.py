@@ -24,6 +24,7 @@ Of a choice one branch runs. Each branch begins with what is `earlier` than the 
 import bisect
 import collections
 import dataclasses
+import functools
 import itertools as it
 import math
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,7 @@ from ._sparse import matrix
 from .effects import Candidate, Moment
 from .graph import Choice, Graph
 from .plan import Region
+from .rolling import neighbours
 
 # Ties: of plans equally fast take fewer FLOPs, and then fewer retained bytes.
 _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-6, 1e-7
@@ -101,6 +103,8 @@ class Composition:
         constraints = [cover @ choose == 1, matrix(rows.earlier(), rows.width) @ x == 0]
         if rows.kept_rows:
             constraints.append(matrix(rows.kept_rows, rows.width) @ x >= 0)
+        if rows.alike:
+            constraints.append(matrix(rows.alike, n) @ choose <= 0)
         if self._error is not None:
             constraints.append(self._error @ choose <= 1)
         memory, constants = self._memory
@@ -187,6 +191,18 @@ class _Rows:
         for choice in self._choices:
             for first, stop in choice.branches:
                 self.kept_rows.append(self._waiting(choice, first, stop))
+
+    @functools.cached_property
+    def alike(self) -> list[_Terms]:
+        """`choose[c] - choices of the same in the iterations next to it`, as `... <= 0`."""
+        if not self._graph.evens:
+            return []
+        number = {x.region: c for c, x in enumerate(self._candidates)}
+        rows = []
+        for c, x in enumerate(self._candidates):
+            if others := neighbours(self._graph, x.region):
+                rows.append({c: 1.0} | {number[y]: -1.0 for y in others if y in number})
+        return rows
 
     def earlier(self) -> list[_Terms]:
         """`earlier[t] == earlier[t-1] + what candidates that end at t-1 retain`, as `... == 0`."""

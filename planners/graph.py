@@ -230,6 +230,7 @@ class Graph:
         loops: in order. A region lies in one iteration, or outside of all loops.
         choices: a region lies in one branch, or outside of all choices. Where choices are in
             branches, as much waits in all branches of the inner ones together.
+        evens: whether plans are sought in which no iteration runs by itself (`rolling.evened`).
         most_error: the errors of a plan's ops may add up to this (`error_of`).
 
     Raises:
@@ -243,6 +244,7 @@ class Graph:
     recomputes_late: bool = False
     loops: tuple[Loop, ...] = ()
     choices: tuple[Choice, ...] = ()
+    evens: bool = False
     most_error: float = math.inf
 
     def __post_init__(self):

@@ -67,6 +67,20 @@ def evened(
     return tuple(found[first] for first in sorted(found))
 
 
+def neighbours(graph: Graph, region: Region) -> list[Region]:
+    """The same region in the iterations before and after its own.
+
+    Empty where a region need do as none of them: outside of loops, and in an iteration that stands
+    for several.
+    """
+    loop = next((x for x in graph.loops if x.first <= region.first < x.stop), None)
+    if loop is None or _copies(graph, [region]) > 1:
+        return []
+    places = (region.first - loop.length, region.first + loop.length)
+    inside = (n for n in places if loop.first <= n < loop.stop)
+    return [_moved(graph, [region], n)[0] for n in inside if _fits(graph, region, n)]
+
+
 def _iterations(loop: Loop, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
     """The regions of each iteration, in order."""
     inside = (x for x in regions if loop.first <= x.first < loop.stop)
@@ -85,14 +99,20 @@ def _isomorphic(graph: Graph, some: Sequence[Region], others: Sequence[Region]) 
 
     Costs may differ, unlike where parts change places.
     """
-    here, there = (
-        [
-            [(op.name, len(op.outputs)) for op in stage.forward]
-            for stage in graph.stages[part[0].first : part[-1].last + 1]
-        ]
-        for part in (some, others)
-    )
+    here, there = (_ops(graph, x[0].first, x[-1].last) for x in (some, others))
     return here == there
+
+
+def _fits(graph: Graph, region: Region, start: int) -> bool:
+    """Whether a region may as well be at stage `start`."""
+    last = start + region.last - region.first
+    return _ops(graph, region.first, region.last) == _ops(graph, start, last)
+
+
+def _ops(graph: Graph, first: int, last: int) -> list[list[tuple[str, int]]]:
+    """Names and counts of outputs of the forward ops of some stages."""
+    stages = graph.stages[first : last + 1]
+    return [[(op.name, len(op.outputs)) for op in stage.forward] for stage in stages]
 
 
 def _copies(graph: Graph, part: Sequence[Region]) -> int:

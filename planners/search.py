@@ -27,6 +27,7 @@ from .errors import InfeasibleBudget, SolverStopped
 from .graph import Graph
 from .plan import Plan, Region
 from .replay import replay
+from .rolling import evened, rolled
 from .schedule import error_of
 from .stages import Stages, certified, save_all, save_nothing
 
@@ -177,7 +178,12 @@ class Search:
         for limit in limits:
             if time.monotonic() > until:
                 return
-            yield self._chain.fastest(limit)
+            found = self._chain.fastest(limit)
+            yield found and self._in_space(found)
+
+    def _in_space(self, regions: tuple[Region, ...]) -> tuple[Region, ...]:
+        """Regions without iterations that run by themselves, where that is asked for."""
+        return evened(self._graph, rolled(self._graph, regions)) if self._graph.evens else regions
 
     def _until(self) -> float:
         """When the chain heuristic has to stop, so that time is left for the rest."""

@@ -22,6 +22,7 @@ from planners import (
     Graph,
     InfeasibleBudget,
     InvalidPlan,
+    Loop,
     Plan,
     PlanningError,
     Region,
@@ -118,6 +119,32 @@ def test_the_plan_is_the_best_of_the_declared_space(seed):
         assert plan.peak_bytes == replay(oracle.graph, plan).peak_bytes <= budget
         assert oracle.graph.seconds <= plan.bound_seconds <= best + 1e-9
         assert plan.planner == "stages"
+
+
+@ft.cache
+def looped() -> Graph:
+    """Four equal iterations between a stem and a head."""
+    graph = graphs.blocks(4, kinds=1, n_forward=3)
+    return dataclasses.replace(graph, loops=(Loop(1, 1, 4),))
+
+
+def has_a_lone_iteration(plan) -> bool:
+    """Whether an iteration of `looped` does as neither of those next to it."""
+    _, *iterations, _ = [(x.alone, sorted(name[2:] for name in x.saved)) for x in plan]
+    return any(len(list(some)) == 1 for _, some in it.groupby(iterations))
+
+
+def test_no_iteration_runs_by_itself_where_that_is_asked_for():
+    graph = dataclasses.replace(looped(), evens=True)
+    plans = list(graphs.tilings([x.region for x in candidates(graph)], len(graph.stages)))
+    oracle = space(graph, (plan for plan in plans if not has_a_lone_iteration(plan)))
+    search, free = EXACT.prepare(graph), EXACT.prepare(looped())
+    budgets = range(oracle.least_bytes, save_all(graph).peak_bytes, 1 << 20)
+    for budget in budgets:
+        plan = search.fastest(budget)
+        assert not has_a_lone_iteration(plan.regions)
+        assert plan.seconds == pytest.approx(oracle.best(budget))
+    assert any(has_a_lone_iteration(free.fastest(budget).regions) for budget in budgets)
 
 
 @pytest.mark.parametrize("seed", range(12))
