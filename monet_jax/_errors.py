@@ -241,32 +241,42 @@ def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBou
         errors: measures them.
         settle: the plan for a bound of the modelled errors.
     """
-    of_codes, aim, best = errors.of_codes(), AIM * limit.measured, None
-    most = aim**2
+    of_codes, best, most = errors.of_codes(), None, (AIM * limit.measured) ** 2
     for _ in range(ROUNDS):
         bound = ErrorBound(of_codes, most)
         made = settle(bound)
         regions = made.decisions.regions if made.decisions else ()
         error = errors.of_plan(regions) if made.decisions else 0.0
-        if error <= limit.measured:
-            # A higher bound allows what a lower one does, but its search may find less.
-            if best is None or made.overhead < best.overhead:
-                best = dataclasses.replace(made, error=error, error_limit=limit.error)
-            if error >= LITTLE * limit.error or made.overhead <= 0:
-                break
-            is_in_the_way = error > 0 and errors.modelled(regions, bound) >= IN_THE_WAY * most
-            wider = most * (aim / error) ** 2 if is_in_the_way else limit.measured**2
-            if wider <= most:
-                break
-            most = wider
-        elif best is not None:
+        is_right = error <= limit.measured
+        # A higher bound allows what a lower one does, but its search may find less.
+        if is_right and (best is None or made.overhead < best.overhead):
+            best = dataclasses.replace(made, error=error, error_limit=limit.error)
+        is_enough = error >= LITTLE * limit.error or made.overhead <= 0
+        if is_enough if is_right else best is not None:
             break
-        else:
-            most *= (aim / error) ** 2
+        wanted = _next_bound(limit, error, most, errors.modelled(regions, bound))
+        if is_right and wanted <= most:
+            break
+        most = wanted
     if best is None:
         made = settle(ErrorBound(of_codes, 0.0))
         best = dataclasses.replace(made, error=0.0, error_limit=limit.error)
     return best
+
+
+def _next_bound(limit: ErrorLimit, error: float, most: float, modelled: float) -> float:
+    """What errors of a plan may add up to next.
+
+    Arguments:
+        limit: the limit.
+        error: of the last plan, as measured.
+        most: what its errors could add up to.
+        modelled: what they do.
+    """
+    is_in_the_way = error > 0 and modelled >= IN_THE_WAY * most
+    if error > limit.measured or is_in_the_way:
+        return most * (AIM * limit.measured / error) ** 2
+    return limit.measured**2
 
 
 def with_errors(graph: Graph, origins: Origins, bound: ErrorBound) -> Graph:

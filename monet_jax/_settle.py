@@ -42,6 +42,9 @@ ENOUGH = 0.01
 CLEARLY_LESS = 0.97
 #: The steps towards the minimum, until one finds nothing; then they are of the former kind.
 MUCH_LESS = 0.9
+#: Operators stay where they save this share of the time: less than that a search leaves open, and
+#: without them tangents may go forward.
+WORTH = 1e-3
 #: A plan may compile to this much of what is predicted.
 MAY_BE_OFF = 0.9
 
@@ -430,15 +433,20 @@ class Settling:
 
 
 def _better(
-    one: Plan | InfeasibleBudget, other: Plan | InfeasibleBudget
+    found: Plan | InfeasibleBudget, without: Plan | InfeasibleBudget
 ) -> Plan | InfeasibleBudget:
-    """The faster of two plans, which took the time of both, or the error of the lesser minimum."""
-    if isinstance(one, InfeasibleBudget) and isinstance(other, InfeasibleBudget):
-        return min(one, other, key=lambda x: x.minimum_budget)
-    plans = [x for x in (one, other) if isinstance(x, Plan)]
-    best = min(plans, key=lambda x: x.seconds)
-    seconds, rounds = sum(x.planning_seconds for x in plans), sum(x.rounds for x in plans)
-    return dataclasses.replace(best, planning_seconds=seconds, rounds=rounds)
+    """The plan that is worth its operators, or that without, which took the time of both.
+
+    Of two errors it is that of the lesser minimum.
+    """
+    if isinstance(found, InfeasibleBudget):
+        is_less = isinstance(without, Plan) or without.minimum_budget < found.minimum_budget
+        return without if is_less else found
+    if isinstance(without, InfeasibleBudget):
+        return found
+    best = found if found.seconds < (1 - WORTH) * without.seconds else without
+    seconds = found.planning_seconds + without.planning_seconds
+    return dataclasses.replace(best, planning_seconds=seconds, rounds=found.rounds + without.rounds)
 
 
 def _without_variants(graph: Graph) -> Graph:

@@ -11,7 +11,7 @@ from networks import net, specs
 
 import monet_jax
 import planners
-from monet_jax import InfeasibleBudget, _compile, _trials, operators
+from monet_jax import InfeasibleBudget, _compile, _settle, _trials, operators
 from monet_jax._pins import Pins
 from monet_jax._program import Replacement
 from monet_jax._settle import Settling
@@ -125,3 +125,11 @@ def test_where_operators_only_cost_time_the_plan_is_one_without(wasteful, monkey
     monkeypatch.setattr(Trials, "without_operators", lambda self: None)
     worse = monet_jax.plan(net, *args, **options, cache=False)
     assert worse.operators == (wasteful,) and worse.seconds > plan.seconds
+
+
+@pytest.mark.parametrize("share, stay", [(0.99, True), (0.9999, False), (1.01, False)])
+def test_operators_stay_where_they_save_time(settling, share, stay):
+    plain = settling().plan(lambda unplanned: int(0.6 * unplanned()))
+    decisions = dataclasses.replace(plain.decisions, seconds=share * plain.seconds)
+    plan = dataclasses.replace(plain, decisions=decisions, operators=("some",))
+    assert _settle._better(plan, plain).operators == (("some",) if stay else plain.operators)
