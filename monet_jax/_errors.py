@@ -43,9 +43,10 @@ DRAWS = 8
 OF_ONE, OF_SEVERAL = 0.7, 0.8
 #: Of that what the errors of codes, one by one, may add up to at first: they do so roughly.
 AIM = 6 / 7
-#: A plan that brings in less than this share of what is asked for, and is not free, is made anew
-#: with more: together, codes may do less than one by one, or only the next ones be of use.
-LITTLE = 0.5
+#: A plan that brings in less than the first share of what is asked for, and takes more than the
+#: second of the step's time, is made anew with more: together, codes may do less than one by one,
+#: or only the next ones be of use.
+LITTLE, FAST = 0.5, 0.005
 #: How much of what it may add up to a modelled error takes that was in the way.
 IN_THE_WAY = 0.8
 #: How often a plan is made anew whose measured error is more, or less, than it may be.
@@ -251,7 +252,7 @@ def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBou
         # A higher bound allows what a lower one does, but its search may find less.
         if is_right and (best is None or made.overhead < best.overhead):
             best = dataclasses.replace(made, error=error, error_limit=limit.error)
-        is_enough = error >= LITTLE * limit.error or made.overhead <= 0
+        is_enough = error >= LITTLE * limit.error or made.overhead <= FAST
         if is_enough if is_right else best is not None:
             break
         wanted = _next_bound(limit, error, most, errors.modelled(regions, bound))

@@ -255,6 +255,10 @@ class Settling:
             else:
                 if best is None or best.decisions.regions == self.trials.base.regions:
                     self._try_small_plans(models)
+                    if self._least_off < 0:
+                        for answers in models:
+                            self._search_by(answers, room)
+                        best = self.trials.fastest_within(room)
             if best is not None and self._is_free(best):
                 break
         return self.trials.fastest_within(room) or self.trials.smallest()
@@ -275,9 +279,10 @@ class Settling:
         for _ in range(MAX_STEPS):
             decisions = answers.within(wanted)
             if decisions is None:
-                if high is None or high - wanted < ENOUGH * room:
+                hoped_for = self.trials.modelled_for(room - self._least_off)
+                if hoped_for <= wanted if high is None else high - wanted < ENOUGH * room:
                     break
-                low, wanted = wanted, (wanted + high) // 2
+                low, wanted = wanted, hoped_for if high is None else (wanted + high) // 2
                 continue
             is_new = decisions not in self.trials
             if is_new and compiled == self._max_rounds:
@@ -342,13 +347,16 @@ class Settling:
     def _try_for_less(self, decisions: planners.Plan) -> None:
         """Compile a plan, if it may be smaller than all that are known.
 
-        What is predicted rests on the base, of which the compiler may make less than of others: so
-        a plan may take as much less than predicted as any that was compiled.
+        What is predicted rests on the base, of which the compiler may make less than of others.
         """
-        off = min(self.trials.temp_bytes(t) - t.predicted_temp_bytes for t in self.trials)
-        predicted = self.trials.predicted_temp_bytes(decisions.regions) + off
+        predicted = self.trials.predicted_temp_bytes(decisions.regions) + self._least_off
         if MAY_BE_OFF * predicted <= self.trials.temp_bytes(self.trials.smallest()):
             self.trials.of(decisions)
+
+    @property
+    def _least_off(self) -> int:
+        """What some plan takes over what is predicted, or under: so may others."""
+        return min(self.trials.temp_bytes(t) - t.predicted_temp_bytes for t in self.trials)
 
     def _infeasible(self, least: Trial, room: int, reserved_bytes: int) -> InfeasibleBudget:
         """The error for a budget that leaves `room` for temporaries, too little for `least`."""
