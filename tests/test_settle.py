@@ -61,6 +61,31 @@ def test_the_minimum_of_an_infeasible_budget_is_feasible(settling):
         settling().plan(lambda _: int(0.9 * minimum))
 
 
+def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
+    """Though none is predicted to fit, the plan is not the smallest."""
+    compiled = []
+
+    def compiled_to_less(function, avals, *, target, **options):
+        figures = _compile.compile_bytes(function, avals, target=target, **options)
+        compiled.append(figures)  # first the unplanned program and the base, as they are
+        factor = 1.0 if len(compiled) < 3 else 0.7
+        return dataclasses.replace(figures, temp_bytes=int(factor * figures.temp_bytes))
+
+    monkeypatch.setattr(_trials, "compile_bytes", compiled_to_less)
+    traced = trace_loss(net, specs(), CPU)
+
+    def planned(budget):
+        compiled.clear()
+        return Settling(Trials(traced, CPU, Pins()), planners.Stages()).plan(lambda _: budget)
+
+    with pytest.raises(InfeasibleBudget) as caught:
+        planned(1)
+    least = planned(caught.value.minimum_budget)
+    plan = planned(int(1.5 * least.compiled_bytes))
+    assert least.compiled_bytes < plan.compiled_bytes <= plan.budget_bytes < plan.predicted_bytes
+    assert plan.overhead < 0.8 * least.overhead
+
+
 def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
     """To recompute a stage right before its backward spares nothing."""
 
