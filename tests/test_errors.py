@@ -158,7 +158,8 @@ class Settled:
     error_limit: float | None = None
 
 
-FASTER, SLOWER, FAST = (0.4, 0.3, 0.2, 0.1), (0.1, 0.2, 0.3, 0.4), (0.004,)
+WITHOUT_CODES = 0.5
+FASTER, SLOWER, SLOWEST, FAST = (0.4, 0.3, 0.2), (0.1, 0.2, 0.3), (0.6,), (0.004,)
 
 
 @pytest.mark.parametrize(
@@ -166,12 +167,13 @@ FASTER, SLOWER, FAST = (0.4, 0.3, 0.2, 0.1), (0.1, 0.2, 0.3, 0.4), (0.004,)
     [
         ([0.03], [0.6], 0.03, 1.0, FASTER),
         ([0.045, 0.03], [0.6, 0.6 * 0.03 / 0.045], 0.03, 1.0, SLOWER),
-        ([0.045, 0.045, 0.045], [0.6, 0.6 * 2 / 3, 0.6 * 4 / 9, 0.0], 0.0, 1.0, SLOWER),
+        ([0.045, 0.045, 0.045], [0.6, 0.6 * 2 / 3, 0.6 * 4 / 9], 0.0, 1.0, SLOWER),
         ([0.01, 0.03], [0.6, 1.8], 0.03, 1.0, FASTER),  # together they do less than one by one
         ([0.01, 0.03], [0.6, 1.8], 0.01, 1.0, SLOWER),  # the second search found less
         ([0.01, 0.045], [0.6, 1.8], 0.01, 1.0, FASTER),
         ([0.0, 0.03], [0.6, 0.7], 0.03, 0.5, FASTER),  # the first code is just too much
         ([0.01, 0.01], [0.6, 0.7], 0.01, 0.5, FASTER),  # nothing more is gained by codes
+        ([0.03], [0.6], 0.0, 1.0, SLOWEST),  # codes cost time
         ([0.01], [0.6], 0.01, 1.0, FAST),  # next to nothing is left to gain
     ],
 )
@@ -185,10 +187,11 @@ def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(
 
     def settle(bound):
         asked.append(math.sqrt(bound.most) / 0.05)
-        return Settled(bound, mock.Mock(regions=()), overheads[len(asked) - 1])
+        overhead = overheads[len(asked) - 1] if bound.most else WITHOUT_CODES
+        return Settled(bound, mock.Mock(regions=()), overhead)
 
     made = settled_within(ErrorLimit(0.05, ()), errors, settle)
-    assert asked == pytest.approx(bounds)
+    assert asked == pytest.approx(bounds + ([] if overheads is FAST else [0.0]))
     assert made.error == error and made.error_limit == 0.05
 
 
