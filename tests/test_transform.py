@@ -152,7 +152,7 @@ def _twice(f, function):
 #: Of which second derivatives take long to compile; slow.
 DEEP = (
     *("branches_of_layers", "branches_under_scan", "scan_under_scan", "joined_under_scan"),
-    *("attention_typed_key", "attention_raw_key", "states_under_scan"),
+    *("attention_typed_key", "attention_raw_key", "states_under_scan", "scan"),
 )
 
 
