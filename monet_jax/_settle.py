@@ -255,7 +255,7 @@ class Settling:
             else:
                 if best is None or best.decisions.regions == self.trials.base.regions:
                     self._try_small_plans(models)
-                    if self._least_off < 0:
+                    if self._hoped_for(room) > self.trials.modelled_for(room):
                         for answers in models:
                             self._search_by(answers, room)
                         best = self.trials.fastest_within(room)
@@ -279,10 +279,13 @@ class Settling:
         for _ in range(MAX_STEPS):
             decisions = answers.within(wanted)
             if decisions is None:
-                hoped_for = self.trials.modelled_for(room - self._least_off)
-                if hoped_for <= wanted if high is None else high - wanted < ENOUGH * room:
+                hoped_for = self._hoped_for(room)
+                if high is None and hoped_for > wanted:
+                    low, wanted = wanted, hoped_for
+                elif high is not None and high - wanted >= ENOUGH * room:
+                    low, wanted = wanted, (wanted + high) // 2
+                else:
                     break
-                low, wanted = wanted, hoped_for if high is None else (wanted + high) // 2
                 continue
             is_new = decisions not in self.trials
             if is_new and compiled == self._max_rounds:
@@ -357,6 +360,14 @@ class Settling:
     def _least_off(self) -> int:
         """What some plan takes over what is predicted, or under: so may others."""
         return min(self.trials.temp_bytes(t) - t.predicted_temp_bytes for t in self.trials)
+
+    def _hoped_for(self, room: int) -> int:
+        """Modelled temporaries of plans that fit, if they take as much less as some plan does.
+
+        None are hoped for where nothing fits: then it is a small plan that is wanted.
+        """
+        fits = self.trials.fastest_within(room) is not None
+        return self.trials.modelled_for(room - self._least_off) if fits else 0
 
     def _infeasible(self, least: Trial, room: int, reserved_bytes: int) -> InfeasibleBudget:
         """The error for a budget that leaves `room` for temporaries, too little for `least`."""

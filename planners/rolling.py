@@ -118,7 +118,7 @@ def _ops(graph: Graph, first: int, last: int) -> list[list[tuple[str, int]]]:
 def _copies(graph: Graph, part: Sequence[Region]) -> int:
     """How many iterations one stands for."""
     ops = (op for s in range(part[0].first, part[-1].last + 1) for op in graph.stages[s].forward)
-    return max(graph.values[i].copies for op in ops for i in op.outputs)
+    return max((graph.values[i].copies for op in ops for i in op.outputs), default=1)
 
 
 def _alike(

@@ -46,6 +46,7 @@ from monet_jax._trials import step_to_compile
 from monet_jax.bench._programs import trace_loss
 from planners.errors import InvalidPlan
 from planners.plan import Region
+from planners.rolling import neighbours
 from planners.stages import saving_all
 
 
@@ -442,6 +443,12 @@ def test_a_block_of_iterations_may_run_by_itself():
     first = graph.loops[0].first
     regions = (*regions[:first], Region(first, first, alone=True), *regions[first + 1 :])
     assert planners.evened(graph, regions) == regions
+
+
+def test_iterations_that_compute_nothing_are_alike():
+    stages = planners.Stage("one", (), ()), planners.Stage("two", (), ())
+    graph = planners.Graph((), stages, loops=(planners.Loop(0, 1, 2),))
+    assert neighbours(graph, Region(0, 0)) == [Region(1, 1)]
 
 
 def test_what_saves_all_by_name_is_not_run_again():

@@ -237,7 +237,7 @@ def check_bytes(planned, plan, arrays):
     ("made", "kind"),
     [
         (TOY, "Auto"),
-        (TOY, "Explicit"),
+        pytest.param(TOY, "Explicit", marks=pytest.mark.slow),
         *(
             pytest.param(LLAMA.replace("{layout}", x), "Auto", marks=pytest.mark.slow)
             for x in LAYOUTS
