@@ -134,8 +134,6 @@ class Candidates:
 
     def _neighbours(self, some: Sequence[Candidate]) -> list[Candidate]:
         """What lets an iteration do as the one next to it, where that is asked for."""
-        if not self._graph.evens:
-            return []
         known = {x.region for x in some}
         regions = it.chain.from_iterable(neighbours(self._graph, x.region) for x in some)
         new = (self._candidate(region) for region in dict.fromkeys(regions) if region not in known)

@@ -195,8 +195,6 @@ class _Rows:
     @functools.cached_property
     def alike(self) -> list[_Terms]:
         """`choose[c] - choices of the same in the iterations next to it`, as `... <= 0`."""
-        if not self._graph.evens:
-            return []
         number = {x.region: c for c, x in enumerate(self._candidates)}
         rows = []
         for c, x in enumerate(self._candidates):

@@ -58,7 +58,7 @@ def evened(
             if stop - start == 1 and _copies(graph, iterations[start]) == 1:
                 source, place = (start - 1, start) if start else (0, 1)
                 stop = max(stop, place + 1)
-                if _isomorphic(graph, iterations[source], iterations[place]):
+                if _fits(graph, iterations[source], iterations[place][0].first):
                     moved = _moved(graph, iterations[source], iterations[place][0].first)
                     iterations[place] = tuple(moved)
             start = stop
@@ -70,15 +70,15 @@ def evened(
 def neighbours(graph: Graph, region: Region) -> list[Region]:
     """The same region in the iterations before and after its own.
 
-    Empty where a region need do as none of them: outside of loops, and in an iteration that stands
-    for several.
+    Empty where a region need do as none of them: outside of loops, in an iteration that stands for
+    several, and where iterations may run by themselves (`Graph.evens`).
     """
     loop = next((x for x in graph.loops if x.first <= region.first < x.stop), None)
-    if loop is None or _copies(graph, [region]) > 1:
+    if not graph.evens or loop is None or _copies(graph, [region]) > 1:
         return []
     places = (region.first - loop.length, region.first + loop.length)
     inside = (n for n in places if loop.first <= n < loop.stop)
-    return [_moved(graph, [region], n)[0] for n in inside if _fits(graph, region, n)]
+    return [_moved(graph, [region], n)[0] for n in inside if _fits(graph, [region], n)]
 
 
 def _iterations(loop: Loop, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
@@ -90,23 +90,17 @@ def _iterations(loop: Loop, regions: Sequence[Region]) -> list[tuple[Region, ...
 
 def _like(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> bool:
     """Whether two iterations have the same regions."""
-    moved = _moved(graph, some, others[0].first) if _isomorphic(graph, some, others) else None
-    return moved == list(others)
+    start = others[0].first
+    return _fits(graph, some, start) and _moved(graph, some, start) == list(others)
 
 
-def _isomorphic(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> bool:
-    """Whether two iterations have the same ops forward: then one may run as the other does.
+def _fits(graph: Graph, part: Sequence[Region], start: int) -> bool:
+    """Whether regions may as well begin at stage `start`, whose ops are the same forward.
 
     Costs may differ, unlike where parts change places.
     """
-    here, there = (_ops(graph, x[0].first, x[-1].last) for x in (some, others))
-    return here == there
-
-
-def _fits(graph: Graph, region: Region, start: int) -> bool:
-    """Whether a region may as well be at stage `start`."""
-    last = start + region.last - region.first
-    return _ops(graph, region.first, region.last) == _ops(graph, start, last)
+    first, last = part[0].first, part[-1].last
+    return _ops(graph, first, last) == _ops(graph, start, start + last - first)
 
 
 def _ops(graph: Graph, first: int, last: int) -> list[list[tuple[str, int]]]:

@@ -447,7 +447,7 @@ def test_a_block_of_iterations_may_run_by_itself():
 
 def test_iterations_that_compute_nothing_are_alike():
     stages = planners.Stage("one", (), ()), planners.Stage("two", (), ())
-    graph = planners.Graph((), stages, loops=(planners.Loop(0, 1, 2),))
+    graph = planners.Graph((), stages, loops=(planners.Loop(0, 1, 2),), evens=True)
     assert neighbours(graph, Region(0, 0)) == [Region(1, 1)]
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from networks import some_slow
 
 from monet_jax.zoo import MODELS, build
 
@@ -38,14 +39,7 @@ def test_parameter_count_is_the_published_one(name, scale):
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == PUBLISHED[name]
 
 
-#: The others are slow.
-QUICK = ("mlp",)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [x if x in QUICK else pytest.param(x, marks=pytest.mark.slow) for x in MODELS],
-)
+@pytest.mark.parametrize("name", some_slow(MODELS, *(x for x in MODELS if x != "mlp")))
 def test_two_steps_move_the_state_and_block_remat_changes_nothing(name):
     plain = build(name, scale="tiny")
     remat = build(name, scale="tiny", block_remat="nothing")
