@@ -69,8 +69,8 @@ class Settling:
 
     Budgets share what was compiled for earlier ones. Where no plan keeps one, and loops carry much,
     the function is planned with its loops in chunks (`_chunks`), by a search of its own. So it is
-    without operators, where a plan takes longer than recomputing nothing, and operators take
-    something that it did not ask of them: what they bring is then never less than nothing.
+    without operators, where these change it whatever a plan decides, and a plan takes longer than
+    recomputing nothing: what they bring is then never less than nothing.
 
     Arguments:
         trials: of the function, on the target.
@@ -132,26 +132,14 @@ class Settling:
             InfeasibleBudget: no plan keeps it.
         """
         found = self._outcome(budget, reserved_bytes)
-        search = self._without_operators if self._pays_for_operators(found) else None
+        search = (
+            self._without_operators if isinstance(found, Exception) or found.overhead > 0 else None
+        )
         if search is not None:
             found = _better(found, search._outcome(budget, reserved_bytes))
         if isinstance(found, Exception):
             raise found
         return found
-
-    def _pays_for_operators(self, found: Plan | InfeasibleBudget) -> bool:
-        """Whether operators take something that this outcome of a search did not ask of them.
-
-        They may change the function whatever a plan decides; or derivatives read a result of
-        their op because the plan saves it for another reason.
-        """
-        if isinstance(found, Plan) and found.overhead <= 0:
-            return False
-        if self.trials.origins.program.keeps_other:
-            return True
-        if isinstance(found, InfeasibleBudget) or found.chunks is not None or not found.decisions:
-            return False
-        return planners.needless_seconds(self._graph, found.decisions.regions) > 0
 
     def _outcome(
         self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int

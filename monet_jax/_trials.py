@@ -114,10 +114,10 @@ class Trials:
     def without_operators(self) -> "Trials | None":
         """Trials of the function as it was before any operator.
 
-        None where there was none; and where errors are limited, since what else there is would be
-        planned anew for every limit.
+        None where an operator changes nothing but what a plan asks of it; and where errors are
+        limited, since what else there is would be planned anew for every limit.
         """
-        if not self.traced.terms.operators or self.bound:
+        if not self.traced.terms.operators or not self.origins.program.keeps_other or self.bound:
             return None
         return self._sharing(without_operators(self.traced, self.target.name))
 

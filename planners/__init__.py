@@ -39,7 +39,6 @@ from .rolling import rolled as rolled
 from .rotor import Rotor as Rotor
 from .schedule import Run as Run
 from .schedule import error_of as error_of
-from .schedule import needless_seconds as needless_seconds
 from .schedule import runs as runs
 from .stages import Stages as Stages
 from .stages import save_all as save_all

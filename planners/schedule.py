@@ -86,21 +86,6 @@ def error_of(graph: Graph, regions: Iterable[Region]) -> float:
     return sum(graph.stages[s].forward[o].error for s, o in writers)
 
 
-def needless_seconds(graph: Graph, regions: Iterable[Region]) -> float:
-    """What ops take longer in ways that are open to them by values saved for something else.
-
-    What they read by themselves is saved as well.
-    """
-    found = 0.0
-    for region in regions:
-        saved = {graph.index[name] for x in region.walk() for name in x.saved}
-        for run in backward_runs(graph, region):
-            own = run.in_first_way().of(graph)
-            if run.way and all(i in saved for i in own.inputs if _inside(graph, region, i)):
-                found += run.of(graph).seconds - own.seconds
-    return found
-
-
 def spans_alone(
     regions: Iterable[Region], schedule: Sequence[Run]
 ) -> Iterator[tuple[int, int, int]]:

@@ -7,18 +7,7 @@ import graphs
 import numpy as np
 import pytest
 
-from planners import (
-    Choice,
-    InvalidPlan,
-    Region,
-    Run,
-    Variant,
-    needless_seconds,
-    replay,
-    runs,
-    save_all,
-    save_nothing,
-)
+from planners import Choice, InvalidPlan, Region, Run, replay, runs, save_all, save_nothing
 
 # `planners.replay` is the function; the module has to be asked for.
 REPLAY = importlib.import_module("planners.replay")
@@ -150,18 +139,6 @@ def test_a_recomputed_pair_replaces_the_saved_one_of_its_values():
     graph = graphs.pair()
     assert names(graph, [Region(0, 0, saved=("a", "c"))]) == "f0 f1 f0 b1 b0"
     assert list(replay(graph, [Region(0, 0, saved=("a", "c"))]).live_bytes) == [9, 3, 10, 11, 4]
-
-
-@pytest.mark.parametrize("saved, seconds", [("h y", 2.0), ("y", 0.0), ("h", 0.0)])
-def test_what_is_saved_for_another_reason_may_make_an_op_slower(saved, seconds):
-    """A derivative reads `y` where that is saved, and needs `h` otherwise."""
-    make = graphs.Builder()
-    forward = [make.op("f", "", "h:4"), make.op("g", "h", "y:4")]
-    backward = make.op("b", "h", "dx:4!", variants=(Variant(forward[1].outputs, seconds=3.0),))
-    graph = make.graph([forward], [[backward]])
-    regions = [Region(0, 0, saved=tuple(saved.split()))]
-    assert runs(graph, regions)[-1].way == ("y" in saved)
-    assert needless_seconds(graph, regions) == seconds
 
 
 def test_depth_counts_the_regions_that_a_run_is_inside_of():
