@@ -29,7 +29,7 @@ from ._ops import Fusion, Fusions
 from ._program import Equation, Program, dependents, flatten, run
 from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
-from .operators import Codec, Derived, Slope, Stored, Windows, forms_of, is_tap, others_of
+from .operators import Codec, Decoded, Derived, Slope, Windows, forms_of, is_tap, others_of
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
@@ -258,7 +258,7 @@ class _Reader:
         for i, tapped in taps.items():
             # Taps beside which everything is read anyway are of no use.
             if fusions.reads_past(equation, taps.keys() - {i})[0] > fewest:
-                forms[i] = [x for x in self._forms(tapped) if not read.issuperset(x.codes)]
+                forms[i] = [x for x in self._forms(tapped) if x.codes[0] not in read]
         forms = {i: some for i, some in forms.items() if some}
         seen = [read]
         for chosen in _choices(forms):
@@ -291,7 +291,7 @@ class _Reader:
         found = []
         for form, values in forms_of(tapped):
             roots = tuple(self.fusions.root(i) for i in values)
-            kept = all(i in self.primal and self.fusions.is_kept(i) for i in roots)
+            kept = all(i in self.primal and self.fusions.is_kept(i) for i in roots[:1])
             if roots and (kept or not isinstance(form, Derived)):
                 others, _ = self.fusions.kept_behind(others_of(form, tapped))
                 codec, direct = getattr(form, "codec", None), getattr(form, "direct", None)
@@ -299,21 +299,23 @@ class _Reader:
         return found
 
     def _encoders(self, tapped: Equation, read: Set[int]) -> list[LocalOp]:
-        """The ops that write the codes of what passes a tap, those that some op reads."""
-        stored = [
-            (form, values)
-            for form, values in forms_of(tapped)
-            if isinstance(form, Stored) and not read.isdisjoint(values)
-        ]
-        if not stored:
+        """The ops that write the codes of what passes a tap, and marks, those that some op reads.
+
+        Marks are written for nothing.
+        """
+        forms = [(x, values) for x, values in forms_of(tapped) if not read.isdisjoint(values[-1:])]
+        written = [(x, values) for x, values in forms if not isinstance(x, Decoded)]
+        if not written:
             return []
         self.primal |= self._primal_codes(tapped)
         inputs = tuple(sorted(self.fusions.reads_past(tapped)[0]))
         work = Work(instructions=math.prod(self.joint.avals[tapped.outputs[0]].shape))
-        moved = [sum(map(self.joint.nbytes, (*inputs, *values))) for _, values in stored]
+        moved = [sum(map(self.joint.nbytes, (*inputs, *values))) for _, values in written]
         return [
-            _encoder(inputs, values, self.roofline.seconds(work, nbytes))
-            for (_, values), nbytes in zip(stored, moved, strict=True)
+            _encoder((), values[-1:], 0.0)
+            if isinstance(form, Derived)
+            else _encoder(inputs, values, self.roofline.seconds(work, nbytes))
+            for (form, values), nbytes in zip(written, moved, strict=True)
         ]
 
     def _primal_codes(self, tapped: Equation) -> dict[int, int]:

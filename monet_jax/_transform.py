@@ -30,7 +30,7 @@ from ._scan import Body, Hoisted, Run, run_loop
 from ._stages import Stage, active_in
 from ._ties import tied, tied_cotangents
 from ._trace import Traced
-from .operators import Encoding, is_tap
+from .operators import Encoding, Stored, forms_of, is_tap
 from .operators.codecs import words_of
 
 #: Before every name given here, so that none collides with a name of the user's.
@@ -307,7 +307,8 @@ def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str])
 
     XLA would otherwise encode when the backward is about to begin, and keep what is to be encoded.
     """
-    written = (i for e in stage.equations if is_tap(e) for i in e.outputs[1:])
+    forms = (x for e in stage.equations if is_tap(e) for x in forms_of(e))
+    written = (i for form, values in forms if isinstance(form, Stored) for i in values)
     codes = [i for i in written if i in names and i in env]
     outputs = [i for i in stage.outputs if _compat.is_float(jax.typeof(env[i]))]
     if codes and outputs:

@@ -80,7 +80,8 @@ class Op:
             Those of a backward op read less of what its own figures read, and *codes* instead:
             values by which it knows enough (a packed mask, or what it can be computed from).
         optional: True for an op that need not run at all (it packs a mask that only one variant of
-            a backward op reads, say).
+            a backward op reads, say). If it writes no bytes, that is a *mark*: plans save it to ask
+            for a way whose other codes they may save for something else.
         error: of an optional op, what is wrong with the step's gradient if it runs: the expected
             square of the error's norm, over the gradient's. Errors of several ops add up.
     """

@@ -340,8 +340,9 @@ def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, n
     for i, column in save.items():
         available[i] = {column: 1.0} | ({writer[i]: 1.0} if i in writer else {})
     inputs = [(rerun[o], i) for o in stage.ops for i in forward[o].inputs]
+    optional = {i for op in forward if op.optional for i in op.outputs}
     families = [
-        *_backward_rows(takes, save, available),
+        *_backward_rows(takes, save, available, optional),
         [(available[i] | {column: -1.0}, 0.0) for column, i in inputs if i in save],
         [({hold[u]: 1.0, column: -1.0}, 0.0) for column, u in inputs if u in hold],
     ]
@@ -357,6 +358,7 @@ def _backward_rows(
     takes: Sequence[tuple[Op, list[tuple[int, Variant]]]],
     save: Mapping[int, int],
     available: Mapping[int, _Terms],
+    optional: Set[int],
 ) -> list[list[tuple[_Terms, float]]]:
     """What the backward reads, in whatever way; codes of the ways that are taken; ways that are
     open are taken; one way for each op.
@@ -365,6 +367,8 @@ def _backward_rows(
         takes: the backward ops, each with its further ways and their columns.
         save: value -> its column.
         available: value -> the columns by which it is in memory.
+        optional: what optional ops write. It is saved for a way that reads it; other codes may be
+            saved for something else.
     """
     reads, codes, opened = dict[Any, tuple[_Terms, float]](), [], []
     for op, ways in takes:
@@ -375,7 +379,9 @@ def _backward_rows(
             using = {column: -1.0 for column, way in ways if i in way.inputs}
             terms = ({save[i]: 1.0} if i in save else {}) | using
             codes.append((terms, 0.0))
-            opened.append(({column: -x for column, x in terms.items()}, 0.0))
+            opening = [way for _, way in ways if i in way.inputs]
+            if i in optional or any(optional.isdisjoint(op.codes(way)) for way in opening):
+                opened.append(({column: -x for column, x in terms.items()}, 0.0))
     one = [({column: -1.0 for column, _ in ways}, -1.0) for _, ways in takes if ways]
     return [list(reads.values()), codes, opened, one]
 

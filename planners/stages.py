@@ -115,11 +115,11 @@ def saving_all(graph: Graph, region: Region) -> Region:
 
 
 def saving_codes(graph: Graph) -> tuple[Region, ...]:
-    """Regions that save what optional ops write and what must not run again, and nothing else."""
+    """Regions that save the codes of optional ops and what must not run again, and nothing else."""
     regions = []
     for s, stage in enumerate(graph.stages):
-        values = (i for op in stage.forward if op.optional for i in op.outputs)
-        codes = tuple(graph.values[i].name for i in values)
+        values = (graph.values[i] for op in stage.forward if op.optional for i in op.outputs)
+        codes = tuple(value.name for value in values if value.nbytes)
         region = bare(graph, s)
         regions.append(region if region.alone else Region(s, s, (*region.saved, *codes)))
     return tuple(regions)

@@ -4,6 +4,7 @@ Every case runs under a plan that saves every code there is and nothing else by 
 backward pass decodes all of them.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -16,16 +17,20 @@ from programs import straight_through
 from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
 from monet_jax.operators import masks
-from planners import Graph, Region
+from planners import Graph, Region, runs
 from planners.stages import saving_codes
 
 
 def saving_results(graph: Graph) -> list[Region]:
-    """Regions that save all that is no code, so that masks are computed from results."""
+    """Regions that save all that is no code, and the marks by which masks come from results."""
     regions = []
     for s, stage in enumerate(graph.stages):
-        ops = [op for op in stage.forward if not op.optional]
-        values = [graph.values[i] for op in ops for i in op.outputs]
+        values = [
+            value
+            for op in stage.forward
+            for value in (graph.values[i] for i in op.outputs)
+            if not (op.optional and value.nbytes)
+        ]
         regions.append(Region(s, s, tuple(v.name for v in values if v.savable)))
     return regions
 
@@ -170,6 +175,23 @@ def test_a_wrong_mask_is_noticed(monkeypatch):
     monkeypatch.setattr(masks, "_is_positive", lambda result: result >= 0)
     with pytest.raises(AssertionError):
         test_gradients_are_those_of_jax_bit_for_bit("relu", jnp.float32, saving_results)
+
+
+def test_results_that_are_saved_for_something_else_change_no_derivative(monkeypatch):
+    """Nor what a plan takes: its ops run as they would without operators."""
+    monkeypatch.setattr(masks, "_is_positive", lambda result: result >= 0)
+
+    def unmarked(graph):
+        marks = {value.name for value in graph.values if not value.nbytes}
+        return [
+            dataclasses.replace(x, saved=tuple(name for name in x.saved if name not in marks))
+            for x in saving_results(graph)
+        ]
+
+    test_gradients_are_those_of_jax_bit_for_bit("relu", jnp.float32, unmarked)
+    _, found = planned(layered(jax.nn.relu), *arguments((7, 37), jnp.float32)[:2])
+    marked, plain = (runs(found.graph, x(found.graph)) for x in (saving_results, unmarked))
+    assert any(run.way for run in marked) and not any(run.way for run in plain)
 
 
 @pytest.mark.parametrize("regions", [saving_codes, saving_results])

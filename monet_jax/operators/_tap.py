@@ -7,10 +7,13 @@ the residual follows. Where a plan saves none of the forms, a tap is the identit
 is the one that JAX would have made. A code that a derivative can read as it is (`windows`) is
 passed on undecoded.
 
+What a derived form reads may be saved for another reason. A *mark*, an array of no elements that
+the tap writes, is saved with it where the derivative is to read it.
+
 | form | what is kept | what the derivative reads |
 |---|---|---|
 | `Stored` | the code of the residual | the decoded residual |
-| `Derived` | another value of the program | the residual, computed from it |
+| `Derived` | another value of the program, and a mark | the residual, computed from it |
 | `Decoded` | codes that other taps write | the residual, computed from what they decode to |
 """
 
@@ -35,6 +38,7 @@ TWICE = (
     "a plan that keeps lossy codes cannot be differentiated twice: what a code decodes to has no "
     'derivative. Plan with operators="exact".'
 )
+_MARK = jax.ShapeDtypeStruct((0,), jnp.uint8)
 #: Elements of a value, at most, that decide on the noise of its code.
 _SAMPLED = 1024
 
@@ -68,9 +72,9 @@ class Derived:
     operand: int = 1
 
     def arrays(self, aval: Any) -> Sequence[jax.ShapeDtypeStruct]:
-        """None that would not be there otherwise."""
+        """The mark."""
         del aval
-        return ()
+        return (_MARK,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +146,7 @@ def encoded(value: jax.Array, codecs: Sequence[Codec]) -> list[jax.Array]:
 
 
 def _results(residual: Any, *operands: Any, forms: tuple[Form, ...]) -> list[Any]:
-    """The residual, and the arrays of each form."""
+    """The residual, and what each form writes."""
     del operands
     return [residual, *(array for form in forms for array in form.arrays(residual))]
 
@@ -162,7 +166,8 @@ def forms_of(equation: Equation) -> Iterator[tuple[Form, tuple[int, ...]]]:
     for form in equation.eqn.params["forms"]:
         match form:
             case Derived():
-                yield form, _numbers(equation, [form.operand])
+                mark, operand = next(codes), _numbers(equation, [form.operand])
+                yield form, (*operand, mark) if operand else ()
             case Decoded():
                 yield form, _numbers(equation, form.codes)
             case Stored():
@@ -180,11 +185,11 @@ def _numbers(equation: Equation, places: Sequence[int]) -> tuple[int, ...]:
 
 
 def form_name(equation: Equation, value: int) -> str:
-    """How a value is stored that an equation writes: by which codec, or "exact"."""
+    """How a value is stored that an equation writes: by which codec, as a mark, or "exact"."""
     if is_tap(equation):
         for form, values in forms_of(equation):
-            if isinstance(form, Stored) and value in values:
-                return form.codec.name
+            if value in values:
+                return form.codec.name if isinstance(form, Stored) else "mark"
     return "exact"
 
 
@@ -210,6 +215,10 @@ def run_tap(
         if values and all(i in names for i in values):
             if isinstance(form, Stored):
                 env.update(_encoded(form.codec, values, residual, names, encoding.words))
+            if isinstance(form, Derived):
+                env[values[-1]] = checkpoint_name(
+                    jnp.zeros(_MARK.shape, _MARK.dtype), names[values[-1]]
+                )
             is_active = not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded)
             witness = env[_witness(values[0])] if is_active else None
             if encoding.trial is None and isinstance(form, Decoded) and form.direct is not None:
