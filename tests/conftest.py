@@ -6,8 +6,8 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most programs of the tests run once: LLVM would optimize for longer than they run. It comes after
-# all that XLA does to a program, buffers included. Level 0 rounds some programs otherwise.
-os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=1 {os.environ.get('XLA_FLAGS', '')}"
+# all that XLA does to a program, buffers included.
+os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}"
 
 
 @pytest.fixture(scope="session", autouse=True)

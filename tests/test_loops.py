@@ -389,6 +389,7 @@ def test_a_long_recurrence_keeps_its_budget():
         return jnp.mean(lax.scan(step, x[0], x)[0] ** 2)
 
     weights, x = (array(0, 32, 32), array(1, 32, 32)), array(2, 300, 64, 32)
+    weights = tuple(w / 8 for w in weights)  # larger ones let errors of rounding grow
     unplanned = monet_jax.compiled_bytes(jax.value_and_grad(last), weights, x, target="cpu")
     budget = unplanned.total_bytes - int(0.5 * unplanned.temp_bytes)
     plan = monet_jax.plan(last, weights, x, budget=budget, target="cpu", cache=False)

@@ -30,6 +30,8 @@ from planners import Graph, Region
 from planners.plan import Plan
 from planners.stages import certified, saving_codes
 
+#: With code as users have it; that of the other tests rounds `softplus` otherwise here and there.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3})
 ALPHA, SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
@@ -90,6 +92,12 @@ def ordinary(shape, dtype, seed=0):
     return jnp.asarray(x, dtype)
 
 
+def pulled_by_one(function, x):
+    """Value, and gradient of its sum."""
+    y, pull = jax.vjp(function, x)
+    return y, *pull(jnp.ones_like(y))
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_slopes_that_follow_from_results_are_right_within_the_bound(name, dtype):
@@ -98,9 +106,9 @@ def test_slopes_that_follow_from_results_are_right_within_the_bound(name, dtype)
     fixed = jax.lax.optimization_barrier
     ours, found = planned(lambda x: fixed(function(fixed(x))), x, regions=saving_results)
     assert reads_results(found)
-    y, pull = jax.vjp(ours, x)
-    assert np.asarray(y).tobytes() == np.asarray(jax.jit(function)(x)).tobytes()
-    wrong = np.abs(np.asarray(pull(jnp.ones_like(y))[0], np.float64) - slope(np.float64(x)))
+    y, gradient = jit(functools.partial(pulled_by_one, ours))(x)
+    assert np.asarray(y).tobytes() == np.asarray(jit(function)(x)).tobytes()
+    wrong = np.abs(np.asarray(gradient, np.float64) - slope(np.float64(x)))
     expected = slope(np.float64(x))
     scale = expected if is_relative else np.max(expected)
     tiny = float(jnp.finfo(jnp.float32).tiny)
@@ -113,8 +121,8 @@ def test_where_no_result_is_read_gradients_are_those_of_jax_bit_for_bit(name):
     x, w, ct = awkward((7, 37), dtype), awkward((7, 37), dtype, 1), awkward((7, 37), dtype, 2)
     ours, found = planned(function, x, w, regions=saving_codes)
     assert reads_results(found)
-    want = jax.jit(functools.partial(pulled_by, function))(x, w, ct)
-    same(jax.jit(functools.partial(pulled_by, ours))(x, w, ct), want)
+    want = jit(functools.partial(pulled_by, function))(x, w, ct)
+    same(jit(functools.partial(pulled_by, ours))(x, w, ct), want)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
