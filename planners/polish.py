@@ -26,7 +26,7 @@ def without_change(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...
 
     def less(region: Region) -> Region:
         least = _CHANGE * max((nbytes[name] for name in region.saved), default=0)
-        saved = tuple(name for name in region.saved if nbytes[name] >= least)
+        saved = tuple(name for name in region.saved if not 0 < nbytes[name] < least)
         return region if region.inner else dataclasses.replace(region, saved=saved)
 
     return tuple(map(less, regions))

@@ -7,8 +7,8 @@ the residual follows. Where a plan saves none of the forms, a tap is the identit
 is the one that JAX would have made. A code that a derivative can read as it is (`windows`) is
 passed on undecoded.
 
-What a derived form reads may be saved for another reason. A *mark*, an array of no elements that
-the tap writes, is saved with it where the derivative is to read it.
+What a derived form reads may be saved for another reason. A *mark*, of no elements, is among what
+the plan saves where the derivative is to read it; no program has it.
 
 | form | what is kept | what the derivative reads |
 |---|---|---|
@@ -185,11 +185,14 @@ def _numbers(equation: Equation, places: Sequence[int]) -> tuple[int, ...]:
 
 
 def form_name(equation: Equation, value: int) -> str:
-    """How a value is stored that an equation writes: by which codec, as a mark, or "exact"."""
+    """How a value is stored that an equation writes: by which codec, or "exact".
+
+    A mark, which has a derivative read a result, goes by "result".
+    """
     if is_tap(equation):
         for form, values in forms_of(equation):
             if value in values:
-                return form.codec.name if isinstance(form, Stored) else "mark"
+                return form.codec.name if isinstance(form, Stored) else "result"
     return "exact"
 
 
@@ -215,10 +218,6 @@ def run_tap(
         if values and all(i in names for i in values):
             if isinstance(form, Stored):
                 env.update(_encoded(form.codec, values, residual, names, encoding.words))
-            if isinstance(form, Derived):
-                env[values[-1]] = checkpoint_name(
-                    jnp.zeros(_MARK.shape, _MARK.dtype), names[values[-1]]
-                )
             is_active = not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded)
             witness = env[_witness(values[0])] if is_active else None
             if encoding.trial is None and isinstance(form, Decoded) and form.direct is not None:
