@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 import planners
-from planners.graph import Graph
+from planners.graph import Graph, Op
 from planners.plan import Region
 from planners.stages import left_alone, saving_all
 
@@ -98,14 +98,20 @@ class Settling:
 
     @functools.cached_property
     def answers(self) -> tuple[tuple[Answers, ...], ...]:
-        """Plans in which derivatives read what JAX has them read; then those with codes as well.
+        """Plans in which derivatives read what JAX has them read; then those with codes as well,
+        the exact ones first.
 
         The former are found much sooner, a budget that one of them keeps for free needs no others,
-        and no plan is slower for all the others that there are to choose from.
+        and no plan is slower for all the others that there are to choose from. (Where errors are
+        limited, plans without lossy codes have a search of their own.)
         """
-        plain = _without_variants(self._graph)
-        graphs = (plain,) if plain == self._graph else (plain, self._graph)
-        return tuple(map(self._by_models, graphs))
+        plain = _with_variants(self._graph, lambda codes: False)
+        graphs = [plain]
+        if self.trials.bound is None:
+            lossy = self.trials.lossy_codes
+            graphs.append(_with_variants(self._graph, lambda codes: codes.isdisjoint(lossy)))
+        graphs.append(self._graph)
+        return tuple(self._by_models(x) for n, x in enumerate(graphs) if x not in graphs[:n])
 
     def _by_models(self, graph: Graph) -> tuple[Answers, ...]:
         """By what is known of the compiler; then by a model in which nothing is recomputed late.
@@ -468,12 +474,16 @@ def _better(
     return dataclasses.replace(best, planning_seconds=seconds, rounds=found.rounds + without.rounds)
 
 
-def _without_variants(graph: Graph) -> Graph:
-    """A graph whose ops run in one way each."""
-    stages = tuple(
-        dataclasses.replace(
-            stage, backward=tuple(dataclasses.replace(op, variants=()) for op in stage.backward)
+def _with_variants(graph: Graph, is_one: Callable[[frozenset[int]], bool]) -> Graph:
+    """A graph whose backward ops run in their own way, or in one of which the codes are wanted."""
+
+    def open_to(op: Op) -> Op:
+        return dataclasses.replace(
+            op, variants=tuple(way for way in op.variants if is_one(op.codes(way)))
         )
+
+    stages = tuple(
+        dataclasses.replace(stage, backward=tuple(map(open_to, stage.backward)))
         for stage in graph.stages
     )
     return dataclasses.replace(graph, stages=stages)

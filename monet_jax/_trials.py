@@ -31,7 +31,7 @@ from ._predict import Scale, predicted_temp_bytes, with_alone_bytes
 from ._targets import Target
 from ._trace import Traced, context_for, without_operators, without_rewrites
 from ._transform import transform
-from .operators import not_used
+from .operators import is_lossy_code, not_used
 
 _Regions = tuple[Region, ...]
 
@@ -222,6 +222,13 @@ class Trials:
         if self.bound is not None:
             graph = with_errors(graph, origins, self.bound)
         return graph, origins
+
+    @functools.cached_property
+    def lossy_codes(self) -> frozenset[int]:
+        """Values of the graph that are arrays of codes which are not exact."""
+        graph, origins = self.analyzed
+        written = ((name, i, origins.writer[i]) for name, i in origins.values.items())
+        return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
     @functools.cached_property
     def _scale(self) -> Scale:

@@ -16,6 +16,7 @@ from monet_jax._pins import Pins
 from monet_jax._program import Replacement
 from monet_jax._settle import Settling
 from monet_jax._targets import resolve_target
+from monet_jax._trace import trace_for
 from monet_jax._trials import Trials
 from monet_jax.bench._programs import trace_loss
 
@@ -158,3 +159,30 @@ def test_operators_stay_where_they_save_time(settling, share, stay):
     decisions = dataclasses.replace(plain.decisions, seconds=share * plain.seconds)
     plan = dataclasses.replace(plain, decisions=decisions, operators=("some",))
     assert _settle._better(plan, plain).operators == (("some",) if stay else plain.operators)
+
+
+def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():
+    """Also where the planner finds next to nothing among so many."""
+
+    def masked(params, x):
+        for w in params:
+            x = x + jax.nn.relu(jax.nn.relu(x @ w) @ w)
+        return jnp.mean(x**2)
+
+    def search(operators):
+        trials = Trials(trace_for(CPU, masked, specs(), operators=operators), CPU, Pins())
+        lossy = trials.lossy_codes
+
+        def planner(graph, budget):
+            ops = [op for stage in graph.stages for op in stage.backward]
+            is_poor = any(op.codes(way) & lossy for op in ops for way in op.variants)
+            return planners.save_nothing(graph) if is_poor else stages(graph, budget)
+
+        return Settling(trials, planner), lossy
+
+    stages = planners.Stages()
+    (plain, _), (exact, none), (every, lossy) = map(search, ("none", "exact", "lossy"))
+    assert lossy and not none
+    budget = int(0.7 * exact.trials.unplanned.total_bytes)
+    slow, fast, found = (x.plan(lambda _: budget).overhead for x in (plain, exact, every))
+    assert found == pytest.approx(fast, abs=1e-4) and 0 < fast < 0.1 * slow

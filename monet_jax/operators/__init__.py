@@ -29,6 +29,7 @@ from ._tap import Stored as Stored
 from ._tap import encoded as encoded
 from ._tap import form_name as form_name
 from ._tap import forms_of as forms_of
+from ._tap import is_lossy_code as is_lossy_code
 from ._tap import is_tap as is_tap
 from ._tap import others_of as others_of
 from ._tap import run_tap as run_tap

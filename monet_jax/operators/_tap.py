@@ -189,11 +189,25 @@ def form_name(equation: Equation, value: int) -> str:
 
     A mark, which has a derivative read a result, goes by "result".
     """
-    if is_tap(equation):
-        for form, values in forms_of(equation):
-            if value in values:
-                return form.codec.name if isinstance(form, Stored) else "result"
-    return "exact"
+    match _form_of(equation, value):
+        case Stored(codec):
+            return codec.name
+        case Derived():
+            return "result"
+        case _:
+            return "exact"
+
+
+def is_lossy_code(equation: Equation, value: int) -> bool:
+    """Whether a value that an equation writes is an array of a code that is not exact."""
+    form = _form_of(equation, value)
+    return isinstance(form, Stored) and form.codec.kind.is_lossy
+
+
+def _form_of(equation: Equation, value: int) -> Form | None:
+    """The form of a tap that a value is for which it writes, if it is for one."""
+    forms = forms_of(equation) if is_tap(equation) else ()
+    return next((form for form, values in forms if value in values), None)
 
 
 def run_tap(
