@@ -24,7 +24,7 @@ from keeping import keep
 from sklearn.datasets import load_digits
 
 HELD_BACK, BATCH, EPOCHS, SEEDS = 360, 128, 30, 5
-LOSSY = "bf16 fp8 int8 int4 int2 pool2 softpool2 pixel2 rows0.3 blocks0.25".split()
+LOSSY = "bf16 fp8 int8 int4 int2 pool2 softpool2 pixel2 rows0.3 blocks0.25 slope8 slope4".split()
 OPERATORS = {"exact": ["mask", "pool"]} | {name: ["mask", "pool", name] for name in LOSSY}
 
 
