@@ -38,6 +38,7 @@ TWICE = (
     "a plan that keeps lossy codes cannot be differentiated twice: what a code decodes to has no "
     'derivative. Plan with operators="exact".'
 )
+#: An array that is nothing but a name to save.
 _MARK = jax.ShapeDtypeStruct((0,), jnp.uint8)
 #: Elements of a value, at most, that decide on the noise of its code.
 _SAMPLED = 1024
