@@ -29,7 +29,17 @@ from ._ops import Fusion, Fusions
 from ._program import Equation, Program, dependents, flatten, run
 from ._scratch import copied_operand, workspace_bytes
 from ._stages import Stage, abstract
-from .operators import Codec, Decoded, Derived, Slope, Windows, forms_of, is_tap, others_of
+from .operators import (
+    Codec,
+    Decoded,
+    Derived,
+    Slope,
+    Stored,
+    Windows,
+    forms_of,
+    is_tap,
+    others_of,
+)
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
@@ -303,20 +313,24 @@ class _Reader:
 
         Marks are written for nothing.
         """
-        forms = [(x, values) for x, values in forms_of(tapped) if not read.isdisjoint(values[-1:])]
-        written = [(x, values) for x, values in forms if not isinstance(x, Decoded)]
+        written = [
+            (form, values)
+            for form, values in forms_of(tapped)
+            if not isinstance(form, Decoded) and not read.isdisjoint(values[-1:])
+        ]
         if not written:
             return []
         self.primal |= self._primal_codes(tapped)
         inputs = tuple(sorted(self.fusions.reads_past(tapped)[0]))
         work = Work(instructions=math.prod(self.joint.avals[tapped.outputs[0]].shape))
-        moved = [sum(map(self.joint.nbytes, (*inputs, *values))) for _, values in written]
-        return [
-            _encoder((), values[-1:], 0.0)
-            if isinstance(form, Derived)
-            else _encoder(inputs, values, self.roofline.seconds(work, nbytes))
-            for (form, values), nbytes in zip(written, moved, strict=True)
-        ]
+
+        def encoder(form: Derived | Stored, values: tuple[int, ...]) -> LocalOp:
+            if isinstance(form, Derived):
+                return _encoder((), values[-1:], 0.0)
+            moved = sum(map(self.joint.nbytes, (*inputs, *values)))
+            return _encoder(inputs, values, self.roofline.seconds(work, moved))
+
+        return list(it.starmap(encoder, written))
 
     def _primal_codes(self, tapped: Equation) -> dict[int, int]:
         """Code in the joint program -> code in the stage."""

@@ -105,8 +105,7 @@ class Settling:
         and no plan is slower for all the others that there are to choose from. (Where errors are
         limited, plans without lossy codes have a search of their own.)
         """
-        plain = _with_variants(self._graph, lambda codes: False)
-        graphs = [plain]
+        graphs = [_with_variants(self._graph, lambda codes: False)]
         if self.trials.bound is None:
             lossy = self.trials.lossy_codes
             graphs.append(_with_variants(self._graph, lambda codes: codes.isdisjoint(lossy)))

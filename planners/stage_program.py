@@ -237,7 +237,7 @@ class _Program:
 
         is_own = np.array([i not in graph.shared for i in stage.values])
         may_lodge = is_own & ~fixed
-        optional = np.isin(stage.values, [i for op in forward if op.optional for i in op.outputs])
+        optional = np.isin(stage.values, [*_optional_writers(forward)])
         lower = np.concatenate([fixed & savable & ~optional, np.zeros(x.size - n_save)])
         upper = np.concatenate([savable, np.ones(n_rerun + n_hold + n_take), may_lodge])
         seconds, flops = _costs(forward, stage, n_after=n_lodge)
@@ -315,12 +315,17 @@ def _error(graph: Graph, op: Op) -> float:
     return min(max(share, _LEAST_ERROR), _TOO_MUCH)
 
 
+def _optional_writers(forward: Sequence[Op]) -> dict[int, Op]:
+    """Value -> the optional op that writes it, if one does."""
+    return {i: op for op in forward if op.optional for i in op.outputs}
+
+
 def _of_codes(forward: Sequence[Op], stage: Needs, figure: Callable[[Op], float]) -> list[float]:
     """For each value its part of a figure of the optional op that writes it, if one does.
 
     What an optional op writes is saved as a whole.
     """
-    writer = {i: op for op in forward if op.optional for i in op.outputs}
+    writer = _optional_writers(forward)
     return [
         figure(writer[i]) / len(writer[i].outputs) if i in writer else 0.0 for i in stage.values
     ]
@@ -340,9 +345,8 @@ def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, n
     for i, column in save.items():
         available[i] = {column: 1.0} | ({writer[i]: 1.0} if i in writer else {})
     inputs = [(rerun[o], i) for o in stage.ops for i in forward[o].inputs]
-    optional = {i for op in forward if op.optional for i in op.outputs}
     families = [
-        *_backward_rows(takes, save, available, optional),
+        *_backward_rows(takes, save, available, _optional_writers(forward).keys()),
         [(available[i] | {column: -1.0}, 0.0) for column, i in inputs if i in save],
         [({hold[u]: 1.0, column: -1.0}, 0.0) for column, u in inputs if u in hold],
     ]

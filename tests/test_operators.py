@@ -89,9 +89,10 @@ def layered(function):
     return loss
 
 
-def pulled(function, x, w, ct):
-    """Value and gradient."""
-    value, pull = jax.vjp(function, x, w)
+def pulled(function, *args):
+    """Value and gradients; the last argument is the cotangent."""
+    *primals, ct = args
+    value, pull = jax.vjp(function, *primals)
     return value, *pull(ct)
 
 
