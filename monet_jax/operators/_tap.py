@@ -228,23 +228,26 @@ def run_tap(
         encoding: how codes are written and read.
     """
     (residual,) = values_of(env, equation.inputs[:1])
+    forms = [(x, some) for x, some in forms_of(equation) if some and names.keys() >= {*some}]
+    if any(isinstance(form, Stored) and form.codec.kind.is_lossy for form, _ in forms):
+        residual = _in_memory(residual)
+        env.update({i: residual for i in equation.inputs[:1] if isinstance(i, int)})
     env[equation.outputs[0]] = residual
-    for form, values in forms_of(equation):
-        if values and all(i in names for i in values):
-            if isinstance(form, Stored):
-                env.update(_encoded(form.codec, values, residual, names, encoding.words))
-            is_active = not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded)
-            witness = env[_witness(values[0])] if is_active else None
-            if encoding.trial is None and isinstance(form, Decoded) and form.direct is not None:
-                code = tuple(jax.lax.stop_gradient(env[i]) for i in values)
-                if is_active:
-                    code = tuple(_instead(x, x, witness) for x in code)
-                env[equation.outputs[0]] = Undecoded(code, form.direct)
-                continue
-            found = _by(form, values, equation, env)
-            if encoding.trial is not None and isinstance(form, Decoded):
-                found = jnp.where(encoding.trial[values[0]], found, env[equation.outputs[0]])
-            env[equation.outputs[0]] = _instead(residual, found, witness) if is_active else found
+    for form, values in forms:
+        if isinstance(form, Stored):
+            env.update(_encoded(form.codec, values, residual, names, encoding.words))
+        is_active = not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded)
+        witness = env[_witness(values[0])] if is_active else None
+        if encoding.trial is None and isinstance(form, Decoded) and form.direct is not None:
+            code = tuple(jax.lax.stop_gradient(env[i]) for i in values)
+            if is_active:
+                code = tuple(_instead(x, x, witness) for x in code)
+            env[equation.outputs[0]] = Undecoded(code, form.direct)
+            continue
+        found = _by(form, values, equation, env)
+        if encoding.trial is not None and isinstance(form, Decoded):
+            found = jnp.where(encoding.trial[values[0]], found, env[equation.outputs[0]])
+        env[equation.outputs[0]] = _instead(residual, found, witness) if is_active else found
 
 
 def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words) -> dict[int, Any]:
@@ -256,9 +259,41 @@ def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words)
     # Cut before it is flattened: an array that is spread over devices might be gathered otherwise.
     witness = residual[(slice(1),) * residual.ndim].reshape(-1)
     # Behind the barrier, what is decoded is not what was encoded, whatever the compiler knows.
-    *code, witness = jax.lax.optimization_barrier((*codec.encode(fixed, noise), witness))
+    code = _whole(codec.encode)(fixed, noise)
+    *code, witness = jax.lax.optimization_barrier((*code, witness))
     found = {i: checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)}
     return found | {_witness(values[0]): checkpoint_name(witness, names[values[0]])}
+
+
+@jax.custom_jvp
+def _in_memory(value: jax.Array) -> jax.Array:
+    """A value as one array for all that reads it from here on.
+
+    A code is made in several passes, and for each XLA:CPU would compute a copy of the value.
+    """
+    return jax.lax.optimization_barrier(value)
+
+
+@_in_memory.defjvp
+def _in_memory_jvp(primals, tangents):
+    return _in_memory(*primals), *tangents
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that JAX runs as a whole where it is, and takes nothing out of.
+
+    Of a loop that it differentiates, JAX computes before it whatever follows from no operand, the
+    index of each element and zeros of each array's size, say, and keeps them.
+    """
+    whole = jax.custom_batching.custom_vmap(function)
+
+    @whole.def_vmap
+    def batched(size, is_batched, *args):
+        axes = jax.tree.map(lambda some: 0 if some else None, is_batched)
+        results = jax.vmap(function, axes, axis_size=size)(*args)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return whole
 
 
 def _witness(code: int) -> int:
@@ -293,13 +328,14 @@ def _by(form: Form, values: tuple[int, ...], equation: Equation, env) -> jax.Arr
     match form:
         case Stored():
             code = tuple(env[i] for i in values)
-            return form.codec.decode(code, equation.eqn.outvars[0].aval)
+            aval = equation.eqn.outvars[0].aval
+            return _whole(lambda code: form.codec.decode(code, aval))(code)
         case Derived():
             return form.compute(env[values[0]])
         case Decoded():
             places = (*form.codes, *form.others)
             read = values_of(env, (equation.inputs[place] for place in places))
-            return form.compute(*map(jax.lax.stop_gradient, read))
+            return _whole(form.compute)(*map(jax.lax.stop_gradient, read))
 
 
 @jax.custom_jvp

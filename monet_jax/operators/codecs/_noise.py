@@ -9,8 +9,6 @@ Both words are first mixed with each other: else two words that differ in one bi
 same bits in another order. Indices wrap after 2^32 elements.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -44,7 +42,7 @@ def bits(words: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
         TypeError: there are no words.
     """
     first, second = _mixed(words)
-    return _finalize(_finalize(_index(shape) ^ first) + second)
+    return _finalize(_finalize(_index(shape, first) ^ first) + second)
 
 
 def uniform(words: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
@@ -61,12 +59,15 @@ def _mixed(words: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     return _finalize(first + second), second
 
 
-def _index(shape: tuple[int, ...]) -> jax.Array:
-    """The position of each element in the flat array."""
-    index = jnp.zeros(shape, jnp.uint32)
-    for axis in range(len(shape)):
-        stride = jnp.uint32(math.prod(shape[axis + 1 :]) % 2**32)
-        index = index + lax.broadcasted_iota(jnp.uint32, shape, axis) * stride
+def _index(shape: tuple[int, ...], start: jax.Array) -> jax.Array:
+    """The position of each element in the flat array, after some multiple of its size.
+
+    It begins with something that differs between the iterations of a loop: what does not, XLA may
+    compute before the loop and keep for as long.
+    """
+    index = jnp.broadcast_to(start, shape)
+    for axis, size in enumerate(shape):
+        index = index * jnp.uint32(size % 2**32) + lax.broadcasted_iota(jnp.uint32, shape, axis)
     return index
 
 
