@@ -27,11 +27,13 @@ from test_codecs import draws
 from monet_jax import _codes, operators
 from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
-from monet_jax.operators import codecs
-from monet_jax.operators.codecs import Codec, Groups, Kind, Pixel, Pool, PoolResidual
+from monet_jax.operators import _tap, codecs
+from monet_jax.operators.codecs import Codec, Groups, Kind, Pixel, Pool, PoolResidual, _noise
 from monet_jax.operators.operands import Convolutions, Products
 from planners.plan import Region
 from planners.stages import saving_codes
+
+_index = _noise._index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +215,41 @@ def test_noise_is_that_of_the_key_and_of_the_data():
     exact = jax.grad(network)(PARAMS, BATCH, one)[0][0]
     nudged = gradient(first * (1 + 1e-6), BATCH, one)
     assert jnp.linalg.norm(nudged - same) > 0.1 * jnp.linalg.norm(same - exact)
+
+
+def scanned(params, x):
+    """Layers under a scan."""
+
+    def layer(x, weights):
+        a, b = weights
+        return jnp.tanh(x + jnp.tanh(x @ a) @ b), None
+
+    return jnp.sum(jax.lax.scan(layer, x, params)[0])
+
+
+def temporary_bytes(case: Case, codec: Encoder) -> int:
+    """Of a gradient whose plan saves every code, as compiled."""
+    made, found = with_every_code(case, codec)
+    assert lossy_bytes(found)
+    step = jax.jit(pulled(made, found.function)).lower(*made.leaves).compile()
+    return step.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "without"),
+    [
+        (_tap, "_whole", lambda function: function),  # JAX moves it
+        (_noise, "_index", lambda shape, start: _index(shape, jnp.uint32(0))),  # XLA moves it
+    ],
+)
+def test_what_follows_from_no_operand_is_not_kept_for_all_iterations(
+    monkeypatch, where, name, without
+):
+    params = array(0, 3, 32, 32), array(1, 3, 32, 32)
+    x = array(2, 1024, 32)
+    ours = temporary_bytes(Case(scanned, (params, x)), Groups(8))
+    monkeypatch.setattr(where, name, without)
+    assert temporary_bytes(Case(scanned, (params, x)), Groups(8)) > ours + x.nbytes // 2
 
 
 #: Axes of images, of kernels and of results.

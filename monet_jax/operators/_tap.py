@@ -230,7 +230,8 @@ def run_tap(
     (residual,) = values_of(env, equation.inputs[:1])
     forms = [(x, some) for x, some in forms_of(equation) if some and names.keys() >= {*some}]
     if any(isinstance(form, Stored) and form.codec.kind.is_lossy for form, _ in forms):
-        residual = _in_memory(residual)
+        # A code is made in several passes, and for each XLA:CPU would compute a copy of the value.
+        residual = jax.lax.optimization_barrier(residual)
         env.update({i: residual for i in equation.inputs[:1] if isinstance(i, int)})
     env[equation.outputs[0]] = residual
     for form, values in forms:
@@ -258,25 +259,11 @@ def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words)
         noise = jax.lax.optimization_barrier(fold(_words_by(fixed, words), values[0]))
     # Cut before it is flattened: an array that is spread over devices might be gathered otherwise.
     witness = residual[(slice(1),) * residual.ndim].reshape(-1)
-    # Behind the barrier, what is decoded is not what was encoded, whatever the compiler knows.
     code = _whole(codec.encode)(fixed, noise)
+    # Behind the barrier, what is decoded is not what was encoded, whatever the compiler knows.
     *code, witness = jax.lax.optimization_barrier((*code, witness))
     found = {i: checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)}
     return found | {_witness(values[0]): checkpoint_name(witness, names[values[0]])}
-
-
-@jax.custom_jvp
-def _in_memory(value: jax.Array) -> jax.Array:
-    """A value as one array for all that reads it from here on.
-
-    A code is made in several passes, and for each XLA:CPU would compute a copy of the value.
-    """
-    return jax.lax.optimization_barrier(value)
-
-
-@_in_memory.defjvp
-def _in_memory_jvp(primals, tangents):
-    return _in_memory(*primals), *tangents
 
 
 def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
