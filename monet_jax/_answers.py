@@ -173,13 +173,12 @@ class Answers:
                 self.graph,
                 start.regions,
                 singles,
-                lambda some: (
-                    planners.error_of(self.graph, some) <= self.graph.most_error
-                    and self.modelled(some) <= wanted
-                ),
+                lambda some: self._fits(self._even(some), wanted),
                 trials=POLISH_TRIALS,
             )
-            found = min(found, with_regions(self.graph, start, regions), key=lambda x: x.seconds)
+            plan = self._evened(with_regions(self.graph, start, regions))
+            if self._fits(plan.regions, wanted):
+                found = min(found, plan, key=lambda x: x.seconds)
         if found is decisions:
             return decisions
         bound = self._bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
@@ -208,21 +207,30 @@ class Answers:
             self._seconds += time.perf_counter() - started
         return self._known[budget]
 
+    def _fits(self, regions: _Regions, wanted: int) -> bool:
+        """Whether a plan's errors and its modelled temporaries are within what they may be."""
+        is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
+        return is_right and self.modelled(regions) <= wanted
+
     def _evened(self, decisions: planners.Plan) -> planners.Plan:
-        """The plan, without iterations that run by themselves where that is asked for.
+        """The plan, without iterations that run by themselves where that is asked for."""
+        regions = self._even(decisions.regions)
+        same = regions == decisions.regions
+        return decisions if same else with_regions(self.graph, decisions, regions)
+
+    def _even(self, regions: _Regions) -> _Regions:
+        """The same of its regions.
 
         Unless codes of another iteration would bring in more of an error than there may be.
         """
-        if not self.graph.evens:
-            return decisions
-        rolled = planners.rolled(self.graph, decisions.regions)
+        if not self.graph.evens or planners.evened(self.graph, regions) == regions:
+            return regions
+        rolled = planners.rolled(self.graph, regions)
         for from_last in (False, True):
-            regions = planners.evened(self.graph, rolled, from_last=from_last)
-            if regions == decisions.regions:
-                return decisions
-            if planners.error_of(self.graph, regions) <= self.graph.most_error:
-                return with_regions(self.graph, decisions, regions)
-        return decisions
+            found = planners.evened(self.graph, rolled, from_last=from_last)
+            if planners.error_of(self.graph, found) <= self.graph.most_error:
+                return found
+        return regions
 
     def _tidied(self, decisions: planners.Plan) -> planners.Plan:
         """The plan as a compiler likes it best of those that are equal by the model.
@@ -231,15 +239,16 @@ class Answers:
         comes at once, is left alone rather than have the same values saved by name: for that XLA
         may take a copy (147 MiB of a GPT-2's logits and weights on a GPU).
         """
+        decisions = self._evened(decisions)
         rolled = planners.rolled(self.graph, decisions.regions)
         for regions in (rolled, (*rolled[:-1], left_alone(self.graph, rolled[-1]))):
-            if regions == decisions.regions:
+            if regions == decisions.regions or self._even(regions) != regions:
                 continue
             tidied = with_regions(self.graph, decisions, regions)
             takes_more = self.modelled(regions) > self.modelled(decisions.regions)
             if not takes_more and math.isclose(tidied.seconds, decisions.seconds):
                 decisions = tidied
-        return self._evened(decisions)
+        return decisions
 
     def _checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan with its cost in `trials.graph`, where what bounds others is no bound."""

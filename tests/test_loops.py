@@ -33,16 +33,19 @@ from programs import LOOPS, NAMED, array
 
 import monet_jax
 import planners
-from monet_jax import _loops, _scan, _transform
-from monet_jax._analyze import analyze
+from monet_jax import _codes, _loops, _scan, _transform
+from monet_jax._analyze import NO_PINS, analyze
+from monet_jax._answers import Answers
 from monet_jax._backend import backend_of
 from monet_jax._compile import compile_bytes
+from monet_jax._errors import ErrorBound
 from monet_jax._places import filled
 from monet_jax._plan import plan_from_json
 from monet_jax._predict import predicted_temp_bytes
 from monet_jax._targets import resolve_target
+from monet_jax._trace import trace_for
 from monet_jax._transform import transform
-from monet_jax._trials import step_to_compile
+from monet_jax._trials import Trials, step_to_compile
 from monet_jax.bench._programs import trace_loss
 from planners.errors import InvalidPlan
 from planners.plan import Region
@@ -434,6 +437,21 @@ def test_no_iteration_runs_by_itself_where_plans_are_evened():
             if min(lengths(origins, regions)) > 1:
                 assert evened == regions
     assert 1 in found
+
+
+def test_plans_whose_iterations_are_evened_take_no_more_than_was_wanted(monkeypatch):
+    monkeypatch.setattr(_codes, "_LEAST", 2)
+    cpu = resolve_target("cpu")
+    traced = trace_for(cpu, deep, deep_args(), operators=("int8", "slope8"))
+    _, origins = Trials(traced, cpu, NO_PINS).analyzed
+    every_code = dict.fromkeys(origins.values.values(), 1.0)
+    trials = Trials(traced, cpu, NO_PINS, bound=ErrorBound(every_code, 8.0))
+    answers = Answers(trials, planners.Stages(), dataclasses.replace(trials.graph, evens=True))
+    least = trials.modelled(planners.save_nothing(trials.graph).regions)
+    most = trials.modelled(planners.save_all(trials.graph).regions)
+    for wanted in np.linspace(least, most, 16, dtype=int).tolist():
+        plan = answers.within(wanted)
+        assert plan is None or answers.modelled(plan.regions) <= wanted
 
 
 def test_a_block_of_iterations_may_run_by_itself():
