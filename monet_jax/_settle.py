@@ -22,6 +22,7 @@ from planners.plan import Region
 from planners.stages import left_alone, saving_all
 
 from ._answers import Answers, with_regions
+from ._nearly import try_between, try_without_change
 from ._plan import Plan
 from ._rows import describe_values, stage_rows, value_rows
 from ._timeline import Timeline, timeline_of
@@ -266,6 +267,7 @@ class Settling:
                         best = self.trials.fastest_within(room)
             if best is not None and self._is_free(best):
                 break
+        try_between(self.trials, room, self._max_rounds)
         return self.trials.fastest_within(room) or self.trials.smallest()
 
     def _is_free(self, trial: Trial) -> bool:
@@ -307,23 +309,7 @@ class Settling:
             wanted = _next_wanted(room - (used - modelled), low, high, is_new)
             if high is not None and high - low < ENOUGH * room:
                 break
-        self._try_without_change(room)
-
-    def _try_without_change(self, room: int) -> None:
-        """Compile the least of the faster plans that do not fit, if it may without small values."""
-        best = self.trials.fastest_within(room)
-        over = [t for t in self.trials if self.trials.temp_bytes(t) > room]
-        if best is not None:
-            over = [t for t in over if t.decisions.seconds < best.decisions.seconds]
-        if not over:
-            return
-        near = min(over, key=self.trials.temp_bytes)
-        regions = planners.without_change(self._graph, near.decisions.regions)
-        change = planners.saved_bytes(self._graph, near.decisions.regions)
-        change -= planners.saved_bytes(self._graph, regions)
-        if self.trials.temp_bytes(near) - room <= change:
-            with contextlib.suppress(planners.InvalidPlan):  # something small had to be saved
-                self.trials.of(with_regions(self._graph, near.decisions, regions))
+        try_without_change(self.trials, room)
 
     @property
     def _max_rounds(self) -> int:

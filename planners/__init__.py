@@ -28,6 +28,7 @@ from .occupancy import occupants as occupants
 from .plan import Plan as Plan
 from .plan import Region as Region
 from .plan import plan_from_json as plan_from_json
+from .polish import mixtures as mixtures
 from .polish import polished as polished
 from .polish import saved_bytes as saved_bytes
 from .polish import without_change as without_change

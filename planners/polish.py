@@ -2,7 +2,8 @@
 
 The integer program bounds the live bytes of a schedule. What a compiler makes of a schedule can
 differ, and then plans that the program takes for equals do not fit equally. So options of single
-stages are changed one by one, as long as the plan still fits.
+stages are changed one by one, as long as the plan still fits; or a plan that fits does in part as
+one that does not.
 """
 
 import dataclasses
@@ -30,6 +31,21 @@ def without_change(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...
         return region if region.inner else dataclasses.replace(region, saved=saved)
 
     return tuple(map(less, regions))
+
+
+def mixtures(
+    graph: Graph, some: Sequence[Region], others: Sequence[Region]
+) -> list[tuple[Region, ...]]:
+    """Plans that do as one up to some stage and as another from there on, ever more as the first.
+
+    They change between two stages only where both have a region begin, and outside of loops.
+    """
+    starts = {region.first for region in some} & {region.first for region in others}
+    starts -= {s for loop in graph.loops for s in range(loop.first + 1, loop.stop)}
+    return [
+        (*(x for x in some if x.first < s), *(x for x in others if x.first >= s))
+        for s in sorted(starts - {0})
+    ]
 
 
 def saved_bytes(graph: Graph, regions: Sequence[Region]) -> int:

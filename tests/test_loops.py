@@ -454,6 +454,15 @@ def test_plans_whose_iterations_are_evened_take_no_more_than_was_wanted(monkeypa
         assert plan is None or answers.modelled(plan.regions) <= wanted
 
 
+def test_plans_are_mixed_outside_of_loops():
+    graph, origins = graph_of_deep()
+    regions = planners.save_nothing(graph).regions, planners.save_all(graph).regions
+    mixtures = planners.mixtures(graph, *regions)
+    assert mixtures and all(len(lengths(origins, mixed)) == 1 for mixed in mixtures)
+    for mixed in mixtures:
+        planners.replay(graph, mixed)
+
+
 def test_a_block_of_iterations_may_run_by_itself():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_loops, "MAX_BLOCKS", 3)

@@ -12,6 +12,7 @@ from networks import net, specs
 import monet_jax
 import planners
 from monet_jax import InfeasibleBudget, _compile, _settle, _trials, operators
+from monet_jax._nearly import try_between
 from monet_jax._pins import Pins
 from monet_jax._program import Replacement
 from monet_jax._settle import Settling
@@ -85,6 +86,25 @@ def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
     plan = planned(int(1.5 * least.compiled_bytes))
     assert least.compiled_bytes < plan.compiled_bytes <= plan.budget_bytes < plan.predicted_bytes
     assert plan.overhead < 0.8 * least.overhead
+
+
+@pytest.mark.parametrize("is_small", [lambda first: first < 2, lambda first: first >= 2])
+def test_a_plan_that_fits_does_in_part_as_a_faster_one_that_does_not(monkeypatch, is_small):
+    """Where what is saved early, or late, is what takes the memory."""
+
+    def saved(self, trial):
+        regions = trial.decisions.regions
+        return sum(x.last - x.first + 1 for x in regions if x.alone and not is_small(x.first))
+
+    trials = Trials(trace_loss(net, specs(), CPU), CPU, Pins(), verify=False)
+    most, none = planners.save_all(trials.graph), planners.save_nothing(trials.graph)
+    all_saved, _ = trials.of(most), trials.of(none)
+    monkeypatch.setattr(Trials, "temp_bytes", saved)
+    room = saved(trials, all_saved) - 1
+    try_between(trials, room, 8)
+    found = trials.fastest_within(room)
+    assert saved(trials, found) == room > 0
+    assert found.decisions.seconds < none.seconds
 
 
 def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
