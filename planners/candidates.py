@@ -67,6 +67,8 @@ class Candidates:
         self._graph, self._deadline = graph, deadline
         self._walker = Walker(graph)
         self._free = _read_by_others(graph)
+        # What others may read as codes is in memory for them, or it is not.
+        self._frees = tuple({self._free: None, _read_by_others(graph, in_every_way=True): None})
         self._options = self._solve(max_options)
         self.singles = [self._single(s) for s in range(len(graph.stages))]
         for x in self._neighbours([x for some in self.singles for x in some]):
@@ -263,16 +265,23 @@ class Candidates:
         """For each stage its options; isomorphic stages share a solve."""
         stages = [self._walker.interval(s, s) for s in range(len(self._graph.stages))]
         keys = [
-            (x.shape, tuple(i in self._free for i in x.values[0]), self._magnitudes(s))
+            (
+                x.shape,
+                *(tuple(i in free for i in x.values[0]) for free in self._frees),
+                self._magnitudes(s),
+            )
             for s, x in enumerate(stages)
         ]
         count = max(min(max_options, _MOST_SOLVES // max(len(set(keys)), 1)), 3)
         solved: dict[Hashable, list[_Option]] = {}
         for s, (stage, key) in enumerate(zip(stages, keys, strict=True)):
             if key not in solved:
-                some = options(
-                    self._graph, s, free=self._free, count=count, deadline=self._deadline
+                frees = {free.intersection(stage.values[0]): free for free in self._frees}
+                found = (
+                    options(self._graph, s, free=free, count=count, deadline=self._deadline)
+                    for free in frees.values()
                 )
+                some = list(dict.fromkeys(it.chain.from_iterable(found)))
                 some = some or priced_options(self._graph, s, count=_PRICED)
                 number = {i: k for k, i in enumerate(stage.values[0])}
                 solved[key] = [tuple(number[i] for i in o) for o in some]
@@ -329,12 +338,17 @@ def _below(a: Moment, b: Moment) -> bool:
     return a.nbytes <= b.nbytes and a.reads <= b.reads
 
 
-def _read_by_others(graph: Graph) -> frozenset[int]:
-    """Forward values that the backward of another stage reads, whatever is recomputed there."""
+def _read_by_others(graph: Graph, in_every_way: bool = False) -> frozenset[int]:
+    """Forward values that the backward of another stage reads, whatever is recomputed there.
+
+    Arguments:
+        graph: the step.
+        in_every_way: whether it does so in whatever way it runs, or in its own.
+    """
     return frozenset(
         i
         for s, stage in enumerate(graph.stages)
         for op in stage.backward
-        for i in op.inputs
+        for i in (op.always_reads if in_every_way else op.inputs)
         if graph.forward_writer.get(i, (s,))[0] != s
     )
