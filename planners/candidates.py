@@ -254,6 +254,8 @@ class Candidates:
         if self._graph.stages[s].may_be_alone:
             is_free = not self._graph.stages[s].alone_bytes
             is_free = is_free and not self._walker.candidate(alone).retained
+            # Codes of what it reads of other stages might be.
+            is_free = is_free and not any(op.variants for op in self._graph.stages[s].backward)
             regions = [alone] if is_free else [*regions, alone]
         found: list[Candidate] = []
         for x in map(self._candidate, dict.fromkeys(regions)):

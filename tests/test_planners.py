@@ -28,6 +28,7 @@ from planners import (
     Region,
     SolverStopped,
     Stages,
+    Variant,
     _highs,
     composition,
     effects,
@@ -553,3 +554,34 @@ def test_without_change_leaves_save_only_what_is_large_beside_their_largest():
     nested = (Region(0, 1, saved=("l",), inner=inner),)
     assert without_change(graph, nested) == nested
     assert saved_bytes(graph, nested) == 5000 + 1 + 1
+
+
+def test_what_another_stage_may_keep_as_a_code_need_not_be_kept_for_this_one():
+    """Each of two stages reads a value that the other, by itself, would keep for it anyway."""
+    make = graphs.Builder()
+    parts = " ".join(f"n{k}:1" for k in range(5))
+    names = parts.replace(":1", "")
+    first = [
+        make.op("f0", "", f"x:1 {parts}"),
+        make.op("f1", f"x {names}", "y:16"),
+        make.op("mask", "y", "m:1", 0.0, optional=True),
+    ]
+    second = [
+        make.op("encode", "y", "c:1", 0.0, optional=True),
+        make.op("f2", "y", "z:2"),
+    ]
+    third = [make.op("f3", "z", "w:40"), make.op("f4", "w", "l:1")]
+    last = [make.op("b3", "w z l", "dz:2!")]
+    product, result = make.op("b2", "dz y", "dy:2!"), make.op("b1", f"dy y {names}", "dx:1!")
+    index = {value.name: i for i, value in enumerate(make.values)}
+
+    def by(op, code):
+        inputs = (*(i for i in op.inputs if i != index["y"]), index[code])
+        return dataclasses.replace(op, variants=(Variant(inputs, op.seconds, op.flops),))
+
+    graph = make.graph([first, second, third], [[by(result, "m")], [by(product, "c")], last])
+    coded = Region(0, 0, (*names.split(), "m")), Region(1, 1, ("c",)), Region(2, 2, alone=True)
+    budget = replay(graph, coded).peak_bytes
+    assert replay(graph, coded).seconds == pytest.approx(graph.seconds)
+    assert save_all(graph).peak_bytes > budget
+    assert Stages()(graph, budget).seconds == pytest.approx(graph.seconds)
