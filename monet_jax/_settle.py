@@ -4,7 +4,8 @@ The planner works in model bytes; only the compiler knows the real ones. So ever
 to be trusted is compiled, and what the compiler says about it corrects the model for the next: down
 where the program is too large, up where memory is left unused and time could be won.
 
-Here is the search; what the planner says is in `_answers`, what is known of each plan in `_trials`.
+Here is the search; what the planner says is in `_answers`, what is known of each plan in `_trials`,
+and what becomes of plans that nearly fit in `_nearly`.
 """
 
 import contextlib
