@@ -4,7 +4,6 @@ What a compiler makes of a plan is known once it is compiled. A plan that takes 
 tried without what is small in it, and where it is much faster than all that fit, mixed with these.
 """
 
-import contextlib
 from collections.abc import Sequence
 
 import planners
@@ -26,8 +25,7 @@ def try_without_change(trials: Trials, room: int) -> None:
     change = planners.saved_bytes(graph, near.decisions.regions)
     change -= planners.saved_bytes(graph, regions)
     if trials.temp_bytes(near) - room <= change:
-        with contextlib.suppress(planners.InvalidPlan):  # something small had to be saved
-            trials.of(with_regions(graph, near.decisions, regions))
+        _fits(trials, room, regions, near.decisions)
 
 
 def try_between(trials: Trials, room: int, rounds: int) -> None:
@@ -69,11 +67,11 @@ def _bisect(
 
 
 def _fits(trials: Trials, room: int, regions: tuple[Region, ...], like: planners.Plan) -> bool:
-    """Whether there is a plan of some regions, and it fits as compiled."""
+    """Compile the plan of some regions, if there is one; whether it fits."""
     if planners.error_of(trials.graph, regions) > trials.graph.most_error:
         return False
     try:
         decisions = with_regions(trials.graph, like, regions)
-    except planners.InvalidPlan:
+    except planners.InvalidPlan:  # something has to be saved
         return False
     return trials.temp_bytes(trials.of(decisions)) <= room

@@ -68,7 +68,7 @@ class Candidates:
         self._walker = Walker(graph)
         self._free = _read_by_others(graph)
         # What others may read as codes is in memory for them, or it is not.
-        self._frees = tuple({self._free: None, _read_by_others(graph, in_every_way=True): None})
+        self._frees = self._free, _read_by_others(graph, in_every_way=True)
         self._options = self._solve(max_options)
         self.singles = [self._single(s) for s in range(len(graph.stages))]
         for x in self._neighbours([x for some in self.singles for x in some]):
@@ -252,16 +252,18 @@ class Candidates:
         regions += [Region(s, s, saved=self._inside(region)) for region in regions]
         regions = [*regions, bare(self._graph, s)]
         if self._graph.stages[s].may_be_alone:
-            is_free = not self._graph.stages[s].alone_bytes
-            is_free = is_free and not self._walker.candidate(alone).retained
-            # Codes of what it reads of other stages might be.
-            is_free = is_free and not any(op.variants for op in self._graph.stages[s].backward)
-            regions = [alone] if is_free else [*regions, alone]
+            regions = [alone] if self._keeps_nothing(alone) else [*regions, alone]
         found: list[Candidate] = []
         for x in map(self._candidate, dict.fromkeys(regions)):
             if x is not None and not any(_dominates(y, x) for y in found):
                 found = [y for y in found if not _dominates(x, y)] + [x]
         return found
+
+    def _keeps_nothing(self, alone: Region) -> bool:
+        """Whether a stage left alone keeps nothing, nor others for it what might be codes."""
+        stage = self._graph.stages[alone.first]
+        has_ways = any(op.variants for op in stage.backward)
+        return not (stage.alone_bytes or has_ways or self._walker.candidate(alone).retained)
 
     def _solve(self, max_options: int) -> list[list[_Option]]:
         """For each stage its options; isomorphic stages share a solve."""

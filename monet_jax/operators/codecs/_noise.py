@@ -60,15 +60,17 @@ def _mixed(words: jax.Array | None) -> tuple[jax.Array, jax.Array]:
 
 
 def _index(shape: tuple[int, ...], start: jax.Array) -> jax.Array:
-    """The position of each element in the flat array, after some multiple of its size.
+    """The position of each element in the flat array, counted from `start` and back.
 
-    It begins with something that differs between the iterations of a loop: what does not, XLA may
-    compute before the loop and keep for as long.
+    That differs between the iterations of a loop: what does not, XLA may compute before the loop
+    and keep for as long.
     """
-    index = jnp.broadcast_to(start, shape)
+    index, first = jnp.broadcast_to(start, shape), start
     for axis, size in enumerate(shape):
-        index = index * jnp.uint32(size % 2**32) + lax.broadcasted_iota(jnp.uint32, shape, axis)
-    return index
+        count = jnp.uint32(size % 2**32)
+        index = index * count + lax.broadcasted_iota(jnp.uint32, shape, axis)
+        first = first * count
+    return index - first
 
 
 def _finalize(h: jax.Array) -> jax.Array:
