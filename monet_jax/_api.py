@@ -24,7 +24,8 @@ from . import _cache, _compat, _multihost, _nesting, _pins, _trace
 from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
-from ._errors import GRADED, ErrorLimit, Errors, limit_of, samples_of, settled_within
+from ._errors import GRADED, Errors
+from ._limit import ErrorLimit, limit_of, samples_of, settled_within
 from ._loops import lay_out
 from ._pins import Pins, make_pins
 from ._plan import FORMAT, Plan, PlanMismatch

@@ -38,6 +38,8 @@ from .graph import Graph, Op, Variant
 
 # Ties: of answers equally fast take fewer FLOPs, and then fewer bytes.
 _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-3, 1e-4
+# Solves for answers between those of a front, and what counts as no gain of cost.
+_KNEES, _SAME = 4, 1e-6
 # Values below this share of the stage's bytes are saved always: deciding costs more.
 _NEGLIGIBLE = 1e-3
 # So few savable values are not worth a solve.
@@ -109,7 +111,8 @@ def options(
         graph: the step.
         s: the stage.
         free: values that are in memory anyway, for the backward of another stage.
-        count: at most so many options for each way to count bytes, two or more.
+        count: at most so many options for each way to count bytes, two or more; and a few between
+            those that are far apart.
         deadline: stop at this reading of `time.monotonic`, in seconds.
 
     Returns:
@@ -178,6 +181,7 @@ def _fronts(program: "_Program", count: int, deadline: float) -> Iterator[tuple[
     for limit in program.error_limits:
         if limit < worst:  # or the answers are those that are known
             answers = _front(program, limit, count, deadline)
+            answers += _knees(program, limit, answers, deadline)
             worst = max((x.error for x in answers), default=worst)
             yield from (x.saved for x in answers)
 
@@ -199,11 +203,47 @@ def _front(program: "_Program", most_error: float, count: int, deadline: float) 
     return found
 
 
+def _knees(
+    program: "_Program", most_error: float, front: Sequence["_Answer"], deadline: float
+) -> list["_Answer"]:
+    """Answers between those of a front, that take less than the line between two of them.
+
+    Where a little more is run again for nearly nothing, and then a product, limits that are evenly
+    spaced miss the point before the product. Found as by Aneja and Nair (Management Science 1979):
+    for the price of a byte at which two neighbours are as dear as each other, is something cheaper?
+    """
+    found: list[_Answer] = []
+    pairs = [*it.pairwise(front)]
+    for _ in range(_KNEES):
+        pair = max(pairs, key=_between, default=None)
+        if pair is None or _between(pair) <= 0:
+            break
+        pairs.remove(pair)
+        a, b = pair
+        price = (b.cost - a.cost) / (a.retained_bytes - b.retained_bytes)
+        answer = program.cheapest(price, most_error, deadline - time.monotonic())
+        if answer is not None and answer.priced(price) < a.priced(price) - _SAME:
+            found.append(answer)
+            pairs += (a, answer), (answer, b)
+    return found
+
+
+def _between(pair: tuple["_Answer", "_Answer"]) -> float:
+    """What an answer between two of a front may gain: seconds times bytes."""
+    a, b = pair
+    return (b.cost - a.cost) * (a.retained_bytes - b.retained_bytes)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Answer:
     saved: tuple[int, ...]
     retained_bytes: int
+    cost: float  # seconds and FLOPs, over the stage's
     error: float  # over the step's
+
+    def priced(self, price: float) -> float:
+        """Its cost where each byte has a price."""
+        return self.cost + price * self.retained_bytes
 
 
 class _Program:
@@ -234,6 +274,7 @@ class _Program:
         self._nbytes = np.array([*counted, *zeros[0], *held, *zeros[1], *-counted], np.int64)
         self._x = x = cp.Variable(n_save + n_rerun + n_hold + n_take + n_lodge, boolean=True)
         self._limit, self._most_error = cp.Parameter(), cp.Parameter()
+        self._price = cp.Parameter(nonneg=True)
 
         is_own = np.array([i not in graph.shared for i in stage.values])
         may_lodge = is_own & ~fixed
@@ -242,7 +283,8 @@ class _Program:
         upper = np.concatenate([savable, np.ones(n_rerun + n_hold + n_take), may_lodge])
         seconds, flops = _costs(forward, stage, n_after=n_lodge)
         large, places = _lodging(result_bytes, sizes)
-        time_and_flops = (seconds + _FLOPS_WEIGHT * flops) @ x
+        self._costs = seconds + _FLOPS_WEIGHT * flops
+        time_and_flops = self._costs @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
         constraints = [
             lower <= x,
@@ -255,6 +297,9 @@ class _Program:
         self._fastest = cp.Problem(
             cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
             [*constraints, retained <= self._limit],
+        )
+        self._cheapest = cp.Problem(
+            cp.Minimize(time_and_flops + self._price * retained), constraints
         )
         self._smallest = cp.Problem(
             cp.Minimize(retained + _BYTES_WEIGHT * time_and_flops), constraints
@@ -274,6 +319,11 @@ class _Program:
         self._limit.value = (limit_bytes + 0.5) / max(self.total_bytes, 1)
         return self._solve(self._fastest, most_error, time_limit)
 
+    def cheapest(self, price: float, most_error: float, time_limit: float) -> _Answer | None:
+        """The answer of least cost where each byte that is retained has a price."""
+        self._price.value = price * max(self.total_bytes, 1)
+        return self._solve(self._cheapest, most_error, time_limit)
+
     def smallest(self, most_error: float, time_limit: float) -> _Answer | None:
         """The answer that retains fewest bytes, if there is one."""
         return self._solve(self._smallest, most_error, time_limit)
@@ -291,7 +341,8 @@ class _Program:
         saved = np.array(self._stage.values)[is_saved].tolist()
         used = self._stage.read(saved).union(*(self._forward[o].inputs for o in ops))
         saved = tuple(i for i in saved if i in used)
-        return _Answer(saved, int(self._nbytes[x].sum()), float(self._errors[is_saved].sum()))
+        error = float(self._errors[is_saved].sum())
+        return _Answer(saved, int(self._nbytes[x].sum()), float(self._costs[x].sum()), error)
 
 
 def _costs(forward: Sequence[Op], stage: Needs, n_after: int) -> tuple[np.ndarray, np.ndarray]:

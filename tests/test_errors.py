@@ -17,7 +17,8 @@ import planners
 from monet_jax import _codes
 from monet_jax._analyze import NO_PINS
 from monet_jax._answers import Answers
-from monet_jax._errors import ErrorBound, ErrorLimit, Errors, settled_within, with_errors
+from monet_jax._errors import ErrorBound, Errors, with_errors
+from monet_jax._limit import ErrorLimit, settled_within
 from monet_jax._plan import plan_from_json
 from monet_jax._targets import resolve_target
 from monet_jax._trace import trace_for
@@ -193,6 +194,33 @@ def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(
     made = settled_within(ErrorLimit(0.05, ()), errors, settle)
     assert asked == pytest.approx(bounds + ([] if overheads is FAST else [0.0]))
     assert made.error == error and made.error_limit == 0.05
+
+
+@pytest.mark.parametrize("measured", [[0.03], [0.01], [0.045, 0.03]])
+def test_a_plan_is_not_lost_where_others_do_not_fit(measured):
+    """A budget that only some codes keep: neither more exact plans do, nor what else is tried."""
+    errors, found = mock.create_autospec(Errors, instance=True), iter(measured)
+    errors.of_codes.return_value = {}
+    errors.modelled.return_value = 0.0
+    errors.of_plan.side_effect = lambda regions: next(found)
+    fits = [Settled(None, mock.Mock(regions=()), 0.2)] * len(measured)
+    settle = mock.Mock(side_effect=[*fits, *map(refused, (9, 8))])
+    made = settled_within(ErrorLimit(0.05, ()), errors, settle)
+    assert made.error == measured[-1]
+
+
+def test_where_no_plan_is_right_enough_the_least_minimum_is_told():
+    errors = mock.create_autospec(Errors, instance=True)
+    errors.modelled.return_value, errors.of_plan.return_value = 0.0, 1.0
+    wrong = Settled(None, mock.Mock(regions=()), 0.2)
+    settle = mock.Mock(side_effect=[wrong, *map(refused, (8, 9))])
+    with pytest.raises(monet_jax.InfeasibleBudget) as told:
+        settled_within(ErrorLimit(0.05, ()), errors, settle)
+    assert told.value.minimum_budget == 8
+
+
+def refused(minimum_budget):
+    return monet_jax.InfeasibleBudget("", minimum_budget)
 
 
 @pytest.mark.parametrize(("samples", "measured"), [(1, 0.035), (2, 0.04)])

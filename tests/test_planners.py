@@ -184,6 +184,24 @@ def test_the_stage_program_finds_the_front_of_bytes_and_seconds(monkeypatch, see
             assert any(b <= nbytes and t <= seconds + 1e-9 for b, t in found)
 
 
+@pytest.mark.parametrize("knees", [0, 1])
+def test_a_stage_may_run_all_that_is_cheap_again_and_nothing_dear(monkeypatch, knees):
+    """Five products and what is cheap between them; evenly spaced limits are 65, 32 and 0 bytes."""
+    monkeypatch.setattr(stage_program, "_KNEES", knees)
+    make = graphs.Builder()
+    forward = [make.op("f", "", "n0:1")]
+    for k in range(5):
+        forward.append(make.op(f"p{k}", f"n{k}", f"p{k}:10", 100.0))
+        forward.append(make.op(f"n{k}", f"p{k}", f"n{k + 1}:3"))
+    backward = [make.op(f"b{k}", f"p{k} n{k + 1}", f"d{k}:1!") for k in range(4, -1, -1)]
+    graph = make.graph([forward], [backward])
+    options = stage_program.options(
+        graph, 0, free=frozenset(), count=3, deadline=time.monotonic() + 60
+    )
+    names = [{graph.values[i].name for i in x} for x in options]
+    assert ({f"p{k}" for k in range(5)} in names) == bool(knees)
+
+
 def held_and_seconds(graph: Graph, s: int, names) -> tuple[int, float] | None:
     """Bytes that stage `s` keeps from the first forward for recomputation, and its seconds."""
     try:

@@ -30,7 +30,8 @@ import monet_jax
 import planners
 from monet_jax import zoo
 from monet_jax._analyze import NO_PINS
-from monet_jax._errors import GRADED, ErrorBound, ErrorLimit, Errors, settled_within
+from monet_jax._errors import GRADED, ErrorBound, Errors
+from monet_jax._limit import AIM, ErrorLimit, settled_within
 from monet_jax._settle import Settling
 from monet_jax._targets import resolve_target
 from monet_jax._trace import trace_for
@@ -46,6 +47,8 @@ BATCH, BATCHES = (
 DRAWS, STEPS = 20, 100
 #: The budget, over the smallest that plans without lossy codes keep.
 ROOM = 1.1
+#: Or over the smallest that plans with them keep.
+ROOM_OF_LEAST = 1.02
 #: Of the solver, in seconds.
 TIME_LIMIT = 30.0
 LOSSY = {x.name for x in selected(GRADED) if x.kind.is_lossy}
@@ -65,23 +68,30 @@ class Measured:
         self._errors = Errors(traced, self._samples, *self._trials.analyzed)
         self._errors.of_codes = functools.cache(self._errors.of_codes)
 
-    def plan(self, error: float) -> monet_jax.Plan:
-        """The plan where bytes are scarce, as `monet_jax.plan` makes it for that error."""
-        return settled_within(ErrorLimit(error, self._samples), self._errors, self._within)
+    def limit(self, error: float) -> ErrorLimit:
+        """The limit as `monet_jax.plan` has it."""
+        return ErrorLimit(error, self._samples)
 
-    def bounded(self, most: float) -> tuple[float, float]:
-        """Overhead and error of the plan where errors add up to the root of that at most."""
-        plan = self._within(self._bound(most))
+    def plan(self, budget: int, error: float) -> monet_jax.Plan:
+        """The plan as `monet_jax.plan` makes it for that budget and error."""
+        settle = functools.partial(self._within, budget)
+        return settled_within(self.limit(error), self._errors, settle)
+
+    def bounded(self, budget: int, most: float) -> tuple[float, float] | None:
+        """Overhead and error of the plan where errors add up to that at most, if there is one."""
+        try:
+            plan = self._within(budget, self._bound(most))
+        except monet_jax.InfeasibleBudget:
+            return None
         error = self._errors.of_plan(plan.decisions.regions) if plan.decisions else 0.0
         return plan.overhead, error
 
-    @functools.cached_property
-    def budget(self) -> int:
-        """Bytes, such that they are scarce."""
+    def least(self, most: float) -> int:
+        """The smallest budget that is kept where errors add up to that at most."""
         try:
-            self._settling(self._bound(0.0)).plan(lambda _: 1)
+            self._within(1, self._bound(most))
         except monet_jax.InfeasibleBudget as refused:
-            return int(ROOM * refused.minimum_budget)
+            return refused.minimum_budget
         raise AssertionError("a plan of one byte")
 
     def saved(self, plan: monet_jax.Plan) -> collections.Counter[str]:
@@ -94,11 +104,9 @@ class Measured:
     def _bound(self, most: float) -> ErrorBound:
         return ErrorBound(self._errors.of_codes(), most)
 
-    def _within(self, bound: ErrorBound) -> monet_jax.Plan:
-        return self._settling(bound).plan(lambda _: self.budget)
-
-    def _settling(self, bound: ErrorBound) -> Settling:
-        return Settling(self._trials.within(bound), planners.Stages(time_limit=TIME_LIMIT))
+    def _within(self, budget: int, bound: ErrorBound) -> monet_jax.Plan:
+        settling = Settling(self._trials.within(bound), planners.Stages(time_limit=TIME_LIMIT))
+        return settling.plan(lambda _: budget)
 
 
 def errors(problem: zoo.Problem, fun: Any, params: Any, state: Any) -> list[float]:
@@ -133,41 +141,59 @@ def trained(problem: zoo.Problem, fun: Any, params: Any, state: Any) -> tuple[An
     return params, state
 
 
-def rows(model: str, limits: list[float]) -> Iterator[dict[str, Any]]:
+def rows(model: str, limits: list[float], least: bool) -> Iterator[dict[str, Any]]:
     """One model."""
     made = Measured(model)
-    problem, args = made.problem, made.args
-    (exact, _), (unlimited, most) = made.bounded(0.0), made.bounded(math.inf)
     for limit in limits:
-        plan = made.plan(limit)
-        fun = plan.apply(problem.loss)
-        at_first = errors(problem, fun, *args[:2])
-        later = errors(problem, fun, *trained(problem, fun, *args[:2]))
+        most = (AIM * made.limit(limit).measured) ** 2 if least else 0.0
+        budget = int((ROOM_OF_LEAST if least else ROOM) * made.least(most))
+        plan = made.plan(budget, limit)
         saved = made.saved(plan)
         yield {
             "model": model,
             "asked": limit,
-            "budget": made.budget,
+            "least": least,
+            "budget": budget,
             "overhead": round(plan.overhead, 4),
-            "measured": round(plan.error or 0.0, 4),
-            "at_first": round(float(np.percentile(at_first, 95)), 4),
-            "after_steps": round(float(np.percentile(later, 95)), 4),
-            "without_codes": {"overhead": round(exact, 4)},
-            "unlimited": {"overhead": round(unlimited, 4), "measured": round(most, 4)},
+            **{name: round(x, 4) for name, x in kept(made, plan).items()},
+            "without_codes": _rounded(made.bounded(budget, 0.0)),
+            "unlimited": _rounded(made.bounded(budget, math.inf)),
             "codes": {name: saved[name] for name in sorted(LOSSY & saved.keys())},
         }
+
+
+def kept(made: Measured, plan: monet_jax.Plan) -> dict[str, float]:
+    """The error of a plan as measured on samples, and on data of its own."""
+    problem, args = made.problem, made.args
+    fun = plan.apply(problem.loss)
+    at_first = errors(problem, fun, *args[:2])
+    later = errors(problem, fun, *trained(problem, fun, *args[:2]))
+    return {
+        "measured": plan.error or 0.0,
+        "at_first": float(np.percentile(at_first, 95)),
+        "after_steps": float(np.percentile(later, 95)),
+    }
+
+
+def _rounded(found: tuple[float, float] | None) -> dict[str, float] | None:
+    names = "overhead", "measured"
+    return found and {name: round(x, 4) for name, x in zip(names, found, strict=True)}
+
+
+def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["model"], row["asked"], row.get("least", False)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=list(zoo.MODELS))
+    parser.add_argument("--least", action="store_true", help="with the smallest budget there is")
     parser.add_argument("--errors", nargs="+", type=float, default=[0.05])
     asked = parser.parse_args()
     path = HERE / "errors.json"
     every = json.loads(path.read_text())["rows"] if path.exists() else []
     for model in asked.models:
-        for new in rows(model, asked.errors):
+        for new in rows(model, asked.errors, asked.least):
             print(new, file=sys.stderr, flush=True)
-            cell = (new["model"], new["asked"])
-            every = [x for x in every if (x["model"], x["asked"]) != cell] + [new]
+            every = [x for x in every if _cell(x) != _cell(new)] + [new]
             keep(path, "errors.py", every, jax=jax.__version__, device="cpu")

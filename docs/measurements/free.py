@@ -27,7 +27,8 @@ import planners
 from monet_jax import zoo
 from monet_jax._analyze import NO_PINS
 from monet_jax._compile import compile_bytes
-from monet_jax._errors import AIM, GRADED, ErrorBound, ErrorLimit, Errors
+from monet_jax._errors import GRADED, ErrorBound, Errors
+from monet_jax._limit import AIM, ErrorLimit
 from monet_jax._measure import StepCosts
 from monet_jax._rivals import Costs, costs_of, work_of_step
 from monet_jax._settle import Settling

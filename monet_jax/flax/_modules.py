@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import _api
-from .._errors import samples_of
+from .._limit import samples_of
 from .._plan import Plan
 from .._reserved import Optimizer
 from .._signature import Options, make_options

@@ -14,7 +14,7 @@ import jax
 from flax import nnx
 
 from .. import _api
-from .._errors import limit_of
+from .._limit import limit_of
 from .._plan import Plan
 from . import _names
 from ._calls import Arguments, FlatCall, Function, arguments_of, flat_call
