@@ -34,7 +34,7 @@ from .stages import bare
 
 # Lengths of intervals, most useful first, as many as keep within the two numbers below.
 _LENGTHS = (2, 4, 3, 8, 6, 12, 16, 5, 24)
-_MOST_CANDIDATES = 2500
+_MOST_CANDIDATES = 4000
 # Stages of distinct intervals: each is walked a few times.
 _MOST_WALKED = 400
 # Solves for all distinct stages together, beyond which each gets fewer options.
@@ -42,7 +42,9 @@ _MOST_SOLVES = 360
 # Options of a stage for which there was no time to solve.
 _PRICED = 4
 # Prices per byte tried for the stages of an interval, beside the least that can be saved.
-_PRICES = 2
+_PRICES = 4
+# Prices that differ by less are the same.
+_DEARER = 1.01
 # Shares of the step's error that each of them may have.
 _ERRORS = (1 / 4, 1 / 16, 1 / 64)
 # Stages have options in common if their codes' errors are the same to such a factor.
@@ -81,9 +83,20 @@ class Candidates:
         ]
 
     def _prices(self, singles: list[list[Candidate]]) -> list[float]:
-        """Prices, in seconds per byte, spread over those at which stages change their minds."""
-        slopes = self._slopes(singles)
-        return np.quantile(slopes, np.linspace(0, 1, _PRICES + 2)[1:-1]).tolist() if slopes else []
+        """Prices, in seconds per byte, for which stages give up more and more of their bytes.
+
+        Each lies between two at which stages change their minds: at one, equal stages would differ.
+        """
+        steps = self._steps(singles)
+        if not steps:
+            return []
+        slopes, nbytes = np.array(sorted(steps)).T
+        given_up, found = nbytes.cumsum(), []
+        for share in np.linspace(0, 1, _PRICES + 2)[1:-1]:
+            below = slopes[np.searchsorted(given_up, share * given_up[-1])]
+            above = slopes[slopes > _DEARER * below]
+            found.append(math.sqrt(below * above[0]) if above.size else _DEARER * below)
+        return list(dict.fromkeys(found))
 
     @ft.cached_property
     def _spaces(self) -> list[list[list[Candidate]]]:
@@ -108,14 +121,10 @@ class Candidates:
         saved = {self._graph.index[name] for name in x.region.saved}
         return not any(op.way_by(saved) for op in self._graph.stages[x.region.first].backward)
 
-    def _slopes(self, singles: list[list[Candidate]]) -> list[float]:
-        """The prices, in seconds per byte, at which stages change their minds."""
-        slopes = []
-        for some in singles:
-            front = sorted((self._retained_bytes(x), -x.seconds) for x in some)
-            steps = np.diff(np.array(front), axis=0)
-            slopes += [gain / size for size, gain in steps.tolist() if size > 0 and gain > 0]
-        return slopes
+    def _steps(self, singles: list[list[Candidate]]) -> list[tuple[float, int]]:
+        """The prices, in seconds per byte, at which stages change their minds, and the bytes."""
+        fronts = ([(self._retained_bytes(x), x.seconds) for x in some] for some in singles)
+        return [step for front in fronts for step in _steps(front)]
 
     def intervals(self, deadline: float) -> list[Candidate]:
         """Candidates over several stages; stops at this reading of `time.monotonic`."""
@@ -176,7 +185,7 @@ class Candidates:
     def _whole(self) -> Iterator[Region]:
         """Checkpoints of a whole iteration of a loop; where they come late, of the whole step."""
         slopes = [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
-        slopes = [slope for slope in (*self._slopes(self.singles), *slopes) if slope]
+        slopes = [x for x in (*(slope for slope, _ in self._steps(self.singles)), *slopes) if x]
         if not slopes:
             return
         spans = [
@@ -356,3 +365,25 @@ def _read_by_others(graph: Graph, in_every_way: bool = False) -> frozenset[int]:
         for i in (op.always_reads if in_every_way else op.inputs)
         if graph.forward_writer.get(i, (s,))[0] != s
     )
+
+
+def _steps(points: Iterable[tuple[int, float]]) -> list[tuple[float, int]]:
+    """Prices, in seconds per byte, at which the cheapest of some points is another one, and by how
+    many bytes: the steps of the points' lower convex hull.
+
+    Arguments:
+        points: of each its bytes and seconds.
+    """
+    hull: list[tuple[int, float]] = []
+    for point in sorted(points):
+        if hull and point[1] >= hull[-1][1]:
+            continue
+        while len(hull) > 1 and _slope(*hull[-2:]) <= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return [(_slope(a, b), b[0] - a[0]) for a, b in it.pairwise(hull)]
+
+
+def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
+    """Seconds that are spared for each byte from one point to one of more bytes."""
+    return (a[1] - b[1]) / (b[0] - a[0])
