@@ -41,8 +41,8 @@ _MOST_WALKED = 400
 _MOST_SOLVES = 360
 # Options of a stage for which there was no time to solve.
 _PRICED = 4
-# Prices per byte tried for the stages of an interval, beside the least that can be saved.
-_PRICES = 4
+# Prices per byte of either kind for the stages of an interval, beside the least to be saved.
+_PRICES = 2
 # Prices that differ by less are the same.
 _DEARER = 1.01
 # Shares of the step's error that each of them may have.
@@ -83,16 +83,20 @@ class Candidates:
         ]
 
     def _prices(self, singles: list[list[Candidate]]) -> list[float]:
-        """Prices, in seconds per byte, for which stages give up more and more of their bytes.
+        """Prices, in seconds per byte: spread over those between neighbours by bytes, and such that
+        stages give up more and more of their bytes.
 
-        Each lies between two at which stages change their minds: at one, equal stages would differ.
+        Of the latter each lies between two at which stages change their minds: at one, equal stages
+        would differ.
         """
-        steps = self._steps(singles)
+        neighbours, steps = self._slopes(singles), self._steps(singles)
+        shares = np.linspace(0, 1, _PRICES + 2)[1:-1]
+        found = np.quantile(neighbours, shares).tolist() if neighbours else []
         if not steps:
-            return []
+            return found
         slopes, nbytes = np.array(sorted(steps)).T
-        given_up, found = nbytes.cumsum(), []
-        for share in np.linspace(0, 1, _PRICES + 2)[1:-1]:
+        given_up = nbytes.cumsum()
+        for share in shares:
             below = slopes[np.searchsorted(given_up, share * given_up[-1])]
             above = slopes[slopes > _DEARER * below]
             found.append(math.sqrt(below * above[0]) if above.size else _DEARER * below)
@@ -120,6 +124,15 @@ class Candidates:
         """Whether all backward ops of a single stage run in their first way."""
         saved = {self._graph.index[name] for name in x.region.saved}
         return not any(op.way_by(saved) for op in self._graph.stages[x.region.first].backward)
+
+    def _slopes(self, singles: list[list[Candidate]]) -> list[float]:
+        """Seconds that stages spare for each byte, between neighbours in the order of bytes."""
+        slopes = []
+        for some in singles:
+            front = sorted((self._retained_bytes(x), -x.seconds) for x in some)
+            steps = np.diff(np.array(front), axis=0)
+            slopes += [gain / size for size, gain in steps.tolist() if size > 0 and gain > 0]
+        return slopes
 
     def _steps(self, singles: list[list[Candidate]]) -> list[tuple[float, int]]:
         """The prices, in seconds per byte, at which stages change their minds, and the bytes."""
@@ -158,7 +171,7 @@ class Candidates:
             spans = [(first, first + length - 1) for first in range(n - length + 1)]
             spans = [span for span in spans if self._in_one_unit(*span)]
             new = {self._walker.interval(*span).shape for span in spans} - walked
-            count += len(spans) * (2 * _PRICES + 3)
+            count += len(spans) * (4 * _PRICES + 3)
             work += len(new) * length
             if length > 2 and (count > _MOST_CANDIDATES or work > _MOST_WALKED):
                 return
@@ -185,7 +198,7 @@ class Candidates:
     def _whole(self) -> Iterator[Region]:
         """Checkpoints of a whole iteration of a loop; where they come late, of the whole step."""
         slopes = [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
-        slopes = [x for x in (*(slope for slope, _ in self._steps(self.singles)), *slopes) if x]
+        slopes = [slope for slope in (*self._slopes(self.singles), *slopes) if slope]
         if not slopes:
             return
         spans = [
