@@ -7,7 +7,8 @@ and one with those after 100 steps of Adam on others. Bytes are scarce: the budg
 than the smallest that a plan without lossy codes keeps. The gradient is then compared with the
 exact one on batches and keys of their own, at initialization and after 100 steps with the plan: the
 95th percentile of the relative error. Beside it stand the plans of that budget without lossy codes,
-and without a limit: whether an error buys time, and the limit is of consequence.
+and without a limit: whether an error buys time, and the limit is of consequence. With `--least` the
+budget is little more than the smallest that a plan with codes within the limit keeps.
 """
 
 import argparse
@@ -57,8 +58,8 @@ LOSSY = {x.name for x in selected(GRADED) if x.kind.is_lossy}
 class Measured:
     """A model of the zoo, small, and what its codes do to its gradient."""
 
-    def __init__(self, model: str):
-        self.problem = zoo.build(model, scale="tiny", batch=BATCHES.get(model, BATCH))
+    def __init__(self, model: str, batch: int):
+        self.problem = zoo.build(model, scale="tiny", batch=batch)
         self.args, target = self.problem.make_args(0), resolve_target("cpu")
         later = trained(self.problem, self.problem.loss, *self.args[:2])
         samples = self.args, (*later, *self.problem.make_args(STEPS + 1)[2:])
@@ -141,9 +142,9 @@ def trained(problem: zoo.Problem, fun: Any, params: Any, state: Any) -> tuple[An
     return params, state
 
 
-def rows(model: str, limits: list[float], least: bool) -> Iterator[dict[str, Any]]:
+def rows(model: str, batch: int, limits: list[float], least: bool) -> Iterator[dict[str, Any]]:
     """One model."""
-    made = Measured(model)
+    made = Measured(model, batch)
     for limit in limits:
         most = (AIM * made.limit(limit).measured) ** 2 if least else 0.0
         budget = int((ROOM_OF_LEAST if least else ROOM) * made.least(most))
@@ -151,6 +152,7 @@ def rows(model: str, limits: list[float], least: bool) -> Iterator[dict[str, Any
         saved = made.saved(plan)
         yield {
             "model": model,
+            "batch": batch,
             "asked": limit,
             "least": least,
             "budget": budget,
@@ -181,19 +183,22 @@ def _rounded(found: tuple[float, float] | None) -> dict[str, float] | None:
 
 
 def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["model"], row["asked"], row.get("least", False)
+    batch = row.get("batch", BATCHES.get(row["model"], BATCH))
+    return row["model"], batch, row["asked"], row.get("least", False)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=list(zoo.MODELS))
+    parser.add_argument("--batch", type=int, help="examples of a batch")
     parser.add_argument("--least", action="store_true", help="with the smallest budget there is")
     parser.add_argument("--errors", nargs="+", type=float, default=[0.05])
     asked = parser.parse_args()
     path = HERE / "errors.json"
     every = json.loads(path.read_text())["rows"] if path.exists() else []
     for model in asked.models:
-        for new in rows(model, asked.errors, asked.least):
+        batch = asked.batch or BATCHES.get(model, BATCH)
+        for new in rows(model, batch, asked.errors, asked.least):
             print(new, file=sys.stderr, flush=True)
             every = [x for x in every if _cell(x) != _cell(new)] + [new]
             keep(path, "errors.py", every, jax=jax.__version__, device="cpu")
