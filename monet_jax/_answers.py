@@ -7,6 +7,7 @@ asked several times, and a local search follows.
 
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -35,8 +36,10 @@ CLEARLY_LESS = 0.98
 REACH, STRIDE = 1.25, 1.04
 #: Plans that the local search after each answer of the planner may look at.
 POLISH_TRIALS = 60
+#: What it takes bytes for that may lie in the memory of results: they do until too many others do.
+LODGED_SHARES = (1.0, 0.1)
 #: Shares of the way from the smallest plan to saving all, of plans to try where nothing fits.
-LARGER = (0.1, 0.3, 0.6)
+LARGER = (0.05, 0.1, 0.3, 0.6)
 
 _Regions = tuple[Region, ...]
 
@@ -168,13 +171,14 @@ class Answers:
         if singles is None or not starts or starts[0].seconds <= self.graph.seconds:
             return decisions
         found = starts[0]
-        for start in starts:
+        for start, lodged_share in itertools.product(starts, LODGED_SHARES):
             regions = planners.polished(
                 self.graph,
                 start.regions,
                 singles,
                 lambda some: self._fits(self._even(some), wanted),
                 trials=POLISH_TRIALS,
+                lodged_share=lodged_share,
             )
             plan = self._evened(with_regions(self.graph, start, regions))
             if self._fits(plan.regions, wanted):

@@ -7,7 +7,8 @@ one that does not.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 from .effects import Candidate
 from .graph import Graph
@@ -61,6 +62,7 @@ def polished(
     fits: Callable[[tuple[Region, ...]], bool],
     *,
     trials: int,
+    lodged_share: float = 1.0,
 ) -> tuple[Region, ...]:
     """The plan after all changes of single stages that save time and still fit.
 
@@ -72,33 +74,102 @@ def polished(
         singles: for each stage the regions that it may be by itself.
         fits: whether a plan fits.
         trials: times that `fits` is asked, at most.
+        lodged_share: of the bytes of a value that may lie in the memory of a result, what counts.
+            Whether it does lie there is for `fits` to say.
     """
-    known = {x.region: x for some in singles for x in some}
-    plan, refused = list(regions), set[Region]()  # less fits once more is saved elsewhere
-    for _ in range(trials):
-        changes = [
-            (_worth(graph, known[old], x), n, x.region)
-            for n, old in enumerate(plan)
-            if old in known
-            for x in singles[old.first]
-            if x.seconds < known[old].seconds and x.region not in refused
-        ]
-        if not changes:
+    changes = _Changes(graph, singles, lodged_share)
+    plan, asked = _furthest(changes.path(tuple(regions)), fits, trials)
+    for _ in range(trials - asked):
+        change = changes.best(plan)
+        if change is None:
             break
-        _, n, new = max(changes, key=lambda change: change[:2])
-        if fits((*plan[:n], new, *plan[n + 1 :])):
-            plan[n] = new
+        n, new = change
+        changed = (*plan[:n], new, *plan[n + 1 :])
+        if fits(changed):
+            plan = changed
         else:
-            refused.add(new)
-    return tuple(plan)
+            changes.refuse(new)
+    return plan
 
 
-def _worth(graph: Graph, old: Candidate, new: Candidate) -> float:
-    """Seconds saved for a byte more."""
-    more = _retained_bytes(graph, new) - _retained_bytes(graph, old)
-    return (old.seconds - new.seconds) / max(more, 1)
+def _furthest(
+    path: Iterator[tuple[Region, ...]], fits: Callable[[tuple[Region, ...]], bool], trials: int
+) -> tuple[tuple[Region, ...], int]:
+    """The last plan of a path that fits, as the first does, by strides that double until one is
+    too long; and how many times `fits` was asked.
+    """
+    known, low, high, stride, asked = [next(path)], 0, None, 1, 0
+    while asked < trials:
+        if high is None:
+            known += itertools.islice(path, low + stride + 1 - len(known))
+        middle = len(known) - 1 if high is None else (low + high) // 2
+        if middle == low:
+            break
+        asked += 1
+        if fits(known[middle]):
+            low, stride = middle, 2 * stride
+        else:
+            high = middle
+    return known[low], asked
 
 
-def _retained_bytes(graph: Graph, x: Candidate) -> int:
-    """Of all values: where one that may be lodged does lie is what the search is to find out."""
-    return x.alone_bytes + sum(graph.values[i].waiting_bytes for i in x.retained)
+class _Changes:
+    """Changes of single stages that save time, what saves most for a byte more first.
+
+    Of equal ones that of the last stage comes first.
+    """
+
+    def __init__(self, graph: Graph, singles: Sequence[Sequence[Candidate]], lodged_share: float):
+        self._graph, self._singles, self._lodged_share = graph, singles, lodged_share
+        self._known = {x.region: x for some in singles for x in some}
+        self._refused = set[Region]()  # less fits once more is saved elsewhere
+        self._after: dict[Region, tuple[float, Region] | None] = {}
+
+    def best(self, plan: Sequence[Region]) -> tuple[int, Region] | None:
+        """Which region to replace by what; None where nothing saves time."""
+        changes = ((n, self._change(old)) for n, old in enumerate(plan))
+        found = [(x[0], n, x[1]) for n, x in changes if x is not None]
+        return max(found, key=lambda x: x[:2])[1:] if found else None
+
+    def path(self, plan: tuple[Region, ...]) -> Iterator[tuple[Region, ...]]:
+        """The plan, and after one change, and after two, until nothing saves time."""
+        yield plan
+        while change := self.best(plan):
+            n, new = change
+            plan = (*plan[:n], new, *plan[n + 1 :])
+            yield plan
+
+    def refuse(self, new: Region) -> None:
+        """Do not change to a region any more."""
+        self._refused.add(new)
+        self._after = {k: x for k, x in self._after.items() if x is None or x[1] != new}
+
+    def _change(self, old: Region) -> tuple[float, Region] | None:
+        """The best for a region, and what it is worth."""
+        if old not in self._after:
+            self._after[old] = self._found(old)
+        return self._after[old]
+
+    def _found(self, old: Region) -> tuple[float, Region] | None:
+        if old not in self._known:
+            return None
+        now = self._known[old]
+        faster = [
+            (self._worth(now, x), x.region)
+            for x in self._singles[old.first]
+            if x.seconds < now.seconds and x.region not in self._refused
+        ]
+        return max(faster, key=lambda x: x[0], default=None)
+
+    def _worth(self, old: Candidate, new: Candidate) -> float:
+        """Seconds saved for a byte more."""
+        more = self._nbytes(new) - self._nbytes(old)
+        return (old.seconds - new.seconds) / max(more, 1)
+
+    def _nbytes(self, x: Candidate) -> float:
+        """Bytes that are retained, where those that are lodged count for a share."""
+        retained, lodged = (
+            sum(self._graph.values[i].waiting_bytes for i in some)
+            for some in (x.retained, x.lodged)
+        )
+        return x.alone_bytes + retained - (1 - self._lodged_share) * lodged

@@ -369,7 +369,8 @@ FAULTS = {
 }
 
 
-def test_local_search_only_ever_improves_a_plan_that_fits():
+@pytest.mark.parametrize("lodged_share", [1.0, 0.1])
+def test_local_search_only_ever_improves_a_plan_that_fits(lodged_share):
     for seed in range(8):
         graph = graphs.random_graph(seed, n_stages=4)
         search = EXACT.prepare(graph)
@@ -379,8 +380,60 @@ def test_local_search_only_ever_improves_a_plan_that_fits():
         def fits(regions, graph=graph, limit=limit):
             return replay(graph, regions).peak_bytes <= limit
 
-        found = replay(graph, polished(graph, start.regions, search.singles, fits, trials=60))
+        regions = polished(
+            graph, start.regions, search.singles, fits, trials=60, lodged_share=lodged_share
+        )
+        found = replay(graph, regions)
         assert found.peak_bytes <= limit and found.seconds <= start.seconds + 1e-9
+
+
+def single(stage, seconds, retained=(), lodged=()):
+    """What a stage may be by itself, as the local search knows it."""
+    saved = tuple(f"v{i}" for i in retained)
+    return effects.Candidate(
+        Region(stage, stage, saved=saved),
+        seconds,
+        0,
+        frozenset(retained),
+        {},
+        (),
+        lodged=frozenset(lodged),
+    )
+
+
+def test_local_search_saves_more_and_more_at_once_while_that_fits():
+    graph = graphs.random_graph(0, n_stages=4)
+    singles = [[single(s, 2.0), single(s, 1.0, [0])] for s in range(100)]
+    most = [60]  # stages that may save something
+
+    def fits(regions):
+        return sum(bool(region.saved) for region in regions) <= most[0]
+
+    start = tuple(some[0].region for some in singles)
+    found = polished(graph, start, singles, fits, trials=16)
+    assert [bool(region.saved) for region in found] == [False] * 40 + [True] * 60
+    most[0] = 100
+    assert all(region.saved for region in polished(graph, start, singles, fits, trials=16))
+    most[0] = 0
+    assert polished(graph, start, singles, fits, trials=16) == start
+
+
+def test_local_search_begins_with_what_may_lie_in_results_where_that_counts_for_little():
+    graph = graphs.random_graph(0, n_stages=4)
+    small, large = sorted(range(len(graph.values)), key=lambda i: graph.values[i].waiting_bytes)[
+        :: len(graph.values) - 1
+    ]
+    assert 0 < graph.values[small].waiting_bytes < graph.values[large].waiting_bytes
+    singles = [[single(0, 9.0), single(0, 5.0, [small]), single(0, 4.9, [large], [large])]]
+    asked = []
+
+    def fits(regions):
+        asked.append(regions[0].saved)
+        return True
+
+    for lodged_share in (1.0, 0.0):
+        polished(graph, (singles[0][0].region,), singles, fits, trials=1, lodged_share=lodged_share)
+    assert asked == [(f"v{small}",), (f"v{large}",)]
 
 
 def test_the_integer_program_agrees_with_exhaustive_search():
