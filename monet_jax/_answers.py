@@ -36,7 +36,8 @@ CLEARLY_LESS = 0.98
 REACH, STRIDE = 1.25, 1.04
 #: Plans that the local search after each answer of the planner may look at.
 POLISH_TRIALS = 60
-#: What it takes bytes for that may lie in the memory of results: they do until too many others do.
+#: What it counts, of bytes that may lie in the memory of results: all of them, and next to none, as
+#: they take nothing until the results are full.
 LODGED_SHARES = (1.0, 0.1)
 #: Shares of the way from the smallest plan to saving all, of plans to try where nothing fits.
 LARGER = (0.05, 0.1, 0.3, 0.6)

@@ -83,8 +83,7 @@ def polished(
         change = changes.best(plan)
         if change is None:
             break
-        n, new = change
-        changed = (*plan[:n], new, *plan[n + 1 :])
+        changed, new = change
         if fits(changed):
             plan = changed
         else:
@@ -125,18 +124,20 @@ class _Changes:
         self._refused = set[Region]()  # less fits once more is saved elsewhere
         self._after: dict[Region, tuple[float, Region] | None] = {}
 
-    def best(self, plan: Sequence[Region]) -> tuple[int, Region] | None:
-        """Which region to replace by what; None where nothing saves time."""
+    def best(self, plan: tuple[Region, ...]) -> tuple[tuple[Region, ...], Region] | None:
+        """The plan after the best change, and the region that is new; None if none saves time."""
         changes = ((n, self._change(old)) for n, old in enumerate(plan))
         found = [(x[0], n, x[1]) for n, x in changes if x is not None]
-        return max(found, key=lambda x: x[:2])[1:] if found else None
+        if not found:
+            return None
+        _, n, new = max(found, key=lambda x: x[:2])
+        return (*plan[:n], new, *plan[n + 1 :]), new
 
     def path(self, plan: tuple[Region, ...]) -> Iterator[tuple[Region, ...]]:
         """The plan, and after one change, and after two, until nothing saves time."""
         yield plan
         while change := self.best(plan):
-            n, new = change
-            plan = (*plan[:n], new, *plan[n + 1 :])
+            plan, _ = change
             yield plan
 
     def refuse(self, new: Region) -> None:
