@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+from jax._src.config import trace_context as trace_context
 from jax._src.core import trace_ctx
 from jax.extend import core, source_info_util
 from jax.interpreters import ad, batching, mlir
@@ -44,6 +45,22 @@ def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any
 def as_function(jaxpr: Any) -> Callable[..., list[Any]]:
     """A closed jaxpr as a function of its arguments."""
     return core.jaxpr_as_fun(jaxpr)
+
+
+def evaluated(jaxpr: Any, inputs: int, *values: Any) -> list[Any]:
+    """The results of a closed jaxpr for other constants, which follow so many inputs."""
+    return jax.core.eval_jaxpr(jaxpr.jaxpr, values[inputs:], *values[:inputs])
+
+
+def integers_of(eqn: Any) -> list[Any]:
+    """The parameters of an equation that are integers, or nested tuples of them, by no name."""
+
+    def is_integer(value: Any) -> bool:
+        if isinstance(value, tuple):
+            return bool(value) and all(map(is_integer, value))
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    return [x for _, x in sorted(eqn.params.items()) if is_integer(x)]
 
 
 def subjaxprs(eqn: Any) -> list[Any]:
@@ -123,13 +140,13 @@ def source_of(eqn: Any) -> str:
     """`file:line` of the user's code that made an equation; "" where JAX does not know it."""
     traceback = eqn.source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
-        if not _is_library(frame.file_name):
+        if not is_library(frame.file_name):
             return f"{frame.file_name}:{frame.line_num}"
     return ""
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
     """Whether a source file belongs to a library whose lines tell a user nothing."""
     here = os.path.dirname(os.path.abspath(__file__))
     is_ours = os.path.dirname(file) in (here, os.path.join(here, "flax"))
@@ -241,10 +258,128 @@ def varying_axes(x: Any) -> list[str]:
 
 def no_gradient_is_taken() -> bool:
     """Whether no transformation is under way but `vmap`, so that no gradient can be taken."""
+    return type(_below("BatchTrace")).__name__ == "EvalTrace"
+
+
+def is_staged() -> bool:
+    """Whether what is called is written down, to be run, transformed or differentiated later."""
+    return type(_below("BatchTrace", "JVPTrace", "LinearizeTrace")).__name__ != "EvalTrace"
+
+
+def _below(*kinds: str) -> Any:
+    """The trace below those of some kinds."""
     trace = trace_ctx.trace
-    while type(trace).__name__ == "BatchTrace":
+    while type(trace).__name__ in kinds:
         trace = trace.parent_trace
-    return type(trace).__name__ == "EvalTrace"
+    return trace
+
+
+def carries_tangent(x: Any) -> bool:
+    """Whether a derivative with respect to `x` is being taken, through `vmap` or not."""
+    while isinstance(x, jax.core.Tracer):
+        match type(x).__name__:
+            case "JVPTracer" | "LinearizeTracer":
+                if not isinstance(x.tangent, ad.Zero):
+                    return True
+                x = x.primal
+            case "BatchTracer":
+                x = x.val
+            case _:
+                return False
+    return False
+
+
+class _Planned(core.Primitive):
+    """Runs a function as it is, until it is differentiated; then it is no primitive any more.
+
+    What is planned then is written down where a tangent arrives, equation by equation, as if it had
+    stood there from the start.
+    """
+
+    multiple_results = True
+
+    def bind_with_trace(self, trace, args, avals, params, /):
+        """As for any primitive, but where a derivative is being taken."""
+        is_derivative = type(trace).__name__ in ("JVPTrace", "LinearizeTrace")
+        if is_derivative and any(map(carries_tangent, args)):
+            with core.set_current_trace(trace):
+                return params["differentiated"](*args)
+        return super().bind_with_trace(trace, args, avals, params)
+
+    def is_high(self, *avals, jaxpr, **params):
+        """Whether something in it is of JAX's higher types."""
+        return getattr(jaxpr, "is_high", False)
+
+    def to_lojax(self, *args, jaxpr, **params):
+        """The function itself."""
+        return as_function(jaxpr)(*args)
+
+
+planned_p = _Planned("monet_jax_planned")
+
+
+def until_differentiated(
+    jaxpr: Any, differentiated: Callable[..., Sequence[Any]], operands: Sequence[Any]
+) -> list[Any]:
+    """One equation for a function that is to be planned once it is differentiated.
+
+    Arguments:
+        jaxpr: closed; the function as it is.
+        differentiated: the function as planned, of the same operands.
+        operands: arrays and tracers.
+    """
+    _, constants, _ = jaxpr_inputs(jaxpr)
+    if not constants:
+        return planned_p.bind(*operands, jaxpr=jaxpr, differentiated=differentiated)
+    count = len(operands)  # arrays that it closes over belong to the program round it
+    lifted = jax.make_jaxpr(functools.partial(evaluated, jaxpr, count))
+    return planned_p.bind(
+        *operands,
+        *constants,
+        jaxpr=lifted(*map(jax.typeof, (*operands, *constants))),
+        differentiated=lambda *given: differentiated(*given[:count]),
+    )
+
+
+def _run_plain(*operands: Any, jaxpr: Any, differentiated: Any) -> Any:
+    return as_function(jaxpr)(*operands)
+
+
+def _planned_results(*avals: Any, jaxpr: Any, differentiated: Any) -> tuple[Any, Any]:
+    return list(jaxpr.out_avals), jaxpr.effects
+
+
+def _planned_in_batches(operands: Any, axes: Any, *, jaxpr: Any, differentiated: Any) -> Any:
+    def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.vmap(lambda *given: list(function(*given)), in_axes=tuple(axes))
+
+    whole = jax.make_jaxpr(mapped(as_function(jaxpr)))(*map(jax.typeof, operands))
+    found = until_differentiated(whole, mapped(differentiated), operands)
+    return found, [0] * len(found)
+
+
+def _planned_transposed(cotangents: Any, *operands: Any, jaxpr: Any, differentiated: Any) -> Any:
+    linear = [n for n, x in enumerate(operands) if ad.is_undefined_primal(x)]
+
+    def function(*chosen: Any) -> list[Any]:
+        given = list(operands)
+        for n, x in zip(linear, chosen, strict=True):
+            given[n] = x
+        return as_function(jaxpr)(*given)
+
+    transposed = jax.linear_transpose(function, *(operands[n].aval for n in linear))
+    found = transposed([ad.instantiate_zeros(x) for x in cotangents])
+    results: list[Any] = [None] * len(operands)
+    for n, x in zip(linear, found, strict=True):
+        results[n] = x
+    return results
+
+
+planned_p.def_impl(_run_plain)
+planned_p.def_effectful_abstract_eval(_planned_results)
+batching.primitive_batchers[planned_p] = _planned_in_batches
+ad.primitive_transposes[planned_p] = _planned_transposed
+mlir.register_lowering(planned_p, mlir.lower_fun(_run_plain))
 
 
 def abstract_primitive(name: str, results: Any) -> Any:

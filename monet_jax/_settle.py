@@ -54,13 +54,20 @@ MAY_BE_OFF = 0.9
 class InfeasibleBudget(ValueError):
     """No plan brings the compiled program within the budget.
 
-    Attributes:
-        minimum_budget: bytes; planning with it succeeds.
+    Where arguments and results alone exceed the budget, no plan was looked for: then the first
+    reading of `minimum_budget` plans and compiles to find it.
     """
 
-    def __init__(self, message: str, minimum_budget: int):
+    def __init__(self, message: str, minimum_budget: int | Callable[[], int]):
         super().__init__(message)
-        self.minimum_budget = minimum_budget
+        self._minimum_budget = minimum_budget
+
+    @property
+    def minimum_budget(self) -> int:
+        """Bytes; planning with it succeeds."""
+        if callable(self._minimum_budget):
+            self._minimum_budget = self._minimum_budget()
+        return self._minimum_budget
 
     def __reduce__(self):
         return InfeasibleBudget, (str(self), self.minimum_budget)
