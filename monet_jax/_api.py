@@ -15,6 +15,7 @@ from ._budget import validate_budget
 from ._errors import GRADED
 from ._fallback import PlanningWarning as PlanningWarning
 from ._limit import ErrorLimit, limit_of, samples_of
+from ._marked import name_of
 from ._mistakes import refuse
 from ._pins import make_pins
 from ._plan import Plan
@@ -214,5 +215,5 @@ def plan_call(
     started = time.perf_counter()
     settings = settings.for_call(call)
     traced = _trace.trace(fun, call, settings.rewrite(call), settings.terms)
-    refuse(traced, getattr(fun, "__qualname__", None) or repr(fun))
+    refuse(traced, name_of(fun))
     return plan_traced(traced, settings, limit, started)

