@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import args, assert_same, compiled, made, net, recomputes, specs
+from networks import args, assert_same, compiled, made, net, specs
 from networks import settled as settled
 
 import monet_jax
@@ -383,7 +383,8 @@ def test_a_plan_of_another_layout_is_made_again(monkeypatch, tmp_path):
     monkeypatch.setattr(_planning, "_settle", settle)
     f = monet_jax.remat(net, budget=0.6)
     assert_same(jax.grad(f)(*args()), jax.grad(net)(*args()))
-    assert recomputes(jax.grad(f), *args())
+    (plan,) = f._source._plans.values()
+    assert len(plan.decisions.regions) > 1 and plan.compiled_bytes <= plan.budget_bytes
 
 
 def test_what_cannot_be_traced_runs_as_it_is():
