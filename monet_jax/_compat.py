@@ -15,6 +15,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 from jax._src.core import trace_ctx
+from jax._src.interpreters.ad import CustomVJPException
 from jax.extend import core, source_info_util
 from jax.interpreters import ad, batching, mlir
 
@@ -33,6 +34,10 @@ Var = core.Var
 jit_p = core.primitives.jit_p
 name_p = core.primitives.name_p
 remat_p = core.primitives.remat_p
+
+#: What JAX raises where something cannot be differentiated: a `while` in reverse, or a rule by what
+#: its function closes over.
+NOT_DIFFERENTIABLE = (TypeError, ValueError, CustomVJPException)
 
 
 def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:

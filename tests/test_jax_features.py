@@ -1,0 +1,140 @@
+"""Does a planned program run whatever JAX lets a program do?
+
+Rules that close over arrays, mutable references, explicit mesh axes, callbacks, strict promotion:
+each is planned at random, and compared with plain JAX.
+"""
+
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emission import flat, numpy_of, pulled, random_emissions
+from jax import lax
+from jax.experimental.ode import odeint
+from programs import Case, array
+
+from monet_jax import _chunks
+
+W, X = array(1, 6, 6), array(2, 4, 6)
+TABLE = array(3, 6, 6)
+
+
+def assert_planned_as_plain(function, *args, plans=2, seed=0, tolerance=1e-4):
+    """Random plans, some of which recompute, have the value and gradient of plain JAX."""
+    f = flat(Case(function, args))
+    plain = pulled(f, f.function)(*f.leaves)
+    made = list(random_emissions(f, seed, plans))
+    assert any(x.recomputes for x in made)
+    for x in made:
+        for run in (pulled(f, x.function), jax.jit(pulled(f, x.function))):
+            assert_close(run(*f.leaves), plain, tolerance)
+
+
+def assert_close(got, want, tolerance=1e-4):
+    for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(numpy_of(a), numpy_of(b), rtol=tolerance, atol=tolerance)
+
+
+# ------------------------------------------------------------------------------ rules that close
+
+
+def product_with(table):
+    """`tanh(x @ table)` with a rule of its own, which closes over the table."""
+
+    @jax.custom_vjp
+    def function(x):
+        return jnp.tanh(x @ table)
+
+    def backward(y, cotangent):
+        return ((cotangent * (1 - y**2)) @ table.T,)
+
+    function.defvjp(lambda x: (function(x),) * 2, backward)
+    return function
+
+
+def in_layers(p, x):
+    for _ in range(3):
+        x = product_with(TABLE)(jnp.sin(x @ p))
+    return jnp.sum(x**2)
+
+
+def in_numpy(p, x):
+    for _ in range(3):
+        x = product_with(np.asarray(TABLE))(jnp.sin(x @ p))
+    return jnp.sum(x**2)
+
+
+def in_loop(p, x):
+    rule = product_with(TABLE)
+    x, _ = lax.scan(lambda x, _: (rule(jnp.sin(x @ p)), None), x, length=4)
+    return jnp.sum(x**2)
+
+
+def in_loop_in_loop(p, x):
+    rule = product_with(TABLE)
+
+    def body(x, _):
+        return lax.scan(lambda x, _: (rule(jnp.sin(x @ p)), None), x, length=2)
+
+    return jnp.sum(lax.scan(body, x, length=3)[0] ** 2)
+
+
+def in_branch(p, x):
+    rule = product_with(TABLE)
+    x = lax.cond(x.sum() > 0, lambda x: rule(x @ p), lambda x: rule(jnp.sin(x @ p) @ p), x)
+    return jnp.sum(rule(x @ p) ** 2)
+
+
+def in_a_rule(p, x):
+    inner = product_with(TABLE)
+
+    @jax.custom_vjp
+    def outer(x):
+        return inner(x) * 2
+
+    def forward(x):
+        y, pull = jax.vjp(inner, x)
+        return y * 2, pull
+
+    outer.defvjp(forward, lambda pull, cotangent: pull(2 * cotangent))
+    for _ in range(3):
+        x = outer(jnp.sin(x @ p))
+    return jnp.sum(x**2)
+
+
+def carried_number(p, x):
+    """A function closes over a float that is carried, and is no part of the derivative."""
+
+    def body(state, _):
+        x, scale = state
+
+        @jax.custom_vjp
+        def scaled(x):
+            return jnp.sin(x) * scale
+
+        scaled.defvjp(lambda x: (jnp.sin(x), x), lambda x, c: (c * jnp.cos(x),))
+        x = jnp.tanh(scaled(x @ p) @ p)
+        return (x, scale * 1.5), x.sum()
+
+    (x, _), sums = lax.scan(body, (x, jnp.float32(0.5)), length=5)
+    return jnp.sum(x**2) + sums.sum()
+
+
+def solution(p, x):
+    y = odeint(lambda y, t, p: jnp.tanh(y @ p @ TABLE), x, jnp.linspace(0.0, 1.0, 3), p)
+    return jnp.sum((y[-1] @ p) ** 2)
+
+
+CLOSING = [in_layers, in_numpy, in_loop, in_loop_in_loop, in_branch, in_a_rule, carried_number]
+
+
+@pytest.mark.parametrize("function", [*CLOSING, solution], ids=lambda f: f.__name__)
+def test_rules_may_close_over_arrays(function):
+    assert_planned_as_plain(function, W, X)
+
+
+def test_bytes_of_a_loop_whose_rule_closes_over_an_array_are_counted():
+    f = flat(Case(in_loop_in_loop, (W, X)))
+    assert _chunks.chunking(f.program, f.derivative).spared_bytes >= 0
