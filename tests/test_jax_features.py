@@ -138,3 +138,33 @@ def test_rules_may_close_over_arrays(function):
 def test_bytes_of_a_loop_whose_rule_closes_over_an_array_are_counted():
     f = flat(Case(in_loop_in_loop, (W, X)))
     assert _chunks.chunking(f.program, f.derivative).spared_bytes >= 0
+
+
+# ------------------------------------------------------------------------------ literals
+
+
+def number_in(p, x):
+    """A loop carries a Python number, and stacks it; what goes in is a literal."""
+
+    def body(state, k):
+        x, scale = state
+        return (jnp.tanh(x @ p) * k, scale * 2), scale
+
+    (x, scale), scales = lax.scan(body, (x, 1.0), jnp.ones(5), reverse=True)
+    return jnp.sum(x) * scale + scales.sum()
+
+
+def number_out(p, x):
+    """A loop hands on a number that its body writes; what comes out is a literal."""
+
+    def body(state, _):
+        x, scale = state
+        return (jnp.tanh(x @ p) * scale, 2.0), (scale, 1.5)
+
+    (x, scale), stacked = lax.scan(body, (x, 1.0), length=5)
+    return jnp.sum(x), scale, stacked
+
+
+@pytest.mark.parametrize("function", [number_in, number_out], ids=lambda f: f.__name__)
+def test_loops_may_carry_numbers(function):
+    assert_planned_as_plain(function, W, X)
