@@ -50,7 +50,7 @@ def run_named(
         if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
             inputs = values_of(env, equation.inputs)
             if _derivative_reads_results(equation, inputs, active):
-                results = _with_named_rule(equation, names)(*inputs)
+                results = _with_named_rule(equation, names)(*_compat.unused(inputs))
                 env.update(zip(equation.outputs, results, strict=True))
                 continue
         if rewrite.ties_convolutions and _is_convolution_of(active, equation):

@@ -242,7 +242,8 @@ class _Runs:
                 of_consts, of_carry, of_xs = state
                 slices = _index(xs, at)
                 of_ys = [_slice_of(given[n], at) for n in active.ys]
-                leaves, slices, of_carry = lax.optimization_barrier((leaves, slices, of_carry))
+                late = _compat.unused((leaves, slices, of_carry))
+                leaves, slices, of_carry = lax.optimization_barrier(late)
                 pull = rebuild(joined(alike, leaves), [*consts, *shared], slices)
                 more, of_carry, of_slices = pull((of_carry, of_ys))
                 of_consts = [a + b for a, b in zip(of_consts, link(more), strict=True)]
@@ -261,7 +262,8 @@ class _Runs:
             return [], carry, given, lambda gradients: gradients
         places = [n for n in active.ys if not isinstance(given[n], SymbolicZero)]
         arrays = [given[n] for n in places]
-        consts, carry, arrays = lax.optimization_barrier((consts, carry, arrays))
+        late = _compat.unused((consts, carry, arrays))
+        consts, carry, arrays = lax.optimization_barrier(late)
         shared, link = active.linked(self.hoisted.values, consts)
         return shared, carry, filled(given, places, arrays), link
 

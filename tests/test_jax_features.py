@@ -4,7 +4,6 @@ Rules that close over arrays, mutable references, explicit mesh axes, callbacks,
 each is planned at random, and compared with plain JAX.
 """
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -168,3 +167,65 @@ def number_out(p, x):
 @pytest.mark.parametrize("function", [number_in, number_out], ids=lambda f: f.__name__)
 def test_loops_may_carry_numbers(function):
     assert_planned_as_plain(function, W, X)
+
+
+# ------------------------------------------------------------------------------ keys
+
+
+def drawn(key, x):
+    return jnp.where(jax.random.bernoulli(key, jnp.float32(0.7), x.shape), x, 0)
+
+
+def keys_in_layers(p, x, data):
+    keys = jax.random.split(jax.random.wrap_key_data(data), 4)
+    for n in range(4):
+        x = jnp.sin(drawn(keys[n], jnp.tanh(x @ p)) @ p)
+    return jnp.sum(x**2)
+
+
+def keys_stacked(p, x, data):
+    def body(x, key):
+        return drawn(key, jnp.tanh(x @ p)), None
+
+    keys = jax.random.split(jax.random.wrap_key_data(data), 5)
+    return jnp.sum(lax.scan(body, x, keys)[0] ** 2)
+
+
+def keys_carried(p, x, data):
+    def body(state, _):
+        x, key = state
+        key, used = jax.random.split(key)
+        return (jnp.sin(drawn(used, jnp.tanh(x @ p)) @ p), key), None
+
+    (x, key), _ = lax.scan(body, (x, jax.random.wrap_key_data(data)), length=5)
+    return jnp.sum(drawn(key, x) ** 2)
+
+
+def keys_folded(p, x, data):
+    key = jax.random.wrap_key_data(data)
+
+    def body(x, n):
+        return jnp.sin(drawn(jax.random.fold_in(key, n), jnp.tanh(x @ p)) @ p), None
+
+    return jnp.sum(lax.scan(body, x, jnp.arange(5))[0] ** 2)
+
+
+def keys_in_branches(p, x, data):
+    def some(x, key):
+        return drawn(key, x @ p) @ p
+
+    def others(x, key):
+        return jnp.sin(x @ p) @ p + drawn(key, x)
+
+    for key in jax.random.split(jax.random.wrap_key_data(data)):
+        x = lax.cond(x.sum() > 0, some, others, x, key)
+    return jnp.sum(x**2)
+
+
+KEYS = [keys_in_layers, keys_stacked, keys_carried, keys_folded, keys_in_branches]
+
+
+@pytest.mark.parametrize("function", KEYS, ids=lambda f: f.__name__)
+def test_no_key_is_taken_to_be_used_twice(function):
+    with jax.debug_key_reuse(True):
+        assert_planned_as_plain(function, W, X, jax.random.key_data(jax.random.key(0)))
