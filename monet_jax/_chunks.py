@@ -123,7 +123,7 @@ def _spared_inside(eqn: Any) -> int:
 
     try:
         kept = jax.tree.leaves(jax.eval_shape(pulled, *map(shape_of, avals)))
-    except (TypeError, ValueError):  # of a `while`, say
+    except _compat.NOT_DIFFERENTIABLE:  # a `while`, say
         return 0
     slices = [*avals[:consts], *avals[consts + carry :]]
     spared = sum(map(aval_nbytes, kept)) - sum(map(aval_nbytes, (*slices, *avals[consts:][:carry])))

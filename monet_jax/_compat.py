@@ -16,6 +16,7 @@ import jax.core
 import jax.numpy as jnp
 from jax._src.config import trace_context as trace_context
 from jax._src.core import trace_ctx
+from jax._src.interpreters.ad import CustomVJPException
 from jax.extend import core, source_info_util
 from jax.interpreters import ad, batching, mlir
 
@@ -35,6 +36,10 @@ Var = core.Var
 jit_p = core.primitives.jit_p
 name_p = core.primitives.name_p
 remat_p = core.primitives.remat_p
+
+#: What JAX raises where something cannot be differentiated: a `while` in reverse, or a rule by what
+#: its function closes over.
+NOT_DIFFERENTIABLE = (TypeError, ValueError, CustomVJPException)
 
 
 def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
@@ -109,7 +114,7 @@ def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
     # `get_bind_params` restores the callables of custom_jvp and custom_vjp calls.
     params = eqn.primitive.get_bind_params(eqn.params)
     with placed_at(eqn, name_stack):
-        outputs = eqn.primitive.bind(*inputs, **params)
+        outputs = eqn.primitive.bind(*unused(inputs), **params)
     return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
 
@@ -173,6 +178,23 @@ def is_key(aval: Any) -> bool:
 def is_float(aval: Any) -> bool:
     """Whether arrays of an abstract value have gradients: floats and complex numbers."""
     return not is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def unused(values: Any) -> Any:
+    """A pytree of values, keys as copies where `jax_debug_key_reuse` is on.
+
+    To that check a barrier, or a function with a rule of its own, uses up its keys, and so does a
+    region that runs again. It is the user's function that it is about, and that has passed it when
+    it was traced.
+    """
+
+    def copied(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or not is_key(jax.typeof(x)):
+            return x
+        # `jax.random.clone` has no rule for tangents, which a key carried in a loop can have.
+        return jax.random.wrap_key_data(jax.random.key_data(x), impl=jax.random.key_impl(x))
+
+    return jax.tree.map(copied, values) if jax.config.jax_debug_key_reuse else values
 
 
 def is_placed(aval: Any) -> bool:
