@@ -20,11 +20,12 @@ import jax
 
 import planners
 
-from . import _cache, _compat, _multihost, _nesting, _pins, _trace
+from . import _cache, _compat, _hand_over, _multihost, _nesting, _pins, _trace
 from ._backend import backend_of
 from ._budget import format_bytes, parse_budget, validate_budget
 from ._compile import compile_bytes
 from ._errors import GRADED, Errors
+from ._hand_over import Given, on_arrays
 from ._limit import ErrorLimit, limit_of, samples_of, settled_within
 from ._loops import lay_out
 from ._pins import Pins, make_pins
@@ -190,12 +191,12 @@ def plan(
     settings = make_settings(
         budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
-    options = make_options(fun, argnums, static_argnums, static_argnames)
-    call = take_apart(options, args, kwargs or {})
+    given = argnums, static_argnums, static_argnames
+    pure, call = on_arrays(fun, args, kwargs or {}, given)
     if error is None:
-        return plan_call(settings, fun, call)
-    samples = [take_apart(options, x, kwargs or {}) for x in samples_of(args, sample)]
-    return plan_call(settings, fun, call, limit_of(error, settings.terms, call, samples))
+        return plan_call(settings, pure, call)
+    samples = [on_arrays(fun, x, kwargs or {}, given)[1] for x in samples_of(args, sample)]
+    return plan_call(settings, pure, call, limit_of(error, settings.terms, call, samples))
 
 
 def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
@@ -219,8 +220,7 @@ def apply(
     Raises:
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
-    options = make_options(fun, argnums, static_argnums, static_argnames)
-    return _wrap(fun, options, Fixed(plan))
+    return _rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
 
 
 def make_settings(
@@ -248,8 +248,12 @@ def make_settings(
 
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
-    options = make_options(fun, argnums, static_argnums, static_argnames)
-    return _wrap(fun, options, Planned(settings))
+    return _rematerialized(fun, Planned(settings), (argnums, static_argnums, static_argnames))
+
+
+def _rematerialized(fun: Callable[..., Any], source: "Source", given: Given) -> Any:
+    of_flax = _hand_over.planned(fun, source, given)
+    return _wrap(fun, make_options(fun, *given), source) if of_flax is None else of_flax
 
 
 def _wrap(fun: Callable[..., Any], options: Options, source: "Source") -> "Rematerialized":
@@ -299,6 +303,10 @@ class Rematerialized:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if runs_as_it_is():
             return self._fun(*args, **kwargs)
+        given = self._options.given
+        of_flax = _hand_over.planned_for(self._fun, self._source, given, args, kwargs)
+        if of_flax is not None:
+            return of_flax(*args, **kwargs)
         return run_planned(self._source, self._fun, take_apart(self._options, args, kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -306,7 +314,17 @@ class Rematerialized:
         if instance is None:
             return self
         bound = self._fun.__get__(instance, owner)
-        return _wrap(bound, self._options.of(bound), self._source)
+        return _rematerialized(bound, self._source, self._options.given)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        of_flax = _hand_over.planned_method(self, self._source, self._options.given, owner)
+        if of_flax is not None:
+            setattr(owner, name, of_flax)
+
+    @property
+    def source(self) -> "Source":
+        """Where its plans come from."""
+        return self._source
 
     def __reduce__(self):
         # A decorated function stands where its module's name leads; then the name is enough.

@@ -7,15 +7,14 @@ twice stays one.
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from flax import nnx
 
 from .. import _api
-from .._limit import limit_of
-from .._plan import Plan
+from .._signature import Call
 from . import _names
 from ._calls import Arguments, FlatCall, Function, arguments_of, flat_call
 
@@ -42,24 +41,12 @@ def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: A
         return out
 
 
-def plan(
-    settings: _api.Settings,
-    function: Function,
-    args: Sequence[Any],
-    kwargs: Any,
-    error: float | None,
-    samples: Sequence[Sequence[Any]],
-) -> Plan:
-    """The plan of a function for these arguments; an error that is limited is that on samples."""
-    calls = []
-    for sample in samples if error is not None else ():
-        with _flattened(function, sample, kwargs) as flat:
-            calls.append(flat.call)
+def on_arrays(
+    function: Function, args: Sequence[Any], kwargs: Any
+) -> tuple[Callable[..., Any], Call]:
+    """A function and a call of it, on arrays; what the modules become is among its results."""
     with _flattened(function, args, kwargs) as flat:
-        limit = None
-        if error is not None:
-            limit = limit_of(error, settings.terms, flat.call, calls)
-        return _api.plan_call(settings, flat.fun, flat.call, limit)
+        return flat.fun, flat.call
 
 
 @contextlib.contextmanager
