@@ -14,6 +14,7 @@ from . import _trace
 from ._budget import validate_budget
 from ._errors import GRADED
 from ._fallback import PlanningWarning as PlanningWarning
+from ._hand_over import on_arrays
 from ._limit import ErrorLimit, limit_of, samples_of
 from ._marked import name_of
 from ._mistakes import refuse
@@ -21,14 +22,15 @@ from ._pins import make_pins
 from ._plan import Plan
 from ._planning import Settings, plan_traced
 from ._reserved import Optimizer, check_reserved
-from ._signature import Call, make_options, take_apart
+from ._signature import Call
 from ._sources import Fixed, Planned
 from ._sources import Source as Source
 from ._targets import resolve_target
 from ._trace import Terms
+from ._wrapped import Rematerialized as Rematerialized
+from ._wrapped import rematerialized
 from ._wrapped import run_planned as run_planned
 from ._wrapped import runs_as_it_is as runs_as_it_is
-from ._wrapped import wrapped
 
 
 def remat(
@@ -144,12 +146,12 @@ def plan(
     settings = make_settings(
         budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
-    options = make_options(fun, argnums, static_argnums, static_argnames)
-    call = take_apart(options, args, kwargs or {})
+    given = argnums, static_argnums, static_argnames
+    pure, call = on_arrays(fun, args, kwargs or {}, given)
     if error is None:
-        return plan_call(settings, fun, call)
-    samples = [take_apart(options, x, kwargs or {}) for x in samples_of(args, sample)]
-    return plan_call(settings, fun, call, limit_of(error, settings.terms, call, samples))
+        return plan_call(settings, pure, call)
+    samples = [on_arrays(fun, x, kwargs or {}, given)[1] for x in samples_of(args, sample)]
+    return plan_call(settings, pure, call, limit_of(error, settings.terms, call, samples))
 
 
 def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
@@ -173,8 +175,7 @@ def apply(
     Raises:
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
-    options = make_options(fun, argnums, static_argnums, static_argnames)
-    return wrapped(fun, options, Fixed(plan))
+    return rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
 
 
 def make_settings(
@@ -204,8 +205,7 @@ def make_settings(
 
 
 def _decorate(settings, argnums, static_argnums, static_argnames, fun):
-    options = make_options(fun, argnums, static_argnums, static_argnames)
-    return wrapped(fun, options, Planned(settings))
+    return rematerialized(fun, Planned(settings), (argnums, static_argnums, static_argnames))
 
 
 def plan_call(

@@ -14,7 +14,7 @@ from ._signature import Call
 from ._trace import Terms, Traced
 
 #: Traces of a function that are kept, at most.
-MOST_TRACES = 32
+MOST_TRACES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Traces:
         call = marked.call
         assert marked.fun is not None
         given = call.signature, call.differentiated, target, _compat.trace_context()
-        key = closure_key(marked.fun), given
+        key = closure_key(marked.fun) if call.is_settled else None, given
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -79,7 +79,7 @@ class Traces:
             raise Untraceable(f"{type(error).__name__}: {error}") from error
         traced = _trace.traced_as(recorded, call.differentiated, rewrite, terms)
         # As the function leaves what it reads: one that counts its traces is still the same.
-        known = closure_key(marked.fun)
+        known = closure_key(marked.fun) if call.is_settled else None
         if known is not None and not recorded.closed_over:
             self._kept[known, given] = traced
             if len(self._kept) > MOST_TRACES:

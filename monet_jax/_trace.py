@@ -13,8 +13,9 @@ from . import _compat, _nesting
 from ._backend import backend_of
 from ._compile import devices_of
 from ._gradient import derivative_of
+from ._hand_over import on_arrays
 from ._program import Program, Rewrite, flatten, flatten_changed, has_checkpoints, unchanged
-from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
+from ._signature import Call, abstract_leaf, is_traced
 from ._stages import Differentiation
 from ._targets import Target
 from .operators import Context, rewriter, selected
@@ -230,9 +231,9 @@ def trace_for(
         TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
     terms = Terms.of(operators, checkpoints)
-    options = make_options(fun, argnums, static_argnums, static_argnames)
-    call = take_apart(options, args, kwargs or {})
-    return trace(fun, call, rewrite_for(terms, target.name, call), terms)
+    given = argnums, static_argnums, static_argnames
+    pure, call = on_arrays(fun, args, kwargs or {}, given)
+    return trace(pure, call, rewrite_for(terms, target.name, call), terms)
 
 
 def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:

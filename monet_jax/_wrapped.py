@@ -15,13 +15,14 @@ from typing import Any
 
 import jax
 
-from . import _compat, _nesting
+from . import _compat, _hand_over, _nesting
 from ._fallback import STATEMENTS, report, warn
+from ._hand_over import Given
 from ._marked import Marked, Untraceable
 from ._mistakes import mistake_in, returns_own_gradient
 from ._multihost import FirstProcessFailed
 from ._plan import PlanMismatch
-from ._signature import Call, Options, abstract_leaf, is_traced, take_apart
+from ._signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
 from ._sources import Source
 from ._trace import Traced, as_traced_for, outer_axes
 from ._transform import as_planned
@@ -39,6 +40,10 @@ class Rematerialized:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if runs_as_it_is():
             return self._fun(*args, **kwargs)
+        given = self._options.given
+        of_flax = _hand_over.planned_for(self._fun, self._source, given, args, kwargs)
+        if of_flax is not None:
+            return of_flax(*args, **kwargs)
         return run_planned(self._source, self._fun, take_apart(self._options, args, kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -46,7 +51,17 @@ class Rematerialized:
         if instance is None:
             return self
         bound = self._fun.__get__(instance, owner)
-        return wrapped(bound, self._options.of(bound), self._source)
+        return rematerialized(bound, self._source, self._options.given)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        of_flax = _hand_over.planned_method(self, self._source, self._options.given, owner)
+        if of_flax is not None:
+            setattr(owner, name, of_flax)
+
+    @property
+    def source(self) -> Source:
+        """Where its plans come from."""
+        return self._source
 
     def __reduce__(self):
         # A decorated function stands where its module's name leads; then the name is enough.
@@ -55,14 +70,23 @@ class Rematerialized:
         for part in name.split("."):
             found = getattr(found, part, None)
         parts = self._fun, self._options, self._source
-        return name if found is self and name else (wrapped, parts)
+        return name if found is self and name else (_wrapped, parts)
 
     def __repr__(self) -> str:
         return f"<rematerialized {getattr(self, '__qualname__', self._fun)!s}>"
 
 
-def wrapped(fun: Callable[..., Any], options: Options, source: Source) -> Rematerialized:
-    """`fun`, planned as a source says."""
+def rematerialized(fun: Callable[..., Any], source: Source, given: Given) -> Any:
+    """`fun`, planned as a source says; what has to do with modules of Flax is for `flax`.
+
+    Raises:
+        TypeError, ValueError: there is no function, or its arguments cannot be meant like that.
+    """
+    of_flax = _hand_over.planned(fun, source, given)
+    return _wrapped(fun, make_options(fun, *given), source) if of_flax is None else of_flax
+
+
+def _wrapped(fun: Callable[..., Any], options: Options, source: Source) -> Rematerialized:
     made = Rematerialized(fun, options, source)
     functools.update_wrapper(made, fun, updated=())
     return made

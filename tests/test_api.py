@@ -584,18 +584,6 @@ def test_what_is_no_function():
         monet_jax.plan(3, budget=0.5)
 
 
-def test_unhashable_static_argument(settled):
-    class Mutable:
-        __hash__ = None
-
-    with pytest.raises(TypeError, match=r"Mutable.*hashable"):
-        jax.grad(planned(lambda w, x, m: loss(w, x)))(W, X, Mutable())
-    with pytest.raises(TypeError, match=r"list.*hashable"):
-        jax.grad(planned(lambda w, x, m: loss(w, x), static_argnums=2))(W, X, [1])
-    with pytest.raises(TypeError, match="hashable"):
-        jax.grad(planned(lambda w, x, m: loss(w, x)))(W, X, np.array(["text"]))
-
-
 def test_target_without_compiler_names_the_extra(monkeypatch):
     monkeypatch.setattr(_targets, "_version", lambda package: None)
     f = monet_jax.remat(net, budget=0.5, target="tpu:v5e", cache=False)
