@@ -163,12 +163,8 @@ def compile_bytes(
             return figures_of(lowered, chosen)
     else:
         require_compiler(target)
-        program = *_export(jitted, args, dict(kwargs or {}), traced, target, mesh), _described(mesh)
-        then = _AFTER_ASSIGNMENT[target.platform]
-
-        def compiled(chosen: dict[str, Any]) -> dict[str, Any]:
-            return _ask(target, _Request(*program, chosen, then))
-
+        program = _export(jitted, args, dict(kwargs or {}), traced, target, mesh)
+        compiled = _in_child(target, *program, _described(mesh))
     figures = options.figures(compiled, xla_remat=xla_remat)
     return _to_compiled_bytes(figures, traced, target, str(options))
 
@@ -311,6 +307,14 @@ class _Request:
         how = (target.name, self.donated, self.mesh, self.options, self.then)
         digest.update(repr(how).encode())
         return digest.digest()
+
+
+def _in_child(
+    target: Target, program: bytes, donated: tuple[bool, ...], mesh: dict[str, Any] | None
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Options -> the figures of a program."""
+    then = _AFTER_ASSIGNMENT[target.platform]
+    return lambda options: _ask(target, _Request(program, donated, mesh, options, then))
 
 
 _cache: dict[bytes, dict[str, Any]] = {}
