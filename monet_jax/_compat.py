@@ -80,6 +80,32 @@ def subjaxprs(eqn: Any) -> list[Any]:
     return found
 
 
+def forward_rules(eqn: Any) -> list[Any]:
+    """The jaxpr of what a `custom_vjp` runs where it is differentiated; none of other equations."""
+    if eqn.primitive.name != "custom_vjp_call":
+        return []
+    operands = [var.aval for var in eqn.invars]
+    own = range(eqn.params.get("num_consts", 0), len(operands))
+    places = [n for n in own if is_float(operands[n])]
+
+    def forward(*operands):
+        def differentiated(*chosen):
+            given = list(operands)
+            for n, x in zip(places, chosen, strict=True):
+                given[n] = x
+            results = bind_here(eqn, given)
+            return [x for x in results if is_float(jax.typeof(x))]
+
+        return jax.tree.leaves(jax.vjp(differentiated, *(operands[n] for n in places)))
+
+    try:
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands]
+        with jax.debug_key_reuse(False):
+            return [jax.make_jaxpr(forward)(*shapes)]
+    except Exception:  # a rule may raise anything, and does so again where it runs
+        return []
+
+
 def scan_counts(eqn: Any) -> tuple[int, int, int]:
     """How many of a `scan` equation's operands are constants, carried, and stacked."""
     consts, carry, stacked = map(list, eqn.params["ft_in"].update(eqn.invars).unpack())

@@ -4,6 +4,8 @@ Rules that close over arrays, mutable references, explicit mesh axes, callbacks,
 each is planned at random, and compared with plain JAX.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from jax import lax
 from jax.experimental.ode import odeint
 from programs import Case, array
 
-from monet_jax import _chunks
+from monet_jax import _chunks, _hoist
 
 W, X = array(1, 6, 6), array(2, 4, 6)
 TABLE = array(3, 6, 6)
@@ -229,3 +231,62 @@ KEYS = [keys_in_layers, keys_stacked, keys_carried, keys_folded, keys_in_branche
 def test_no_key_is_taken_to_be_used_twice(function):
     with jax.debug_key_reuse(True):
         assert_planned_as_plain(function, W, X, jax.random.key_data(jax.random.key(0)))
+
+
+# ------------------------------------------------------------------------------ callbacks
+
+
+def counting(calls):
+    """The half of an array, computed by a callback, and by one in a rule alone."""
+
+    def halved(x):
+        calls.append(1)
+        return np.asarray(x) * np.float32(0.5)
+
+    def called(x):
+        return jax.pure_callback(halved, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    in_function = jax.custom_jvp(called)
+    in_function.defjvp(lambda primals, tangents: (called(*primals), tangents[0] * 0.5))
+    in_rule = jax.custom_vjp(lambda x: x * 0.5)
+    in_rule.defvjp(lambda x: (called(x), None), lambda _, cotangent: (cotangent * 0.5,))
+    return {"function": in_function, "rule": in_rule}
+
+
+@pytest.mark.parametrize("where", ["function", "rule"])
+@pytest.mark.parametrize("nested", [False, True], ids=["loop", "loop_in_loop"])
+def test_callbacks_of_a_loop_in_chunks_run_once(where, nested):
+    calls = []
+    halved = counting(calls)[where]
+
+    def step(x, _):
+        return jnp.tanh(halved(jnp.sin(x @ W)) @ W), None
+
+    def steps(x, _):
+        return lax.scan(step, x, length=3 if nested else 20)
+
+    def loss(x):
+        return jnp.sum(lax.scan(steps, x, length=6)[0] ** 2 if nested else steps(x, None)[0] ** 2)
+
+    f = flat(Case(loss, (X,)))
+    lengths = _chunks.chunking(f.program, f.derivative).lengths
+    chunked = dataclasses.replace(f, program=_chunks.in_chunks(f.program, lengths))
+    plain = jax.jit(pulled(f, f.function))(X)
+    jax.effects_barrier()
+    assert len(calls) == (18 if nested else 20)
+    for made in random_emissions(chunked, 0, 2):
+        calls.clear()
+        assert_close(jax.jit(pulled(chunked, made.function))(X), plain)
+        jax.effects_barrier()
+        assert len(calls) == (18 if nested else 20)
+
+
+def test_callbacks_stay_in_the_body_of_a_loop():
+    halved = counting([])["function"]
+
+    def body(x, p):
+        return x @ halved(jnp.sin(p))
+
+    f = flat(Case(body, (X, W)))
+    before, _ = _hoist.hoisted(f.program, f.program.inputs[1:])
+    assert [e.primitive for e in before] == ["sin"]
