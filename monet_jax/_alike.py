@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._fusion import must_run_once
 from ._places import filled
 from ._program import dependents, flatten, run, values_of, without_dead_code
 
@@ -36,19 +37,23 @@ def without_alike(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
     carried, kept = program.outputs[: tree.num_leaves], program.outputs[tree.num_leaves :]
     alike = {n: i for n, i in enumerate(kept) if not isinstance(i, int) or i not in varying}
     wanted = [*carried, *(i for n, i in enumerate(kept) if n not in alike)]
-    equations = without_dead_code(program.equations, wanted)
+
+    pure = [e for e in program.equations if not e.eqn.effects]
+    fixed = [e for e in pure if must_run_once(e) and varying.isdisjoint(e.outputs)]
+    once = {i for e in fixed for i in e.outputs}
+    before = dict(program.constants)
+    run(without_dead_code(pure, [*alike.values(), *once]), before, {})
+    found = dict(zip(alike, values_of(before, alike.values()), strict=True))
+    others = [e for e in program.equations if once.isdisjoint(e.outputs)]
+    equations = without_dead_code(others, wanted)
 
     def rest(state: Any, item: Any) -> tuple[Any, list[Any]]:
         given = zip(program.inputs, jax.tree.leaves((state, item)), strict=True)
-        env = {**program.constants, **dict(given)}
+        env = {**program.constants, **{i: before[i] for i in once}, **dict(given)}
         run(equations, env, {})
         found = values_of(env, wanted)
         return jax.tree.unflatten(tree, found[: tree.num_leaves]), found[tree.num_leaves :]
 
-    pure = [e for e in program.equations if not e.eqn.effects]
-    env = dict(program.constants)
-    run(without_dead_code(pure, alike.values()), env, {})
-    found = dict(zip(alike, values_of(env, alike.values()), strict=True))
     return rest, [_array(found[n], x.dtype) if n in alike else None for n, x in enumerate(arrays)]
 
 

@@ -206,12 +206,14 @@ class Builder:
         """What runs before a loop's backward: gradients of what is stacked are from here on."""
         self.repeats = 1
         for result, i in loop.carried:
-            if isinstance(i, int) and result in self.gradients:
+            if result in self.gradients:
                 self.gradients[i] = self.gradients[result]
         for result, v in loop.collected:
-            if isinstance(v, int) and result in self.gradients:
-                for k in range(loop.blocks):
-                    self.gradients.setdefault(loop.atom(k, v), self.gradients[result])
+            # In the first block, what is carried into the loop may be a literal.
+            atoms = (loop.atom(k, v) for k in range(loop.blocks))
+            for i in atoms if result in self.gradients else ():
+                if isinstance(i, int):
+                    self.gradients.setdefault(i, self.gradients[result])
         ops = []
         for i in dict.fromkeys(i for i, _ in loop.stacked if i in self.active):
             is_last = self.pending[i] == 1 and i not in self.gradients

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from . import _compat
+from ._fusion import runs_once
 from ._loops import may_be_planned
 from ._places import filled
 from ._program import Equation, Program, Replacement, aval_nbytes, shape_of, with_replaced
@@ -88,7 +89,7 @@ def _inner_replacement(
 
 def _may_be_checkpointed(eqn: Any) -> bool:
     """Whether an equation is a loop whose body may run under a `jax.checkpoint`, and does not."""
-    if _compat.primitive_name(eqn) != "scan" or eqn.effects or _has_placed(eqn):
+    if _compat.primitive_name(eqn) != "scan" or runs_once(eqn) or _has_placed(eqn):
         return False
     return not eqn.params["jaxpr"].consts and not _is_checkpointed(eqn.params["jaxpr"])
 
@@ -123,7 +124,7 @@ def _spared_inside(eqn: Any) -> int:
 
     try:
         kept = jax.tree.leaves(jax.eval_shape(pulled, *map(shape_of, avals)))
-    except (TypeError, ValueError):  # of a `while`, say
+    except _compat.NOT_DIFFERENTIABLE:  # a `while`, say
         return 0
     slices = [*avals[:consts], *avals[consts + carry :]]
     spared = sum(map(aval_nbytes, kept)) - sum(map(aval_nbytes, (*slices, *avals[consts:][:carry])))
@@ -137,6 +138,8 @@ def _best_length(equation: Equation) -> tuple[int, int]:
     trips, ends = eqn.params["length"], consts + carry
     if _has_placed(eqn):
         return 0, 0  # what is stacked would be gathered to be cut into chunks
+    if runs_once(eqn):
+        return 0, 0  # chunks run again as wholes
     if any(_inner_loops(eqn)):
         return 0, 0  # those keep more than is carried, wherever they do not run in a loop's body
     carried = _nbytes(eqn.invars[consts:ends])

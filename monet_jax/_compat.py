@@ -14,12 +14,15 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+from jax._src.config import trace_context as trace_context
 from jax._src.core import trace_ctx
+from jax._src.interpreters.ad import CustomVJPException
 from jax.extend import core, source_info_util
 from jax.interpreters import ad, batching, mlir
 
 #: A warning is about the line that called, not about the frames of these files between.
-INTERNAL = (os.path.dirname(__file__), os.path.dirname(jax.__file__), contextlib.__file__)
+#: (CPython 3.12.1 skips no file by its whole name.)
+INTERNAL = (*map(os.path.dirname, (__file__, jax.__file__)), contextlib.__file__.removesuffix("py"))
 
 #: Packages between a user's line and the equation that it makes.
 _SITE = "site-packages"
@@ -34,6 +37,10 @@ jit_p = core.primitives.jit_p
 name_p = core.primitives.name_p
 remat_p = core.primitives.remat_p
 
+#: What JAX raises where something cannot be differentiated: a `while` in reverse, or a rule by what
+#: its function closes over.
+NOT_DIFFERENTIABLE = (TypeError, ValueError, CustomVJPException)
+
 
 def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     """The constant variables of a (closed) jaxpr, their values, and its argument variables."""
@@ -46,6 +53,22 @@ def as_function(jaxpr: Any) -> Callable[..., list[Any]]:
     return core.jaxpr_as_fun(jaxpr)
 
 
+def evaluated(jaxpr: Any, inputs: int, *values: Any) -> list[Any]:
+    """The results of a closed jaxpr for other constants, which follow so many inputs."""
+    return jax.core.eval_jaxpr(jaxpr.jaxpr, values[inputs:], *values[:inputs])
+
+
+def integers_of(eqn: Any) -> list[Any]:
+    """The parameters of an equation that are integers, or nested tuples of them, by no name."""
+
+    def is_integer(value: Any) -> bool:
+        if isinstance(value, tuple):
+            return bool(value) and all(map(is_integer, value))
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    return [x for _, x in sorted(eqn.params.items()) if is_integer(x)]
+
+
 def subjaxprs(eqn: Any) -> list[Any]:
     """The jaxprs among the parameters of an equation, those of a hijax primitive included."""
     found = []
@@ -55,6 +78,32 @@ def subjaxprs(eqn: Any) -> list[Any]:
             if isinstance(item, Jaxpr):
                 found.append(item)
     return found
+
+
+def forward_rules(eqn: Any) -> list[Any]:
+    """The jaxpr of what a `custom_vjp` runs where it is differentiated; none of other equations."""
+    if eqn.primitive.name != "custom_vjp_call":
+        return []
+    operands = [var.aval for var in eqn.invars]
+    own = range(eqn.params.get("num_consts", 0), len(operands))
+    places = [n for n in own if is_float(operands[n])]
+
+    def forward(*operands):
+        def differentiated(*chosen):
+            given = list(operands)
+            for n, x in zip(places, chosen, strict=True):
+                given[n] = x
+            results = bind_here(eqn, given)
+            return [x for x in results if is_float(jax.typeof(x))]
+
+        return jax.tree.leaves(jax.vjp(differentiated, *(operands[n] for n in places)))
+
+    try:
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands]
+        with jax.debug_key_reuse(False):
+            return [jax.make_jaxpr(forward)(*shapes)]
+    except Exception:  # a rule may raise anything, and does so again where it runs
+        return []
 
 
 def scan_counts(eqn: Any) -> tuple[int, int, int]:
@@ -91,7 +140,7 @@ def bind(eqn: Any, inputs: Sequence[Any], name_stack: Any) -> list[Any]:
     # `get_bind_params` restores the callables of custom_jvp and custom_vjp calls.
     params = eqn.primitive.get_bind_params(eqn.params)
     with placed_at(eqn, name_stack):
-        outputs = eqn.primitive.bind(*inputs, **params)
+        outputs = eqn.primitive.bind(*unused(inputs), **params)
     return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
 
@@ -123,13 +172,13 @@ def source_of(eqn: Any) -> str:
     """`file:line` of the user's code that made an equation; "" where JAX does not know it."""
     traceback = eqn.source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
-        if not _is_library(frame.file_name):
+        if not is_library(frame.file_name):
             return f"{frame.file_name}:{frame.line_num}"
     return ""
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
     """Whether a source file belongs to a library whose lines tell a user nothing."""
     here = os.path.dirname(os.path.abspath(__file__))
     is_ours = os.path.dirname(file) in (here, os.path.join(here, "flax"))
@@ -155,6 +204,23 @@ def is_key(aval: Any) -> bool:
 def is_float(aval: Any) -> bool:
     """Whether arrays of an abstract value have gradients: floats and complex numbers."""
     return not is_key(aval) and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def unused(values: Any) -> Any:
+    """A pytree of values, keys as copies where `jax_debug_key_reuse` is on.
+
+    To that check a barrier, or a function with a rule of its own, uses up its keys, and so does a
+    region that runs again. It is the user's function that it is about, and that has passed it when
+    it was traced.
+    """
+
+    def copied(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or not is_key(jax.typeof(x)):
+            return x
+        # `jax.random.clone` has no rule for tangents, which a key carried in a loop can have.
+        return jax.random.wrap_key_data(jax.random.key_data(x), impl=jax.random.key_impl(x))
+
+    return jax.tree.map(copied, values) if jax.config.jax_debug_key_reuse else values
 
 
 def is_placed(aval: Any) -> bool:
@@ -241,10 +307,128 @@ def varying_axes(x: Any) -> list[str]:
 
 def no_gradient_is_taken() -> bool:
     """Whether no transformation is under way but `vmap`, so that no gradient can be taken."""
+    return type(_below("BatchTrace")).__name__ == "EvalTrace"
+
+
+def is_staged() -> bool:
+    """Whether what is called is written down, to be run, transformed or differentiated later."""
+    return type(_below("BatchTrace", "JVPTrace", "LinearizeTrace")).__name__ != "EvalTrace"
+
+
+def _below(*kinds: str) -> Any:
+    """The trace below those of some kinds."""
     trace = trace_ctx.trace
-    while type(trace).__name__ == "BatchTrace":
+    while type(trace).__name__ in kinds:
         trace = trace.parent_trace
-    return type(trace).__name__ == "EvalTrace"
+    return trace
+
+
+def carries_tangent(x: Any) -> bool:
+    """Whether a derivative with respect to `x` is being taken, through `vmap` or not."""
+    while isinstance(x, jax.core.Tracer):
+        match type(x).__name__:
+            case "JVPTracer" | "LinearizeTracer":
+                if not isinstance(x.tangent, ad.Zero):
+                    return True
+                x = x.primal
+            case "BatchTracer":
+                x = x.val
+            case _:
+                return False
+    return False
+
+
+class _Planned(core.Primitive):
+    """Runs a function as it is, until it is differentiated; then it is no primitive any more.
+
+    What is planned then is written down where a tangent arrives, equation by equation, as if it had
+    stood there from the start.
+    """
+
+    multiple_results = True
+
+    def bind_with_trace(self, trace, args, avals, params, /):
+        """As for any primitive, but where a derivative is being taken."""
+        is_derivative = type(trace).__name__ in ("JVPTrace", "LinearizeTrace")
+        if is_derivative and any(map(carries_tangent, args)):
+            with core.set_current_trace(trace):
+                return params["differentiated"](*args)
+        return super().bind_with_trace(trace, args, avals, params)
+
+    def is_high(self, *avals, jaxpr, **params):
+        """Whether something in it is of JAX's higher types."""
+        return getattr(jaxpr, "is_high", False)
+
+    def to_lojax(self, *args, jaxpr, **params):
+        """The function itself."""
+        return as_function(jaxpr)(*args)
+
+
+planned_p = _Planned("monet_jax_planned")
+
+
+def until_differentiated(
+    jaxpr: Any, differentiated: Callable[..., Sequence[Any]], operands: Sequence[Any]
+) -> list[Any]:
+    """One equation for a function that is to be planned once it is differentiated.
+
+    Arguments:
+        jaxpr: closed; the function as it is.
+        differentiated: the function as planned, of the same operands.
+        operands: arrays and tracers.
+    """
+    _, constants, _ = jaxpr_inputs(jaxpr)
+    if not constants:
+        return planned_p.bind(*operands, jaxpr=jaxpr, differentiated=differentiated)
+    count = len(operands)  # arrays that it closes over belong to the program round it
+    lifted = jax.make_jaxpr(functools.partial(evaluated, jaxpr, count))
+    return planned_p.bind(
+        *operands,
+        *constants,
+        jaxpr=lifted(*map(jax.typeof, (*operands, *constants))),
+        differentiated=lambda *given: differentiated(*given[:count]),
+    )
+
+
+def _run_plain(*operands: Any, jaxpr: Any, differentiated: Any) -> Any:
+    return as_function(jaxpr)(*operands)
+
+
+def _planned_results(*avals: Any, jaxpr: Any, differentiated: Any) -> tuple[Any, Any]:
+    return list(jaxpr.out_avals), jaxpr.effects
+
+
+def _planned_in_batches(operands: Any, axes: Any, *, jaxpr: Any, differentiated: Any) -> Any:
+    def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.vmap(lambda *given: list(function(*given)), in_axes=tuple(axes))
+
+    whole = jax.make_jaxpr(mapped(as_function(jaxpr)))(*map(jax.typeof, operands))
+    found = until_differentiated(whole, mapped(differentiated), operands)
+    return found, [0] * len(found)
+
+
+def _planned_transposed(cotangents: Any, *operands: Any, jaxpr: Any, differentiated: Any) -> Any:
+    linear = [n for n, x in enumerate(operands) if ad.is_undefined_primal(x)]
+
+    def function(*chosen: Any) -> list[Any]:
+        given = list(operands)
+        for n, x in zip(linear, chosen, strict=True):
+            given[n] = x
+        return as_function(jaxpr)(*given)
+
+    transposed = jax.linear_transpose(function, *(operands[n].aval for n in linear))
+    found = transposed([ad.instantiate_zeros(x) for x in cotangents])
+    results: list[Any] = [None] * len(operands)
+    for n, x in zip(linear, found, strict=True):
+        results[n] = x
+    return results
+
+
+planned_p.def_impl(_run_plain)
+planned_p.def_effectful_abstract_eval(_planned_results)
+batching.primitive_batchers[planned_p] = _planned_in_batches
+ad.primitive_transposes[planned_p] = _planned_transposed
+mlir.register_lowering(planned_p, mlir.lower_fun(_run_plain))
 
 
 def abstract_primitive(name: str, results: Any) -> Any:

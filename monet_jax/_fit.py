@@ -14,13 +14,13 @@ import planners
 
 from ._arguments import arguments_of
 from ._budget import parse_budget
+from ._hand_over import on_arrays
 from ._largest import largest
 from ._pins import make_pins
 from ._plan import Plan
 from ._progress import progress
 from ._reserved import Optimizer, check_reserved, reserved_bytes
 from ._settle import InfeasibleBudget, Settling
-from ._signature import make_options, take_apart
 from ._targets import Target, resolve_target, usable_bytes
 from ._trace import trace_for
 from ._trials import Trials
@@ -148,7 +148,7 @@ def fit(
         traced = trace_for(resolved, fun, *arguments(size), **which, **terms)
         return Trials(traced, resolved, make_pins(None))
 
-    params = take_apart(make_options(fun, **which), *arguments(step)).params
+    params = on_arrays(fun, *arguments(step), tuple(which.values()))[1].params
     aside = _reserved_bytes(reserved, params, total)
     with progress() as say:
         planner = planners.Stages(time_limit=time_limit)

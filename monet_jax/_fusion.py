@@ -120,15 +120,17 @@ def is_one_hot(equation: Equation) -> bool:
 def must_run_once(equation: Equation) -> bool:
     """Whether running an equation again may not give the same result, or would be noticed.
 
-    Effects (prints, callbacks, references), and generators whose bits depend on how the program
-    is compiled: everything but threefry keys.
+    Effects (prints, callbacks, references), callbacks that JAX takes to be pure, and generators
+    whose bits depend on how the program is compiled: everything but threefry keys.
     """
-    return _runs_once(equation.eqn)
+    return runs_once(equation.eqn)
 
 
-def _runs_once(eqn: Any) -> bool:
+def runs_once(eqn: Any) -> bool:
+    """The same of an equation of JAX's; of one with a rule of its own, also of what that runs."""
     if eqn.effects or eqn.primitive.name in ("rng_bit_generator", "rng_uniform", "pure_callback"):
         return True
     if eqn.primitive.name == "random_bits":
         return _compat.key_implementation(eqn.invars[0].aval) != "fry"
-    return any(_runs_once(e) for body in _compat.subjaxprs(eqn) for e in body.jaxpr.eqns)
+    bodies = [*_compat.subjaxprs(eqn), *_compat.forward_rules(eqn)]
+    return any(runs_once(e) for body in bodies for e in body.jaxpr.eqns)

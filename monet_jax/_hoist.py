@@ -12,7 +12,7 @@ better not in memory at all.
 
 from collections.abc import Sequence
 
-from ._fusion import Kind, kind_of
+from ._fusion import Kind, kind_of, must_run_once
 from ._program import Equation, Program, dependents, without_dead_code
 
 
@@ -28,9 +28,12 @@ def hoisted(body: Program, consts: Sequence[int]) -> tuple[tuple[Equation, ...],
         is larger than the constants that it comes from.
     """
     others = {*body.inputs} - {*consts}
-    effects = (i for e in body.equations if e.eqn.effects for i in (*e.reads, *e.outputs))
-    varying = dependents(body.equations, [*others, *effects])
-    own = [e for e in body.equations if not e.eqn.effects and not varying.intersection(e.outputs)]
+    once = {id(e) for e in body.equations if must_run_once(e)}
+    effects = (i for e in body.equations if e.eqn.effects for i in e.reads)
+    fixed = (i for e in body.equations if id(e) in once for i in e.outputs)
+    varying = dependents(body.equations, [*others, *effects, *fixed])
+    candidates = (e for e in body.equations if id(e) not in once)
+    own = [e for e in candidates if not varying.intersection(e.outputs)]
     written = {i for e in own for i in e.outputs}
     solid = (e for e in body.equations if kind_of(e) is Kind.SOLID)
     read = {i for e in solid if varying.intersection(e.outputs) for i in e.reads} & written

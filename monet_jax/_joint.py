@@ -163,9 +163,10 @@ def _trace(program: Program, stage: Stage) -> Any:
         _, pull, outputs = jax.vjp(lambda d: forward(d, inputs), differentiated, has_aux=True)
         return outputs, pull(cotangents)[0]
 
-    return jax.make_jaxpr(joint)(
-        abstract(program, stage.inputs), abstract(program, stage.differentiated_outputs)
-    )
+    with jax.debug_key_reuse(False):  # a part may use some of the keys that it hands on
+        return jax.make_jaxpr(joint)(
+            abstract(program, stage.inputs), abstract(program, stage.differentiated_outputs)
+        )
 
 
 class _Reader:

@@ -91,10 +91,14 @@ class Loop:
         return [(i, v) for i, v in pairs if isinstance(i, int)]
 
     @property
-    def carried(self) -> list[tuple[int, Any]]:
-        """Results that are carried out of the last iteration, and what they are there."""
+    def carried(self) -> list[tuple[int, int]]:
+        """Results that are carried out of the last iteration, and the values that they are there.
+
+        Those that a literal is carried into are left out.
+        """
         last = (self.atom(self.blocks - 1, v) for v in self.body.outputs[: self.counts[1]])
-        return list(zip(self.equation.outputs, last, strict=False))
+        pairs = zip(self.equation.outputs, last, strict=False)
+        return [(result, i) for result, i in pairs if isinstance(i, int)]
 
     @property
     def collected(self) -> list[tuple[int, Any]]:

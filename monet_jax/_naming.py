@@ -49,8 +49,8 @@ def run_named(
             continue
         if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
             inputs = values_of(env, equation.inputs)
-            if _derivative_reads_results(equation, inputs):
-                results = _with_named_rule(equation, names)(*inputs)
+            if _derivative_reads_results(equation, inputs, active):
+                results = _with_named_rule(equation, names)(*_compat.unused(inputs))
                 env.update(zip(equation.outputs, results, strict=True))
                 continue
         if rewrite.ties_convolutions and _is_convolution_of(active, equation):
@@ -85,9 +85,15 @@ def _bound(equation: Equation, inputs: Iterable[Any]) -> list[Any]:
     return _compat.bind(equation.eqn, list(inputs), stack)
 
 
-def _derivative_reads_results(equation: Equation, inputs: list[Any]) -> bool:
-    # Literals have no tangents, and not every rule of JAX's takes one there (`clamp`).
-    live = [n for n in float_places(inputs) if isinstance(equation.inputs[n], int)]
+def _derivative_reads_results(
+    equation: Equation, inputs: list[Any], active: frozenset[int] | set[int]
+) -> bool:
+    # Literals have no tangents, and not every rule of JAX's takes one there (`clamp`). Nor has what
+    # a function closes over that has a rule of its own: JAX refuses to differentiate by it.
+    operands = equation.inputs
+    live = [
+        n for n in float_places(inputs) if isinstance(operands[n], int) and operands[n] in active
+    ]
     pushed = _pushed(equation, inputs, live)
     written = {i for i in pushed.outputs[: len(equation.outputs)] if isinstance(i, int)}
     return any(written.intersection(e.reads) for e in pushed.equations)

@@ -98,7 +98,8 @@ class Plan:
         unplanned_bytes: of the function as written, XLA's own rematerialization off.
         base_seconds: modelled time of the step when nothing is recomputed.
         base_flops: FLOPs of products and convolutions, likewise.
-        planning_seconds: wall time of planning, compilations included.
+        planning_seconds: wall time of planning, tracing and all compilations included; of a plan
+            that was found on the disk, when it was made.
         rounds: how many plans were compiled.
         values: the values of the forward pass, largest first.
         stages: the stages in order.
@@ -118,6 +119,8 @@ class Plan:
         before: what is in memory over the step, by the model, where nothing is recomputed; None
             where the function runs as it is.
         after: the same as planned. Both are None in plans stored in format 1.
+        is_cached: whether it was found on the disk, where it had been kept before. It is not
+            stored.
     """
 
     decisions: planners.plan.Plan | None
@@ -148,6 +151,7 @@ class Plan:
     fixed_bytes: int | None = None
     before: Timeline | None = None
     after: Timeline | None = None
+    is_cached: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def seconds(self) -> float:
@@ -195,7 +199,8 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text."""
-        data: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        stored = (f.name for f in dataclasses.fields(self) if f.compare)
+        data: dict[str, Any] = {name: getattr(self, name) for name in stored}
         data["decisions"] = self.decisions and self.decisions.to_json()
         data |= {name: data[name] and data[name].to_json() for name in _TIMELINES}
         data |= {name: [vars(row) for row in data[name]] for name in ("values", "stages")}
@@ -272,7 +277,7 @@ def plan_from_json(text: str) -> Plan:
         data |= _SINCE_4
     decisions = data.pop("decisions", None)
     timelines = {name: data.pop(name, None) for name in _TIMELINES}
-    fields = _checked(data, Plan, skip=("decisions", *_TIMELINES))
+    fields = _checked(data, Plan, skip=("decisions", "is_cached", *_TIMELINES))
     made = Plan(
         decisions=None if decisions is None else planners.plan.plan_from_json(decisions),
         **{name: x and timeline_from_json(x) for name, x in timelines.items()},

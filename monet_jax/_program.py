@@ -155,7 +155,11 @@ def has_checkpoints(jaxpr: Any) -> bool:
 
 
 def flatten(
-    jaxpr: Any, *, rewrite: Rewrite = unchanged, inline_checkpoints: bool = False
+    jaxpr: Any,
+    *,
+    rewrite: Rewrite = unchanged,
+    inline_checkpoints: bool = False,
+    closed_over: Sequence[Any] = (),
 ) -> Program:
     """The flat program of a closed jaxpr.
 
@@ -165,11 +169,15 @@ def flatten(
             loops, branches and calls with rules of their own.
         inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
             recomputes nothing.
+        closed_over: values of the last of the jaxpr's inputs, which are constants of the program.
     """
     flattener = _Flattener(rewrite, inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
-    inputs = tuple(flattener.new(var.aval) for var in invars)
-    env = dict(zip(invars, inputs, strict=True))
+    numbers = [flattener.new(var.aval) for var in invars]
+    env = dict(zip(invars, numbers, strict=True))
+    split = len(invars) - len(closed_over)
+    inputs = tuple(numbers[:split])
+    flattener.constants.update(zip(numbers[split:], closed_over, strict=True))
     outputs = flattener.inline(jaxpr, env, constvars, consts, None)
     equations = without_dead_code(flattener.equations, outputs)
     return Program(
@@ -224,22 +232,25 @@ def flatten_changed(
     derivative_of: Callable[[Program], Any],
     rewrite: Rewrite,
     inline_checkpoints: bool,
+    closed_over: Sequence[Any] = (),
 ) -> Program:
     """The flat program of a closed jaxpr, changed as a whole before single equations are replaced.
 
     Arguments:
-        jaxpr: as for `flatten`, like `rewrite` and `inline_checkpoints`.
+        jaxpr: as for `flatten`, like `rewrite`, `inline_checkpoints` and `closed_over`.
         changes: as `Rewrite.programs`.
         derivative_of: of the program as it was traced.
     """
     if changes:
-        plain = flatten(jaxpr, inline_checkpoints=inline_checkpoints)
+        plain = flatten(jaxpr, inline_checkpoints=inline_checkpoints, closed_over=closed_over)
         derivative = derivative_of(plain)
         changed = functools.reduce(lambda p, change: change(p, derivative), changes, plain)
         if changed is not plain:
             replaced = with_replaced(changed, lambda e: rewrite.equation(e.eqn))
             return dataclasses.replace(replaced, rewrite=rewrite)
-    return flatten(jaxpr, rewrite=rewrite, inline_checkpoints=inline_checkpoints)
+    return flatten(
+        jaxpr, rewrite=rewrite, inline_checkpoints=inline_checkpoints, closed_over=closed_over
+    )
 
 
 class _Flattener:

@@ -30,6 +30,8 @@ from jax.custom_derivatives import SymbolicZero
 from . import _compat
 from ._alike import joined, without_alike
 from ._places import filled, float_places
+from ._program import flatten
+from ._stages import active_in
 
 #: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
 NO_FORWARD_MODE = (
@@ -87,6 +89,7 @@ def run_loop(
         eqn.params["length"],
         eqn.params["reverse"],
         tuple(var.aval for var in eqn.outvars),
+        eqn.params["jaxpr"],
     )
     if (len(runs) == 1 and hoisted is None) or any(map(_compat.is_pushed_forward, operands)):
         consts, carry, xs = shape.split(operands)
@@ -126,18 +129,32 @@ _backward_only.defjvp(_refusing, symbolic_zeros=True)
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """A scan but for its body: counts of operands, trips, direction, and results."""
+    """A scan: counts of operands, trips, direction, results, and its body as it was traced."""
 
     consts: int
     carry: int
     trips: int
     reverse: bool
     results: tuple[Any, ...]
+    body: Any
 
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Constants, what is carried, and what is stacked."""
         first, second = self.consts, self.consts + self.carry
         return list(operands[:first]), list(operands[first:second]), list(operands[second:])
+
+    def carried_tangents(self, perturbed: Sequence[bool]) -> list[int]:
+        """Places of what is carried that has tangents in some iteration, if these operands have."""
+        program = flatten(self.body)
+        own = slice(self.consts, self.consts + self.carry)
+        reached = {i for i, p in zip(program.inputs, perturbed, strict=True) if p}
+        pairs = list(zip(program.inputs[own], program.outputs, strict=False))
+        while True:
+            found = active_in(program.equations, reached)
+            more = {i for i, o in pairs if isinstance(o, int) and o in found} - reached
+            if not more:
+                return [n for n, (i, _) in enumerate(pairs) if i in reached]
+            reached |= more
 
     def at(self, k: Any) -> Any:
         """The place of iteration `k`."""
@@ -225,7 +242,8 @@ class _Runs:
                 of_consts, of_carry, of_xs = state
                 slices = _index(xs, at)
                 of_ys = [_slice_of(given[n], at) for n in active.ys]
-                leaves, slices, of_carry = lax.optimization_barrier((leaves, slices, of_carry))
+                late = _compat.unused((leaves, slices, of_carry))
+                leaves, slices, of_carry = lax.optimization_barrier(late)
                 pull = rebuild(joined(alike, leaves), [*consts, *shared], slices)
                 more, of_carry, of_slices = pull((of_carry, of_ys))
                 of_consts = [a + b for a, b in zip(of_consts, link(more), strict=True)]
@@ -244,7 +262,8 @@ class _Runs:
             return [], carry, given, lambda gradients: gradients
         places = [n for n in active.ys if not isinstance(given[n], SymbolicZero)]
         arrays = [given[n] for n in places]
-        consts, carry, arrays = lax.optimization_barrier((consts, carry, arrays))
+        late = _compat.unused((consts, carry, arrays))
+        consts, carry, arrays = lax.optimization_barrier(late)
         shared, link = active.linked(self.hoisted.values, consts)
         return shared, carry, filled(given, places, arrays), link
 
@@ -263,7 +282,7 @@ def _slice_of(cotangent: Any, at: Any) -> Any:
 class _Active:
     """What of a scan is differentiated: positions of constants, carry, stacked, and results.
 
-    All floats that are carried are: what is not perturbed before the loop may be in it.
+    What is carried may be perturbed in the loop, where it is not before.
     """
 
     def __init__(
@@ -278,7 +297,8 @@ class _Active:
         self.shape, self.operands = shape, len(operands)
         self.consts = [n for n in float_places(consts) if of_consts[n]]
         self.hoisted = hoisted.reached(self.consts) if hoisted else []
-        self.carry = float_places(carry)
+        tangents = {*shape.carried_tangents(perturbed)}
+        self.carry = [n for n in float_places(carry) if n in tangents]
         self.xs = [n for n in float_places(xs) if of_xs[n]]
         self.ys = [n for n, a in enumerate(shape.results[shape.carry :]) if _compat.is_float(a)]
 

@@ -28,7 +28,7 @@ from ._plan import Plan
 from ._rows import describe_values, stage_rows, value_rows
 from ._timeline import Timeline, timeline_of
 from ._trace import describe_inputs, fingerprint
-from ._trials import Trial, Trials
+from ._trials import OtherOptions, Trial, Trials
 
 #: A plan that uses this much of its budget is not worth another compilation.
 GOOD_USE = 0.97
@@ -54,13 +54,20 @@ MAY_BE_OFF = 0.9
 class InfeasibleBudget(ValueError):
     """No plan brings the compiled program within the budget.
 
-    Attributes:
-        minimum_budget: bytes; planning with it succeeds.
+    Where arguments and results alone exceed the budget, no plan was looked for: then the first
+    reading of `minimum_budget` plans and compiles to find it.
     """
 
-    def __init__(self, message: str, minimum_budget: int):
+    def __init__(self, message: str, minimum_budget: int | Callable[[], int]):
         super().__init__(message)
-        self.minimum_budget = minimum_budget
+        self._minimum_budget = minimum_budget
+
+    @property
+    def minimum_budget(self) -> int:
+        """Bytes; planning with it succeeds."""
+        if callable(self._minimum_budget):
+            self._minimum_budget = self._minimum_budget()
+        return self._minimum_budget
 
     def __reduce__(self):
         return InfeasibleBudget, (str(self), self.minimum_budget)
@@ -137,6 +144,18 @@ class Settling:
 
         Raises:
             InfeasibleBudget: no plan keeps it.
+        """
+        try:
+            return self._settled(budget, reserved_bytes)
+        except OtherOptions:  # so that bytes are compared which were measured alike
+            self.__dict__ = vars(Settling(self.trials.anew(), self.planner))
+            return self._settled(budget, reserved_bytes)
+
+    def _settled(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int) -> Plan:
+        """The same, as long as all its programs are compiled under the same options.
+
+        Raises:
+            OtherOptions: they are not.
         """
         found = self._outcome(budget, reserved_bytes)
         search = (

@@ -56,7 +56,9 @@ class Call:
     Attributes:
         leaves: the traced leaves, in order.
         differentiated: for each of them, whether `argnums` covers it.
-        signature: equal for calls that may share a trace: structure, static parts, avals.
+        signature: equal for calls that may share a plan: structure, static parts, avals.
+        is_settled: whether calls of an equal signature may share a trace as well. Static parts that
+            are not hashable, or are what they are by identity, may change from call to call.
         rebuild: traced leaves -> `(args, kwargs)`.
         params: what `argnums` covers, as an optimizer takes it: one argument, or a tuple of them.
     """
@@ -66,6 +68,7 @@ class Call:
     signature: Hashable
     rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
     params: Any
+    is_settled: bool = True
 
 
 def make_options(fun: Callable[..., Any], argnums, static_argnums, static_argnames) -> Options:
@@ -96,6 +99,12 @@ def make_options(fun: Callable[..., Any], argnums, static_argnums, static_argnam
         tuple(sorted(names)),
         (argnums, static_argnums, static_argnames),
     )
+
+
+def has_positional(fun: Callable[..., Any]) -> bool:
+    """Whether a function takes an argument by position."""
+    positional, is_open = _positional_names(fun)
+    return is_open or bool(positional)
 
 
 def _both(places: Sequence[Any]) -> ValueError:
@@ -133,13 +142,13 @@ def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any])
     """Separate a call into traced leaves and the rest.
 
     Raises:
-        TypeError: a static argument is not hashable.
         ValueError: an argument is both static and differentiated.
     """
     static, differentiated = roles(options, args, kwargs)
     parts = [(n, arg, n in static) for n, arg in enumerate(args)]
     parts += [(k, kwargs[k], k in static) for k in sorted(kwargs)]
     leaves, flags, described, templates = [], [], [], []
+    is_settled = True
     for place, value, is_static in parts:
         flat, tree = ([value], None) if is_static else jax.tree.flatten(value)
         slots = [_STATIC if is_static or not is_traced(leaf) else _TRACED for leaf in flat]
@@ -151,11 +160,14 @@ def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any])
                 flags.append(place in differentiated)
                 described.append(describe(leaf))
             else:
-                described.append(_hashable(place, leaf))
-        described.append((place, tree))
+                described.append(_as_key(leaf))
+                is_settled &= _is_settled(leaf)
+        described.append((place, _as_key(tree)))
+        is_settled &= _is_settled(tree)
     chosen = [value for place, value, _ in parts if place in differentiated]
     params = chosen[0] if len(chosen) == 1 else tuple(chosen)
-    return Call(tuple(leaves), tuple(flags), tuple(described), _rebuilder(templates), params)
+    rebuild = _rebuilder(templates)
+    return Call(tuple(leaves), tuple(flags), tuple(described), rebuild, params, is_settled)
 
 
 def roles(
@@ -224,15 +236,35 @@ def _is_explicit(mesh: Any) -> bool:
     return AxisType.Explicit in kinds and AxisType.Manual not in kinds
 
 
-def _hashable(place: Any, leaf: Any) -> Hashable:
+def _as_key(static: Any) -> Hashable:
+    """What stands for a static part in a signature: itself, or its type where it has no hash.
+
+    A plan is for a program, which is traced for each such call anew: it need not be told apart.
+    """
+    return type(static), static if _is_hashable(static) else None
+
+
+def _is_hashable(x: Any) -> bool:
     try:
-        hash(leaf)
-    except TypeError as error:
-        raise TypeError(
-            f"Argument {place!r} holds a static value of type `{type(leaf).__name__}`, which is "
-            "not hashable. Pass an array, or give the class `__hash__` and `__eq__`."
-        ) from error
-    return type(leaf), leaf
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_settled(static: Any) -> bool:
+    """Whether what equals a static part is the same for ever.
+
+    That is not so of an object that may be changed: one without a hash, or with that of `object`.
+    Functions and classes count as what they were when they were first called, as for `jax.jit`.
+    """
+    if not _is_hashable(static):
+        return False
+    if isinstance(static, tuple | frozenset):
+        return all(map(_is_settled, static))
+    if isinstance(static, type | enum.Enum) or type(static).__eq__ is not object.__eq__:
+        return True
+    return callable(static) and hasattr(static, "__qualname__")
 
 
 def _rebuilder(templates):

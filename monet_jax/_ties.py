@@ -25,7 +25,7 @@ def tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     places = [n for n, is_float in enumerate(floats) if wanted[n] or not is_float]
     if not any(floats[n] for n in places):
         return values
-    barred = jax.lax.optimization_barrier(tuple(values[n] for n in places))
+    barred = jax.lax.optimization_barrier(tuple(_compat.unused([values[n] for n in places])))
     return filled(values, places, barred)
 
 
@@ -45,7 +45,8 @@ def tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     if not others:
         return found
     late = jax.lax.stop_gradient(values[places[-1]])  # numbers rise: the last one computed
-    *barred, _ = jax.lax.optimization_barrier((*(values[n] for n in others), late))
+    keys_and_integers = _compat.unused([values[n] for n in others])
+    *barred, _ = jax.lax.optimization_barrier((*keys_and_integers, late))
     return filled(found, others, barred)
 
 

@@ -1,18 +1,21 @@
 """From a function and example arguments to a flat program, and back from its flat outputs."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.core
 
 from . import _compat, _nesting
 from ._backend import backend_of
 from ._compile import devices_of
 from ._gradient import derivative_of
+from ._hand_over import on_arrays
 from ._program import Program, Rewrite, flatten, flatten_changed, has_checkpoints, unchanged
-from ._signature import Call, abstract_leaf, is_traced, make_options, take_apart
+from ._signature import Call, abstract_leaf, is_traced
 from ._stages import Differentiation
 from ._targets import Target
 from .operators import Context, rewriter, selected
@@ -57,27 +60,67 @@ class Terms:
 
 
 @dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What JAX sees of a function: nothing of it is rewritten.
+
+    Attributes:
+        jaxpr: closed; of the flat inputs, and of `closed_over` behind them.
+        closed_over: tracers of outer transformations among what the function closes over, and all
+            arrays beside them; nothing if there are none of them.
+        avals: `ShapeDtypeStruct`s of the inputs, shardings included.
+        rebuild: flat outputs -> what the function returns.
+    """
+
+    jaxpr: Any
+    closed_over: tuple[Any, ...]
+    avals: tuple[Any, ...]
+    rebuild: Callable[[Sequence[Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True)
 class Traced:
     """A traced function.
 
     Attributes:
         program: the flat program.
         derivative: which derivative of it the budget covers.
-        flat: the function as `(inputs, constants) -> outputs`; it ignores the constants, which it
-            closes over.
-        avals: `ShapeDtypeStruct`s of the inputs, shardings included.
-        constants: values of `program.constants`, in order.
-        rebuild: flat outputs -> what the function returns.
+        recorded: the function as it is.
         terms: what it is planned as.
     """
 
     program: Program
     derivative: Differentiation
-    flat: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
-    avals: tuple[Any, ...]
-    constants: tuple[Any, ...]
-    rebuild: Callable[[Sequence[Any]], Any]
+    recorded: Recorded
     terms: Terms = Terms()
+
+    @property
+    def avals(self) -> tuple[Any, ...]:
+        """`ShapeDtypeStruct`s of the inputs, shardings included."""
+        return self.recorded.avals
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """Values of `program.constants`, in order."""
+        return tuple(self.program.constants.values())
+
+    def flat(self, inputs: Sequence[Any], constants: Sequence[Any] = ()) -> list[Any]:
+        """The function as it is: flat outputs from flat inputs.
+
+        It ignores the program's constants, for it closes over its own.
+        """
+        del constants
+        given = (*inputs, *self.recorded.closed_over)
+        return _compat.as_function(self.recorded.jaxpr)(*given)
+
+    def closing_over(self, values: Sequence[Any]) -> "Traced":
+        """The same function, closing over other values of the same types."""
+        known = dict(zip(map(id, self.recorded.closed_over), values, strict=True))
+        constants = {i: known.get(id(x), x) for i, x in self.program.constants.items()}
+        return dataclasses.replace(
+            self,
+            program=dataclasses.replace(self.program, constants=constants),
+            recorded=dataclasses.replace(self.recorded, closed_over=tuple(values)),
+        )
 
 
 def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = Terms()) -> Traced:
@@ -85,9 +128,14 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
 
     Equations are replaced as `rewrite` says.
     """
+    return traced_as(record(fun, call), call.differentiated, rewrite, terms)
+
+
+def record(fun: Callable[..., Any], call: Call) -> Recorded:
+    """What JAX sees of a function that is called like that."""
     shape: dict[str, Any] = {}
 
-    def flat(inputs: Sequence[Any]) -> list[Any]:
+    def flat(*inputs: Any) -> list[Any]:
         args, kwargs = call.rebuild(inputs)
         with _nesting.inside():
             outputs, tree = jax.tree.flatten(fun(*args, **kwargs))
@@ -98,29 +146,36 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
         shape["arrays"] = arrays
         return [x for a, x in zip(arrays, outputs, strict=True) if a]
 
-    avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
-    jaxpr = jax.make_jaxpr(lambda *leaves: flat(leaves))(*avals)
-    inlines = terms.checkpoints == "plan" and has_checkpoints(jaxpr)
-
-    def covered(program: Program) -> Differentiation:
-        return derivative_of(program, call.differentiated, terms.forward_mode)
-
-    program = flatten_changed(jaxpr, rewrite.programs, covered, rewrite, inlines)
-
     def rebuild(outputs: Sequence[Any]) -> Any:
         remaining = iter(outputs)
         pairs = zip(shape["arrays"], shape["fixed"], strict=True)
         return jax.tree.unflatten(shape["tree"], [next(remaining) if a else x for a, x in pairs])
 
-    return Traced(
-        program,
-        covered(program),
-        lambda inputs, constants: flat(inputs),
-        avals,
-        tuple(program.constants.values()),
-        rebuild,
-        terms,
+    avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
+    jaxpr = jax.make_jaxpr(flat)(*avals)
+    _, closed_over, _ = _compat.jaxpr_inputs(jaxpr)
+    if not any(isinstance(x, jax.core.Tracer) for x in closed_over):
+        return Recorded(jaxpr, (), avals, rebuild)
+    # A tracer must not outlive its trace, and what is recorded may: see `_wrapped`.
+    lifted = jax.make_jaxpr(functools.partial(_compat.evaluated, jaxpr, len(avals)))
+    return Recorded(
+        lifted(*avals, *map(abstract_leaf, closed_over)), tuple(closed_over), avals, rebuild
     )
+
+
+def traced_as(
+    recorded: Recorded, differentiated: Sequence[bool], rewrite: Rewrite, terms: Terms
+) -> Traced:
+    """A recorded function as a flat program whose equations are replaced as `rewrite` says."""
+    inlines = terms.checkpoints == "plan" and has_checkpoints(recorded.jaxpr)
+
+    def covered(program: Program) -> Differentiation:
+        return derivative_of(program, differentiated, terms.forward_mode)
+
+    program = flatten_changed(
+        recorded.jaxpr, rewrite.programs, covered, rewrite, inlines, recorded.closed_over
+    )
+    return Traced(program, covered(program), recorded, terms)
 
 
 def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
@@ -141,21 +196,19 @@ def without_operators(traced: Traced, target: str) -> Traced:
     terms = dataclasses.replace(traced.terms, operators=())
     rewrite = rewriter((), context_for(target, traced.avals))
     program, derivative = _traced_again(traced, rewrite, terms.forward_mode)
-    return dataclasses.replace(
-        traced,
-        program=program,
-        derivative=derivative,
-        constants=tuple(program.constants.values()),
-        terms=terms,
-    )
+    return dataclasses.replace(traced, program=program, derivative=derivative, terms=terms)
 
 
 def _traced_again(
     traced: Traced, rewrite: Rewrite, forward_mode: bool
 ) -> tuple[Program, Differentiation]:
-    jaxpr = jax.make_jaxpr(lambda *leaves: traced.flat(leaves, ()))(*traced.avals)
     inlines = traced.program.inlines_checkpoints
-    program = flatten(jaxpr, rewrite=rewrite, inline_checkpoints=inlines)
+    program = flatten(
+        traced.recorded.jaxpr,
+        rewrite=rewrite,
+        inline_checkpoints=inlines,
+        closed_over=traced.recorded.closed_over,
+    )
     differentiated = [i in traced.derivative.inputs for i in traced.program.inputs]
     return program, derivative_of(program, differentiated, forward_mode)
 
@@ -178,9 +231,9 @@ def trace_for(
         TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
     terms = Terms.of(operators, checkpoints)
-    options = make_options(fun, argnums, static_argnums, static_argnames)
-    call = take_apart(options, args, kwargs or {})
-    return trace(fun, call, rewrite_for(terms, target.name, call), terms)
+    given = argnums, static_argnums, static_argnames
+    pure, call = on_arrays(fun, args, kwargs or {}, given)
+    return trace(pure, call, rewrite_for(terms, target.name, call), terms)
 
 
 def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
@@ -201,10 +254,11 @@ def context_for(target: str, avals: Sequence[Any]) -> Context:
 
 
 def fingerprint(program: Program, derivative: Differentiation) -> str:
-    """A hash of what a plan depends on: primitives, dataflow, shapes and dtypes.
+    """A hash of what a plan depends on: primitives, dataflow, shapes, dtypes and numbers.
 
-    The bodies of loops, branches and calls count; other parameters of equations do not, since JAX
-    renames them. So it holds across JAX versions that trace the function to the same equations.
+    The bodies of loops, branches and calls count, and so do the integers among the parameters of
+    equations, as the trips of a loop are; their names do not, since JAX changes them. So it holds
+    across JAX versions that trace the function to the same equations.
     """
     digest = hashlib.sha256()
     for i in (*program.inputs, *program.constants):
@@ -213,7 +267,8 @@ def fingerprint(program: Program, derivative: Differentiation) -> str:
         operands = [i if isinstance(i, int) else i.aval.str_short() for i in e.inputs]
         results = [(i, program.avals[i].str_short()) for i in e.outputs]
         bodies = [_describe_body(body) for body in _compat.subjaxprs(e.eqn)]
-        digest.update(f"{e.primitive}{operands}{results}{bodies};".encode())
+        integers = _compat.integers_of(e.eqn)
+        digest.update(f"{e.primitive}{operands}{results}{bodies}{integers};".encode())
     digest.update(repr([i if isinstance(i, int) else "" for i in program.outputs]).encode())
     digest.update(repr(derivative.outputs).encode())
     if program.rewrite.codecs:
@@ -237,7 +292,8 @@ def _describe_body(jaxpr: Any) -> str:
     for eqn in jaxpr.jaxpr.eqns:
         operands, results = [text(a) for a in eqn.invars], [text(a) for a in eqn.outvars]
         bodies = [_describe_body(body) for body in _compat.subjaxprs(eqn)]
-        parts.append(f"{eqn.primitive.name}{operands}{results}{bodies}")
+        integers = _compat.integers_of(eqn)
+        parts.append(f"{eqn.primitive.name}{operands}{results}{bodies}{integers}")
     parts.append(f"{[text(a) for a in jaxpr.jaxpr.outvars]}")
     return ";".join(parts)
 

@@ -60,7 +60,7 @@ def transform(
         parts = _parts(plan.regions, origins.loops, origins.choices)
         by = encoding or Encoding(_words(program, env))
         _run_parts(dataclasses.replace(origins, encoding=by), parts, env, _returned(program), None)
-        return values_of(env, program.outputs)
+        return _compat.unused(values_of(env, program.outputs))
 
     return planned
 
@@ -172,7 +172,7 @@ def _run_loop(outer: Origins, part: _PlannedLoop, env: dict[int, Any]) -> None:
         runs.append(Run(_body(outer, loop, regions), done, done + trips))
         done += trips
     equation = loop.equation
-    operands = values_of(env, equation.inputs)
+    operands = _compat.unused(values_of(env, equation.inputs))
     results = run_loop(equation.eqn, operands, runs, _hoisted(loop))
     env.update(zip(equation.outputs, results, strict=True))
 
@@ -235,7 +235,7 @@ def _run_choice(origins: Origins, part: _PlannedChoice, env: dict[int, Any]) -> 
         return run
 
     branches = list(map(planned, part.choice.branches, part.branches))
-    index, *operands = values_of(env, equation.inputs)
+    index, *operands = _compat.unused(values_of(env, equation.inputs))
     env.update(zip(equation.outputs, jax.lax.switch(index, branches, *operands), strict=True))
 
 

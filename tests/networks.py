@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import planners
-from monet_jax import Plan, _api, _trace
+from monet_jax import Plan, _planning, _trace
 from monet_jax._analyze import analyze
 from monet_jax._backend import backend_of
 from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler
@@ -144,7 +144,7 @@ def settled(monkeypatch):
         calls.append(traced)
         return made(traced, settings, target)
 
-    monkeypatch.setattr(_api, "_settle", settle)
+    monkeypatch.setattr(_planning, "_settle", settle)
     return calls
 
 

@@ -8,7 +8,7 @@ from networks import args, assert_same, net, recomputes, specs
 from processes import finished, free_port, in_a_job, start
 
 import monet_jax
-from monet_jax import _api, _cache, _plan
+from monet_jax import _cache, _plan, _planning
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def directory(tmp_path, monkeypatch):
 @pytest.fixture
 def settlings(monkeypatch):
     """The plans made, not found."""
-    calls, settle = [], _api._settle
+    calls, settle = [], _planning._settle
 
     def counted(*arguments):
         calls.append(settle(*arguments))
         return calls[-1]
 
-    monkeypatch.setattr(_api, "_settle", counted)
+    monkeypatch.setattr(_planning, "_settle", counted)
     return calls
 
 
@@ -177,8 +177,8 @@ def test_a_new_process_takes_the_plan_without_a_solver(directory):
     plan = planned(0.6)
     without = "\n".join(
         [
-            "from monet_jax import _api",
-            "_api._settle = None",
+            "from monet_jax import _planning",
+            "_planning._settle = None",
             "assert not {'cvxpy', 'highspy'} & set(sys.modules), 'imported for nothing'",
         ]
     )
@@ -197,10 +197,10 @@ def test_two_processes_at_once(directory):
 
 JOB = """
 import monet_jax
-from monet_jax import _api
+from monet_jax import _planning
 from networks import args, net
 if rank == 1:
-    _api._settle = None  # only process 0 plans
+    _planning._settle = None  # only process 0 plans
 f = monet_jax.remat(net, budget=0.6)
 jax.jit(jax.grad(f))(*args())
 (plan,) = f._source._plans.values()

@@ -16,7 +16,7 @@ from networks import assert_near, assert_same, recomputes, skip_without_compiler
 from networks import settled as settled
 
 import monet_jax
-from monet_jax import zoo
+from monet_jax import _api, zoo
 from monet_jax.zoo import gpt2, resnet, vit
 from monet_jax.zoo._problem import cross_entropy
 
@@ -326,6 +326,117 @@ def test_methods_and_static_arguments_without_self(method, settled):
 
     assert_same(both(lean, method), both(Sowing(), "encode"))
     assert len(settled) == 1
+
+
+def decorated(*decorators):
+    """A module class whose method is decorated, the innermost first."""
+
+    class Powers(nn.Module):
+        @ft.partial(ft.reduce, lambda fun, decorator: decorator(fun))
+        @lambda fun: (fun, *decorators)
+        def __call__(self, x, power, mode, train):
+            for _ in range(power):
+                x = getattr(jnp, mode)(nn.Dense(8)(x))
+            return nn.Dropout(0.5, deterministic=not train)(x)
+
+    return Powers
+
+
+def watched(fun):
+    """A decorator of somebody's."""
+
+    @ft.wraps(fun)
+    def run(*args, **kwargs):
+        return fun(*args, **kwargs)
+
+    return run
+
+
+def hidden(fun):
+    """One that does not say what it decorates."""
+    return lambda *args, **kwargs: fun(*args, **kwargs)
+
+
+STATIC = ft.partial(planned, static_argnums=(1, 2))
+DECORATED = {
+    "plain": (nn.compact, STATIC),
+    "compact_above": (STATIC, nn.compact),
+    "wrapped": (nn.compact, STATIC, watched, watched),
+    "hidden": (STATIC, nn.compact, hidden, nn.compact),
+    "by_name": (nn.compact, ft.partial(planned, static_argnames=("power", "mode")), watched),
+    "nn.remat": (nn.compact, STATIC, ft.partial(nn.remat, static_argnums=(2, 3, 4))),
+}
+
+
+@pytest.mark.parametrize("name", DECORATED)
+def test_static_arguments_are_counted_without_self_under_other_decorators(name, settled):
+    given = 2, "cos"
+
+    def both(kind):
+        module = kind()
+        params = variables(module, X, *given, False)
+        total = lambda p: jnp.sum(module.apply(p, X, *given, True, rngs={"dropout": KEY}))  # noqa: E731
+        return params, jax.jit(jax.value_and_grad(total))(params)
+
+    assert_same(both(decorated(*DECORATED[name])), both(decorated(nn.compact)))
+    assert len(settled) == 1
+
+
+def test_methods_without_arguments_by_position(settled):
+    class Table(nn.Module):
+        @nn.compact
+        def __call__(self, *, power):
+            return jnp.sin(jnp.sin(self.param("table", nn.initializers.ones, (3,)))) ** power
+
+    given = variables(Table(), power=2)
+
+    def gradient(kind):
+        return jax.grad(lambda p: jnp.sum(kind().apply(p, power=2)))(given)
+
+    assert_same(gradient(planned(Table, static_argnames="power")), gradient(Table))
+    assert len(settled) == 1
+
+
+@pytest.mark.parametrize("way", ["retraced", "late"])
+def test_a_trace_more_changes_no_key(way, settled, monkeypatch):
+    """A plan may be dropped, or made when the call has long ended."""
+    run, calls = _api.run_planned, []
+
+    def run_once_more(source, fun, call):
+        calls.append((fun, call))
+        if way == "retraced":
+            jax.eval_shape(fun, call.leaves)
+        return run(source, fun, call)
+
+    class Outer(nn.Module):
+        kind: type
+
+        def setup(self):
+            self.masks = self.kind()
+
+        def __call__(self, x):
+            first, last = self.masks(x), self.masks(x)
+            if way == "late":
+                for fun, call in calls:
+                    jax.eval_shape(fun, call.leaves)
+            return *first, *last, self.masks(x), self.make_rng("dropout")
+
+    def drawn(kind):
+        def total(x):
+            out = Outer(kind).apply({}, x, rngs={"dropout": KEY})
+            return jnp.sum(out[0]), out
+
+        return jax.grad(total, has_aux=True)(jnp.ones(64))
+
+    monkeypatch.setattr(_api, "run_planned", run_once_more)
+    assert_same(drawn(planned(Masks)), drawn(Masks))
+    assert calls
+
+
+@pytest.mark.parametrize("fun", [Net().apply, lambda module, given: module.apply(given, X)])
+def test_a_module_without_its_parameters_is_refused(fun):
+    with pytest.raises(TypeError, match=r"use `monet_jax\.remat`"):
+        planned(fun)(*(() if hasattr(fun, "__self__") else (Net(),)), variables(Net(), X))
 
 
 def test_layers_under_nn_scan(settled):

@@ -17,6 +17,7 @@ from networks import assert_near, assert_same, skip_without_compiler, some_slow
 from networks import settled as settled
 
 import monet_jax
+from monet_jax import _api
 from monet_jax._plan import plan_from_json
 
 planned = ft.partial(monet_jax.flax.remat, budget=0.5, cache=False)
@@ -341,6 +342,109 @@ def test_the_gradient_covers_parameters_and_argnums(settled):
         (traced,) = settled
         sizes = [traced.program.avals[i].size for i in traced.derivative.inputs]
         assert sum(sizes) == count + extra
+
+
+class Scale(nnx.Variable):
+    """No parameter."""
+
+
+def scaled(module, weight, scale, x):
+    return jnp.mean((jnp.sin(module(x)) @ weight[...] * scale[...]) ** 2)
+
+
+def with_variables():
+    weight = jax.random.normal(jax.random.key(7), (8, 8))
+    return model(), nnx.Param(weight), Scale(weight[0]), X
+
+
+@pytest.mark.parametrize("jit", [nnx.jit, lambda fun: fun])
+@pytest.mark.parametrize(
+    ("argnums", "wrt"),
+    [
+        (1, 1),
+        ((0, 1), (0, 1)),
+        ((1, 2), (1, 2)),
+        ((0, 1, 2, 3), (0, 1, 2, 3)),
+        ((0, 2), (nnx.DiffState(0, nnx.PathContains("kernel")), 2)),
+    ],
+)
+def test_variables_are_differentiated_as_they_are_without(argnums, wrt, jit, settled):
+    def both(fun):
+        module, *others = with_variables()
+        value, gradient = jit(nnx.value_and_grad(fun, argnums=wrt))(module, *others)
+        return jax.tree.leaves((value, gradient)), nnx.to_pure_dict(nnx.state(module))
+
+    assert_same(both(planned(scaled, argnums=argnums)), both(scaled))
+    (traced,) = settled
+    chosen = [x for n, x in enumerate(with_variables()) if n in np.ravel(argnums)]
+    params = [nnx.state(x, nnx.Param) if isinstance(x, Twice) else x for x in chosen]
+    sizes = [traced.program.avals[i].size for i in traced.derivative.inputs]
+    assert sum(sizes) == sum(x.size for x in jax.tree.leaves(params))
+
+
+def test_variables_within_pytrees_and_states(settled):
+    module, weight, scale, x = with_variables()
+    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+
+    def total(params, others, x):
+        module = nnx.merge(graphdef, params, others["rest"], copy=True)
+        return scaled(module, others["weight"], others["scale"], x)
+
+    others = {"rest": rest, "weight": weight, "scale": scale}
+    step = lambda fun: jax.tree.leaves(nnx.value_and_grad(fun)(params, others, x))  # noqa: E731
+    assert_same(step(planned(total)), step(total))
+    (traced,) = settled
+    assert len(traced.derivative.inputs) == len(jax.tree.leaves(params))
+
+
+def test_the_reserved_bytes_of_an_optimizer_of_variables():
+    _, weight, scale, x = with_variables()
+    made = monet_jax.flax.plan(
+        lambda weight, scale, x: jnp.mean(jnp.sin(x @ weight[...] * scale[...])),
+        *(weight, scale, x),
+        **{"argnums": (0, 1), "reserved": optax.sgd(0.1, momentum=0.9), "target": "cpu"},
+        **{"budget": "1MiB", "verify": False, "cache": False},
+    )
+    assert made.reserved_bytes == 4 * (64 + 8)
+
+
+def test_the_state_is_updated_once_where_a_plan_is_dropped(settled, monkeypatch):
+    """And a trace of the function after its call changes nothing."""
+    traced = []
+
+    def no_plan(self, trace, call):
+        traced.append((trace, call))
+
+    monkeypatch.setattr(_api.Planned, "plan_for", no_plan)
+    module, plain = model(), model()
+    got = stepped(planned(loss), module, X)
+    for trace, call in traced:
+        jax.eval_shape(trace.flat, call.leaves, ())
+    assert_same(got, stepped(loss, plain, X))
+    assert_same(stepped(planned(loss), module, X), stepped(loss, plain, X))
+
+
+@pytest.mark.parametrize("jit", [ft.partial(nnx.jit, static_argnums=2), lambda fun: fun])
+def test_static_arguments_are_counted_without_self_under_other_decorators(jit, settled):
+    class Lean(Block):
+        @jit
+        @planned(static_argnums=1)
+        def scaled(self, x, power):
+            return Block.scaled(self, x, power)
+
+    got = stepped(lambda module, x: jnp.mean(module.scaled(x, 2)), model(Lean), X)
+    assert_same(got, stepped(lambda module, x: jnp.mean(module.scaled(x, 2)), model(Block), X))
+    assert len(settled) == 1
+
+
+def test_methods_without_arguments(settled):
+    class Norm(Block):
+        def __call__(self):
+            return jnp.sum(jnp.sin(jnp.sin(self.widen.kernel[...])))
+
+    total = lambda module: module()  # noqa: E731
+    assert_same(stepped(total, model(planned(Norm))), stepped(total, model(Norm)))
+    assert len(settled) == 1
 
 
 # ------------------------------------------------------------------------------ plans made before

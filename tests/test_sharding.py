@@ -273,10 +273,10 @@ def test_gradients_from_sharded_codes_are_off_by_their_rounding():
 
 # The toy in a process of a job.
 SHARED = """
-from monet_jax import _api
+from monet_jax import _planning
 
 if rank:
-    _api._settle = None  # only process 0 plans
+    _planning._settle = None  # only process 0 plans
 arrays = jax.tree.map(
     lambda v, s: jax.make_array_from_callback(v.shape, s.sharding, v.__getitem__), values, avals
 )

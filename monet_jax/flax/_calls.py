@@ -1,6 +1,7 @@
 """How does a call with modules among its arguments become a call on arrays?"""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -88,7 +89,11 @@ class FlatCall:
 
 
 def flat_call(
-    fun: Callable[[Any], Any], value: Any, differentiated: Sequence[bool], params: Any
+    fun: Callable[[Any], Any],
+    value: Any,
+    differentiated: Sequence[bool],
+    params: Any,
+    written: Callable[..., Any],
 ) -> FlatCall:
     """The call `fun(value)` on the arrays of `value`.
 
@@ -97,11 +102,13 @@ def flat_call(
         value: a pytree; what is no array in it is fixed.
         differentiated: for each leaf, whether the gradient is taken with respect to it.
         params: the parameters, as an optimizer takes them.
+        written: the function that it was made from.
     """
     leaves, structure = jax.tree.flatten(value)
     places = [n for n, leaf in enumerate(leaves) if is_traced(leaf)]
     arrays = tuple(leaves[n] for n in places)
 
+    @functools.wraps(written, updated=())
     def on_arrays(given: Sequence[Any]) -> Any:
         filled = list(leaves)
         for n, array in zip(places, given, strict=True):
@@ -119,5 +126,6 @@ def flat_call(
         tuple(map(describe, arrays)),
         lambda given: ((given,), {}),
         params,
+        is_settled=False,  # modules may change
     )
     return FlatCall(on_arrays, call, finish)

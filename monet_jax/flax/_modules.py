@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import _api
-from .._limit import samples_of
+from .._hand_over import Given
+from .._limit import limit_of, samples_of
 from .._plan import Plan
 from .._reserved import Optimizer
-from .._signature import Options, make_options
+from .._signature import Call, has_positional, make_options
 from ._calls import Function
 from ._subclass import subclass
 
@@ -68,8 +69,8 @@ def remat(
     )
     planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
     if module is None:
-        return functools.partial(_decorate, planning, methods)
-    return _decorate(planning, methods, module)
+        return functools.partial(decorate, planning, methods)
+    return decorate(planning, methods, module)
 
 
 def plan(
@@ -109,17 +110,31 @@ def plan(
     settings = _api.make_settings(
         budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
     )
-    planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
+    given = argnums, static_argnums, static_argnames
+    pure, call = on_arrays(fun, args, kwargs or {}, given)
+    limit = None
+    if error is not None:
+        samples = [on_arrays(fun, x, kwargs or {}, given)[1] for x in samples_of(args, sample)]
+        limit = limit_of(error, settings.terms, call, samples)
+    return _api.plan_call(settings, pure, call, limit)
+
+
+def on_arrays(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
+) -> tuple[Callable[..., Any], Call]:
+    """A function that is given NNX modules, and a call of it, on arrays.
+
+    Raises:
+        TypeError: it is given none.
+    """
     if not inspect.ismethod(fun) and not inspect.isfunction(fun) and _library_of(fun) is not None:
         fun = fun.__call__
-    samples = samples_of(args, sample)
     if is_method := inspect.ismethod(fun):
-        args, *samples = ((fun.__self__, *given) for given in (args, *samples))
-        fun = fun.__func__
-    nnx, function = _nnx(), planning.function(fun, is_method=is_method)
-    if not nnx.holds_state(args, kwargs or {}):
+        args, fun = (fun.__self__, *args), fun.__func__
+    nnx = _nnx()
+    if not nnx.holds_state(args, kwargs):
         raise TypeError(f"`{_name(fun)}` was given no NNX module: use `monet_jax.plan`.")
-    return nnx.plan(settings, function, args, dict(kwargs or {}), error, samples)
+    return nnx.on_arrays(_function(fun, given, is_method=is_method), args, kwargs)
 
 
 def apply(
@@ -142,7 +157,7 @@ def apply(
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
     planning = Planning(_api.Fixed(plan), argnums, static_argnums, static_argnames)
-    return _decorate(planning, methods, module)
+    return decorate(planning, methods, module)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,13 +180,17 @@ class Planning:
         Raises:
             TypeError, ValueError: as `make_options`.
         """
-        return Function(fun, self._options(fun, is_method), is_method)
-
-    def _options(self, fun: Callable[..., Any], is_method: bool) -> Options:
         given = self.argnums, self.static_argnums, self.static_argnames
-        if not is_method:
-            return make_options(fun, *given)
-        return make_options(functools.partial(fun, None), *given).after_self()
+        return _function(fun, given, is_method=is_method)
+
+
+def _function(fun: Callable[..., Any], given: Given, *, is_method: bool) -> Function:
+    if not is_method:
+        return Function(fun, make_options(fun, *given), is_method)
+    bound = functools.partial(fun, None)
+    if given[0] == 0 and not has_positional(bound):
+        given = (), *given[1:]  # the parameters are differentiated, and there may be nothing else
+    return Function(fun, make_options(bound, *given).after_self(), is_method)
 
 
 class PlannedFunction:
@@ -192,7 +211,18 @@ class PlannedFunction:
     def __set_name__(self, owner: type, name: str) -> None:
         self._as_method()  # refuses bad arguments when the class is made
 
+    @property
+    def compact(self) -> Any:
+        """Linen's mark of the method that creates its submodules, also where it is set on this."""
+        return self._function.fun.compact
+
+    @compact.setter
+    def compact(self, value: Any) -> None:
+        self._function.fun.compact = value
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args and not self._function.is_method and self._is_method_of(type(args[0])):
+            return self._as_method()(*args, **kwargs)
         library = _library_of(args[0]) if args else None
         if library is None and _nnx().holds_state(args, kwargs):
             library = _nnx()
@@ -207,6 +237,19 @@ class PlannedFunction:
         method = self._as_method()
         return method if instance is None else types.MethodType(method, instance)
 
+    def _is_method_of(self, kind: type) -> bool:
+        """Whether a class has this for a method, below other decorators."""
+        fun = self._function.fun
+        owner, _, name = getattr(fun, "__qualname__", "").rpartition(".")
+        place = getattr(fun, "__module__", None), owner
+        found = [x for x in kind.__mro__ if (x.__module__, x.__qualname__) == place]
+        wrapper = vars(found[0]).get(name, fun) if found else fun
+        while wrapper is not None and wrapper is not fun:
+            if planned_by(wrapper) is self._planning.planned:
+                return True
+            wrapper = getattr(wrapper, "__wrapped__", None)
+        return wrapper is None  # a decorator hides what it decorates
+
     def _as_method(self) -> "PlannedFunction":
         if self._method is None:
             self._method = PlannedFunction(self._planning, self._function.fun, is_method=True)
@@ -216,7 +259,14 @@ class PlannedFunction:
         return f"<rematerialized {_name(self)}>"
 
 
-def _decorate(planning: Planning, methods: str | Sequence[str], module: Any) -> Any:
+def planned_by(wrapper: Any) -> _api.Source | None:
+    """Where the plans of a planned function come from; None of any other function."""
+    if isinstance(wrapper, PlannedFunction):
+        return wrapper._planning.planned
+    return wrapper.source if isinstance(wrapper, _api.Rematerialized) else None
+
+
+def decorate(planning: Planning, methods: str | Sequence[str], module: Any) -> Any:
     methods = (methods,) if isinstance(methods, str) else tuple(methods)
     if isinstance(module, type):
         if _library_of_class(module) is None:

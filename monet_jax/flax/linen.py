@@ -4,8 +4,9 @@ As `nn.remat` does it: the variables and keys of the module's scopes become argu
 writes becomes results, by Flax's own lifting.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +28,11 @@ def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: A
     Parameters are created unplanned.
     """
     module, *others = args
+    if module.scope is None and (not function.is_method or function.fun is nn.Module.apply):
+        raise TypeError(
+            f"`{function.fun.__qualname__}` was given a Linen module without its parameters, which "
+            "makes it a function of arrays: use `monet_jax.remat`."
+        )
     if _api.runs_as_it_is() or module.scope is None or module.is_initializing():
         return wrap_method_once(function.fun)(*args, **kwargs)
 
@@ -40,18 +46,19 @@ def _lifted(planned: _api.Source, function: Function, method: Callable[..., Any]
     """The planned form of a method that takes scopes in the place of the module."""
 
     def run_scopes(scopes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        drawn = [dict(scope.rng_counters) for scope in scopes]
+        drawn = _drawn(scopes)
+        after: list[Any] = []
 
         def packed(scopes_of, repack, variables, keys, *args, **kwargs):
             arguments = arguments_of(function.options, (None, *args), kwargs)
 
             def pure(value: Any) -> Any:
                 variables, keys, values = value
-                _draw_again(scopes, drawn)
-                inner = scopes_of(variables, keys)
-                (_, *args), kwargs = arguments.with_values(values)
-                out = method(inner, *args, **kwargs)
-                return out, repack(inner)
+                with _drawing_from(scopes, drawn, after):
+                    inner = scopes_of(variables, keys)
+                    (_, *args), kwargs = arguments.with_values(values)
+                    out = method(inner, *args, **kwargs)
+                    return out, repack(inner)
 
             params, others = variables
             chosen = dict(zip(arguments.places, arguments.differentiated, strict=True))
@@ -60,8 +67,11 @@ def _lifted(planned: _api.Source, function: Function, method: Callable[..., Any]
                 (chosen.get(0, False), False, False, *arguments.differentiated),
             )
             value = variables, keys, arguments.values
-            flat = flat_call(pure, value, flags, _for_optimizer(params))
-            return flat.finish(_api.run_planned(planned, flat.fun, flat.call))
+            flat = flat_call(pure, value, flags, _for_optimizer(params), function.fun)
+            result = flat.finish(_api.run_planned(planned, flat.fun, flat.call))
+            if after:
+                _set_drawn(scopes, after)
+            return result
 
         pack = lift.pack(packed, (_PARAMS, True), (True,), (True,), enable_kwargs=True)
         return pack(scopes, *args, **kwargs)
@@ -69,11 +79,48 @@ def _lifted(planned: _api.Source, function: Function, method: Callable[..., Any]
     return run_scopes
 
 
-def _draw_again(scopes: Sequence[Any], drawn: Sequence[dict[str, int]]) -> None:
-    """Set back how many keys were drawn: each trace of a method must draw the same ones."""
+@contextlib.contextmanager
+def _drawing_from(scopes: Sequence[Any], drawn: Sequence[Any], after: list[Any]) -> Iterator[None]:
+    """Each trace of a method draws the same keys, and leaves those that others drew alone.
+
+    Arguments:
+        scopes: of the module, outside.
+        drawn: how many keys were drawn when the method was called.
+        after: is set to how many were drawn when it returned.
+    """
+    found = _drawn(scopes)
+    _set_drawn(scopes, drawn)
+    try:
+        yield
+        after[:] = _drawn(scopes)
+    finally:
+        _set_drawn(scopes, found)
+
+
+def _drawn(scopes: Sequence[Any]) -> list[Any]:
+    """How many keys were drawn in some scopes, and in those of the modules within."""
+
+    def copied(counters: Any) -> Any:
+        is_nested = isinstance(counters, dict)
+        return {key: copied(x) for key, x in counters.items()} if is_nested else counters
+
+    return [copied(scope.rng_counters) for scope in scopes]
+
+
+def _set_drawn(scopes: Sequence[Any], drawn: Sequence[Any]) -> None:
+    """Set counters in place: scopes share them."""
+
+    def fill(counters: dict[Any, Any], counts: dict[Any, Any]) -> None:
+        for key in counters.keys() - counts.keys():
+            del counters[key]
+        for key, count in counts.items():
+            if isinstance(count, dict):
+                fill(counters.setdefault(key, {}), count)
+            else:
+                counters[key] = count
+
     for scope, counts in zip(scopes, drawn, strict=True):
-        scope.rng_counters.clear()
-        scope.rng_counters.update(counts)
+        fill(scope.rng_counters, counts)
 
 
 def _for_each_leaf(values: Sequence[Any], flags: Sequence[bool]) -> list[bool]:

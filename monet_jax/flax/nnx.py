@@ -7,15 +7,14 @@ twice stays one.
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from flax import nnx
 
 from .. import _api
-from .._limit import limit_of
-from .._plan import Plan
+from .._signature import Call
 from . import _names
 from ._calls import Arguments, FlatCall, Function, arguments_of, flat_call
 
@@ -42,24 +41,12 @@ def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: A
         return out
 
 
-def plan(
-    settings: _api.Settings,
-    function: Function,
-    args: Sequence[Any],
-    kwargs: Any,
-    error: float | None,
-    samples: Sequence[Sequence[Any]],
-) -> Plan:
-    """The plan of a function for these arguments; an error that is limited is that on samples."""
-    calls = []
-    for sample in samples if error is not None else ():
-        with _flattened(function, sample, kwargs) as flat:
-            calls.append(flat.call)
+def on_arrays(
+    function: Function, args: Sequence[Any], kwargs: Any
+) -> tuple[Callable[..., Any], Call]:
+    """A function and a call of it, on arrays; what the modules become is among its results."""
     with _flattened(function, args, kwargs) as flat:
-        limit = None
-        if error is not None:
-            limit = limit_of(error, settings.terms, flat.call, calls)
-        return _api.plan_call(settings, flat.fun, flat.call, limit)
+        return flat.fun, flat.call
 
 
 @contextlib.contextmanager
@@ -70,14 +57,17 @@ def _flattened(function: Function, args: Sequence[Any], kwargs: Any) -> Iterator
         values = nnx.to_tree(arguments.values, ctxtag=_TAG)
 
         def pure(values: Any) -> Any:
-            inner = nnx.from_tree(values, ctxtag=_TAG, is_inner=True)
-            args, kwargs = arguments.with_values(inner)
-            with _names.named(inner, args[0] if function.is_method else None):
-                out = function.fun(*args, **kwargs)
-            after, out = nnx.to_tree((_state_only(inner), out), ctxtag=_TAG)
-            return out, after
+            # Of its own: it may be traced more than once, and after the call has ended.
+            with nnx.update_context(_TAG):
+                inner = nnx.from_tree(values, ctxtag=_TAG, is_inner=True)
+                args, kwargs = arguments.with_values(inner)
+                with _names.named(inner, args[0] if function.is_method else None):
+                    out = function.fun(*args, **kwargs)
+                after, out = nnx.to_tree((_state_only(inner), out), ctxtag=_TAG)
+                return out, after
 
-        yield flat_call(pure, values, _flags(arguments, values), _for_optimizer(arguments))
+        flags, params = _flags(arguments, values), _for_optimizer(arguments)
+        yield flat_call(pure, values, flags, params, function.fun)
 
 
 def _state_only(values: Any) -> Any:
@@ -85,12 +75,21 @@ def _state_only(values: Any) -> Any:
 
 
 def _flags(arguments: Arguments, values: Sequence[Any]) -> list[bool]:
-    """For each leaf, whether it is differentiated: of the state, parameters only."""
+    """For each leaf, whether it is differentiated: of a module's state, parameters only.
+
+    A variable that is an argument itself, or stands in a pytree of them, is differentiated as
+    `nnx.grad` does it, whatever its type.
+    """
     flags = []
-    for value, differentiated in zip(values, arguments.differentiated, strict=True):
-        for x in jax.tree.leaves(value, is_leaf=_is_variable):
-            is_other = _is_variable(x) and not isinstance(x, nnx.Param)
-            flags += [differentiated and not is_other] * len(jax.tree.leaves(x))
+    for given, value, differentiated in zip(
+        arguments.values, values, arguments.differentiated, strict=True
+    ):
+        nodes, structure = jax.tree.flatten(given, is_leaf=is_state)
+        for node, tree in zip(nodes, structure.flatten_up_to(value), strict=True):
+            for x in jax.tree.leaves(tree, is_leaf=_is_variable):
+                is_state_of_module = _is_variable(x) and not isinstance(x, nnx.Param)
+                chosen = differentiated and (_is_variable(node) or not is_state_of_module)
+                flags += [chosen] * len(jax.tree.leaves(x))
     return flags
 
 
@@ -99,12 +98,18 @@ def _is_variable(x: Any) -> bool:
 
 
 def _for_optimizer(arguments: Arguments) -> Any:
-    """The parameters of the modules that are differentiated, as `nnx.Optimizer` takes them."""
+    """What is differentiated of NNX's, as `nnx.Optimizer` takes it: of modules, the parameters."""
     pairs = zip(arguments.values, arguments.differentiated, strict=True)
     chosen = [value for value, differentiated in pairs if differentiated]
-    nodes = [x for x in jax.tree.leaves(chosen, is_leaf=is_state) if is_state(x)]
-    found = [nnx.state(node, nnx.Param) for node in nodes]
+    nodes = [x for x in jax.tree.leaves(chosen, is_leaf=_is_whole) if _is_whole(x)]
+    found = [
+        x if isinstance(x, nnx.Variable | nnx.State) else nnx.state(x, nnx.Param) for x in nodes
+    ]
     return found[0] if len(found) == 1 else tuple(found)
+
+
+def _is_whole(x: Any) -> bool:
+    return is_state(x) or isinstance(x, nnx.State)
 
 
 def with_class(module: nnx.Module, planned_class: type) -> nnx.Module:

@@ -4,10 +4,12 @@ JAX keeps the operand of `reduce_window_max` for the gradient, which XLA:CPU and
 integer coordinates of every element: three to five times the operand's bytes at the worst moment.
 Written with the place of each window's maximum as a value of its own, the gradient reads one byte
 for each window, and a plan can keep just that, or half of it as a code (as in the operators that
-MONeT published: Shah et al., ICLR 2021). The values are the same, ties go to the first of the
-equals as they do in XLA, and where windows overlap, gradients are summed in another order.
+MONeT published: Shah et al., ICLR 2021). The values are the same, each cotangent goes to the element
+that XLA gives it to (the first of equals, what stands behind the last NaN), and where windows
+overlap, gradients are summed in another order.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from jax import lax
 
 from .. import _compat
 from .._program import Replacement
+from ._derivative import joined
 from ._tap import Stored, tap
 from .codecs import Codec, Integers
 
@@ -27,25 +30,29 @@ if TYPE_CHECKING:
 
 #: Elements of a window, at most: each is an operand of the program that replaces the pooling.
 MAX_WINDOW = 64
+#: By primitive: the better of two elements, whether one is as good as the next, and the worst.
+_POOLING = {
+    "reduce_window_max": (jnp.maximum, lax.ge, -math.inf),
+    "reduce_window_min": (jnp.minimum, lax.le, math.inf),
+}
 
 
 def rewrite(eqn: Any, context: "Context") -> Replacement | None:
     """What replaces an equation; None for all that is no max or min pooling."""
     if not context.backend.expands_pooling:
         return None
-    better = {"reduce_window_max": jnp.maximum, "reduce_window_min": jnp.minimum}
-    combine = better.get(_compat.primitive_name(eqn))
-    if combine is None:
+    known = _POOLING.get(_compat.primitive_name(eqn))
+    if known is None:
         return None
     aval = eqn.invars[0].aval
     size = math.prod(eqn.params["window_dimensions"])
     is_placed = _compat.is_placed(aval)
     if not jnp.issubdtype(aval.dtype, jnp.floating) or is_placed or not 1 < size <= MAX_WINDOW:
         return None
-    worst = -math.inf if combine is jnp.maximum else math.inf
-    # Places in a window of up to 15 elements, and none, are 4 bits each.
-    code = None if context.is_sharded or size > 15 else Integers(0, size)
-    pooled = jax.make_jaxpr(lambda x: _pooled(_windows(x, worst, eqn.params), combine, code))
+    combine, keeps, worst = known
+    # Places in a window of up to 16 elements are 4 bits each.
+    code = None if context.is_sharded or size > 16 else Integers(0, size - 1)
+    pooled = jax.make_jaxpr(lambda x: _pooled(_windows(x, worst, eqn.params), combine, keeps, code))
     return Replacement(
         pooled(jax.ShapeDtypeStruct(aval.shape, aval.dtype)), changes_what_is_kept=True
     )
@@ -71,22 +78,36 @@ def _windows(x: jax.Array, worst: float, params: dict[str, Any]) -> list[jax.Arr
 def _pooled(
     elements: Sequence[jax.Array],
     combine: Callable[[jax.Array, jax.Array], jax.Array],
+    keeps: Callable[[jax.Array, jax.Array], jax.Array],
     code: Codec | None,
 ) -> jax.Array:
-    """The best of each window's elements; its gradient goes to the first that equals the best.
-
-    Where none does, some element is no number, and so is the result.
-    """
+    """The best of each window's elements; its gradient goes to the one that XLA would choose."""
     fixed = [lax.stop_gradient(x) for x in elements]
-    best = fixed[0]
-    for x in fixed[1:]:
-        best = combine(best, x)
-    place = jnp.full(best.shape, len(elements), jnp.uint8)
-    for n, x in reversed(list(enumerate(fixed))):
-        place = jnp.where(x == best, jnp.uint8(n), place)
+    best = functools.reduce(combine, fixed)
     # XLA would find the places again for the gradient, from all that was pooled.
-    place = lax.optimization_barrier(place)
+    place = lax.optimization_barrier(_place(fixed, keeps))
     if code is not None:
         place = tap(place, forms=[Stored(code)])
-    nothing = jnp.full_like(best, math.nan)
-    return lax.select_n(place.astype(jnp.int32), *elements, nothing)
+    return joined(_chosen, best, [place], elements)
+
+
+def _place(
+    elements: Sequence[jax.Array], keeps: Callable[[jax.Array, jax.Array], jax.Array]
+) -> jax.Array:
+    """Which element of each window `select_and_scatter` chooses for the cotangent.
+
+    It goes from one to the next, and keeps what it has while that is as good as the next one. What
+    is no number is never as good, nor is anything as good as that.
+    """
+    chosen, place = elements[0], jnp.zeros(elements[0].shape, jnp.uint8)
+    for n, x in enumerate(elements[1:], 1):
+        stays = keeps(chosen, x)
+        place = jnp.where(stays, place, jnp.uint8(n))
+        chosen = jnp.where(stays, chosen, x)
+    return place
+
+
+def _chosen(residuals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
+    """The tangents of the elements in some places."""
+    (place,) = residuals
+    return lax.select_n(place.astype(jnp.int32), *tangents)

@@ -46,6 +46,7 @@ def figures(plan: Plan) -> Iterator[tuple[str, str, str]]:
     if plan.error is not None and plan.error_limit is not None:
         yield "gradient error", f"{plan.error:.2%}", f"of at most {plan.error_limit:.2%}"
     rounds = f"{plan.rounds} plan{'' if plan.rounds == 1 else 's'} compiled"
+    rounds += ", from the cache" if plan.is_cached else ""
     yield "planned in", f"{plan.planning_seconds:.1f} s", rounds
 
 

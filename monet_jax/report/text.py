@@ -62,7 +62,8 @@ def verdict(plan: Plan) -> str:
             f"{_or_unknown(plan.unplanned_bytes)} unplanned.",
             _overhead(plan),
             *_error(plan),
-            f"Planned in {plan.planning_seconds:.1f} s, {_counted(plan.rounds, 'round')}, for "
+            f"{'From the cache; planned' if plan.is_cached else 'Planned'} in "
+            f"{plan.planning_seconds:.1f} s, {_counted(plan.rounds, 'round')}, for "
             f"{_device(plan)} ({plan.compiler}).",
         )
     )

@@ -1,0 +1,246 @@
+"""Where the plan of a function comes from: made as signatures come, or one that was stored."""
+
+import dataclasses
+import threading
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+
+import planners
+
+from . import _trace
+from ._backend import backend_of
+from ._budget import format_bytes
+from ._compile import CompilerDied, compile_bytes
+from ._fallback import STATEMENTS, report, statements, warn
+from ._marked import Marked, Traces
+from ._mistakes import mistake_in
+from ._multihost import FirstProcessFailed
+from ._plan import Plan, PlanMismatch
+from ._planning import Settings, plan_traced
+from ._program import aval_nbytes
+from ._settle import InfeasibleBudget
+from ._targets import TargetUnavailable, resolve_target
+from ._trace import Terms, Traced
+from ._transform import as_planned
+from ._trials import step_to_compile
+from .operators import Context, rewriter, selected
+
+
+class Planned:
+    """Plans for a function as signatures come, each once, whatever the number of threads."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self._plans: dict[Any, Plan | None] = {}
+        self._largest: dict[Hashable, _Largest] = {}  # by function
+        self._traces = Traces()
+        self._lock = threading.RLock()
+
+    def __reduce__(self):
+        return Planned, (self.settings,)
+
+    def traced(self, marked: Marked) -> Traced:
+        """The trace of a call, as plans are made of it."""
+        target = resolve_target(self.settings.target).name
+        rewrite = self.settings.rewrite(marked.call)
+        return self._traces.traced(marked, rewrite, self.settings.terms, target)
+
+    def plan_for(self, traced: Traced, marked: Marked) -> Plan | None:
+        """The plan; None where the function must run as it is."""
+        axes = _trace.outer_axes(traced, marked.call)
+        with statements():
+            settings = self.settings.for_call(marked.call)
+        key = self._key(traced, marked, axes, settings)
+        with self._lock:
+            if key not in self._plans:
+                if axes:
+                    warn(
+                        f"No plan was made: the function depends on the mapped axes {axes} of what "
+                        "it is called in, so it cannot be compiled alone; it runs as it is."
+                    )
+                if _trace.is_batched(traced, marked.call):
+                    warn(
+                        "The function is traced under `vmap`, which hides the size of its axis: "
+                        "the plan is for one example. Put `remat` round the vmapped function "
+                        "instead."
+                    )
+                self._plans[key] = None if axes else self._made(traced, marked, settings)
+            return self._plans[key]
+
+    def mended(self, traced: Traced, marked: Marked) -> Plan | None:
+        """A new plan in the place of one that was found, but is for another layout."""
+        with statements():
+            settings = self.settings.for_call(marked.call)
+        key = self._key(traced, marked, (), settings)
+        with self._lock:
+            anew = dataclasses.replace(settings, cache=False)
+            self._plans[key] = self._made(traced, marked, anew)
+            return self._plans[key]
+
+    def give_up(self, traced: Traced, marked: Marked) -> None:
+        """From now on the function runs as it is, called like that."""
+        axes = _trace.outer_axes(traced, marked.call)
+        self._plans[self._key(traced, marked, axes, self.settings.for_call(marked.call))] = None
+
+    def _key(self, traced: Traced, marked: Marked, axes: tuple[str, ...], settings: Settings):
+        fingerprint = _trace.fingerprint(traced.program, traced.derivative)
+        return marked.function, marked.call.signature, axes, fingerprint, settings.reserved
+
+    def _made(self, traced: Traced, marked: Marked, settings: Settings) -> Plan | None:
+        """The plan, or None where there is none, which a warning says."""
+        if not traced.derivative.outputs:
+            return None  # JAX itself has something to say about that
+        if not traced.derivative.inputs:
+            warn(f"Nothing is planned for `{marked.name}`: {mistake_in(traced)}.")
+            return None
+        try:
+            return self._within_floor(traced, marked, settings)
+        except PlanMismatch:
+            raise
+        except Exception as error:
+            _say_why_not(error, traced, settings, marked.name)
+            return None
+
+    def _within_floor(self, traced: Traced, marked: Marked, settings: Settings) -> Plan:
+        """The plan, whose budget is a share of the largest program that was seen."""
+        largest = self._largest.get(marked.function)
+        own = sum(map(aval_nbytes, traced.avals))
+        if largest is not None and settings.is_share:
+            settings = dataclasses.replace(settings, floor_bytes=largest.unplanned_bytes)
+        try:
+            made = plan_traced(traced, settings, None, marked.started)
+        except InfeasibleBudget as error:
+            if largest is None or own >= largest.argument_bytes:
+                raise
+            made = _smallest(traced, marked, settings, error.minimum_budget)
+        unplanned = made.unplanned_bytes or 0
+        if largest is None or unplanned > largest.unplanned_bytes:
+            self._largest[marked.function] = _Largest(unplanned, own)
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class _Largest:
+    """The largest program of a function: what it takes as it is, and its arguments alone."""
+
+    unplanned_bytes: int
+    argument_bytes: int
+
+
+def _smallest(traced: Traced, marked: Marked, settings: Settings, least: int) -> Plan:
+    """The plan of a smaller batch, with which no run must end, whatever the search finds."""
+    warn(
+        f"No plan was found for a smaller batch of `{marked.name}` within its budget; it takes "
+        f"{format_bytes(least)}, the least that was found."
+    )
+    settings = dataclasses.replace(settings, budget=least)
+    return plan_traced(traced, settings, None, marked.started)
+
+
+def _say_why_not(error: Exception, traced: Traced, settings: Settings, name: str) -> None:
+    """Warn that there is no plan, because of an error.
+
+    Raises:
+        Exception: `error`, where it is about the user's arguments; or all are to be raised.
+    """
+    if not _has_gradient(traced):
+        warn(f"No plan was made: JAX cannot trace the gradient ({error}). It runs as it is.")
+    elif isinstance(error, (*STATEMENTS, FirstProcessFailed)):
+        raise error
+    elif _is_known_limit(error, settings):
+        warn(f"No plan was made ({type(error).__name__}: {error}); the function runs as it is.")
+    else:
+        report(name, error)
+
+
+def _is_known_limit(error: Exception, settings: Settings) -> bool:
+    """Whether an error is no fault of ours: of a compiler, or of the user's own planner."""
+    is_planners = isinstance(error, planners.PlanningError) and settings.planner is not None
+    return is_planners or isinstance(error, NotImplementedError | CompilerDied)
+
+
+def _has_gradient(traced: Traced) -> bool:
+    """Whether JAX can trace the gradient of the function as it is."""
+    step, arguments = step_to_compile(traced, traced.flat)
+    try:
+        jax.eval_shape(step, *arguments)
+    except Exception:  # by a rule of the user's, whatever that raises
+        return False
+    return True
+
+
+class Fixed:
+    """One stored plan, in the place of those that are made as signatures come."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self._trusted = plan.decisions is None
+        self._traces = Traces()
+        self._lock = threading.RLock()
+
+    def __reduce__(self):
+        return Fixed, (self.plan,)
+
+    def traced(self, marked: Marked) -> Traced:
+        """The trace of a call, rewritten as when the plan was made."""
+        context = Context(backend_of(self.plan.target), self.plan.devices > 1)
+        rewrite = rewriter(selected(self.plan.operators), context)
+        terms = Terms(self.plan.operators, self.plan.checkpoints)
+        return self._traces.traced(marked, rewrite, terms, self.plan.target)
+
+    def plan_for(self, traced: Traced, marked: Marked) -> Plan:
+        """The plan, once it is known to be for this function.
+
+        Raises:
+            PlanMismatch: it is not.
+        """
+        del marked
+        if _trace.fingerprint(traced.program, traced.derivative) != self.plan.fingerprint:
+            then = self.plan.inputs, self.plan.equations
+            what = _trace.difference(_trace.summary(traced.program), then)
+            raise PlanMismatch(f"The plan was made for another function: {what}. Plan again.")
+        with self._lock:
+            if not self._trusted:
+                self._verify_again(traced)
+                self._trusted = True
+        return self.plan
+
+    def mended(self, traced: Traced, marked: Marked) -> None:
+        """There is no other plan; the mismatch of this one is raised."""
+
+    def give_up(self, traced: Traced, marked: Marked) -> None:
+        """Nothing is kept: the next call tries again."""
+
+    def _verify_again(self, traced: Traced) -> None:
+        here = resolve_target(None).name
+        name = here if here != "cpu" else self.plan.target
+        decisions = self.plan.decisions
+        is_known = self.plan.jax_version == jax.__version__ and self.plan.target == name
+        if decisions is None or is_known:
+            return
+        made = f"under JAX {self.plan.jax_version} for {self.plan.target}"
+        if self.plan.devices > 1:
+            warn(
+                f"A plan made {made} on {self.plan.devices} devices is not verified here: tracing "
+                "hides how arrays are sharded. Plan again to be sure of its bytes."
+            )
+            return
+        target = resolve_target(name)
+        try:
+            step = step_to_compile(traced, as_planned(traced, self.plan))
+            taken = compile_bytes(*step, target=target).total_bytes
+        except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
+            warn(f"A plan made {made} could not be verified here: {error}")
+            return
+        room = self.plan.budget_bytes - self.plan.reserved_bytes
+        if taken > room:
+            warn(
+                f"A plan made {made} takes {format_bytes(taken)} as compiled here for "
+                f"{target.name}, more than the {format_bytes(room)} it was made for. Plan again."
+            )
+
+
+#: Where plans come from.
+Source = Planned | Fixed

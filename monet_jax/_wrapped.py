@@ -1,0 +1,199 @@
+"""A function that is planned when it is differentiated.
+
+Where a gradient is being taken as the function is called, it is planned and runs as planned. Where
+that is not known, as under `jax.jit`, it is written down as one equation (`_compat.planned_p`)
+that runs the function as it is, until it is differentiated itself. Where neither is so, the
+function is called.
+"""
+
+import dataclasses
+import functools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from . import _compat, _hand_over, _nesting
+from ._fallback import STATEMENTS, report, warn
+from ._hand_over import Given
+from ._marked import Marked, Untraceable
+from ._mistakes import mistake_in, returns_own_gradient
+from ._multihost import FirstProcessFailed
+from ._plan import PlanMismatch
+from ._signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
+from ._sources import Source
+from ._trace import Traced, as_traced_for, outer_axes
+from ._transform import as_planned
+
+#: What a call may raise beside what the function itself raises.
+_PASSED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
+
+
+class Rematerialized:
+    """A function that runs as planned; made by `remat` and `Plan.apply`."""
+
+    def __init__(self, fun: Callable[..., Any], options: Options, source: Source):
+        self._fun, self._options, self._source = fun, options, source
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if runs_as_it_is():
+            return self._fun(*args, **kwargs)
+        given = self._options.given
+        of_flax = _hand_over.planned_for(self._fun, self._source, given, args, kwargs)
+        if of_flax is not None:
+            return of_flax(*args, **kwargs)
+        return run_planned(self._source, self._fun, take_apart(self._options, args, kwargs))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the instance is closed over, so that `argnums` counts the arguments."""
+        if instance is None:
+            return self
+        bound = self._fun.__get__(instance, owner)
+        return rematerialized(bound, self._source, self._options.given)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        of_flax = _hand_over.planned_method(self, self._source, self._options.given, owner)
+        if of_flax is not None:
+            setattr(owner, name, of_flax)
+
+    @property
+    def source(self) -> Source:
+        """Where its plans come from."""
+        return self._source
+
+    def __reduce__(self):
+        # A decorated function stands where its module's name leads; then the name is enough.
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", "") or "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        parts = self._fun, self._options, self._source
+        return name if found is self and name else (_wrapped, parts)
+
+    def __repr__(self) -> str:
+        return f"<rematerialized {getattr(self, '__qualname__', self._fun)!s}>"
+
+
+def rematerialized(fun: Callable[..., Any], source: Source, given: Given) -> Any:
+    """`fun`, planned as a source says; what has to do with modules of Flax is for `flax`.
+
+    Raises:
+        TypeError, ValueError: there is no function, or its arguments cannot be meant like that.
+    """
+    of_flax = _hand_over.planned(fun, source, given)
+    return _wrapped(fun, make_options(fun, *given), source) if of_flax is None else of_flax
+
+
+def _wrapped(fun: Callable[..., Any], options: Options, source: Source) -> Rematerialized:
+    made = Rematerialized(fun, options, source)
+    functools.update_wrapper(made, fun, updated=())
+    return made
+
+
+def runs_as_it_is() -> bool:
+    """Whether a planned function has nothing to plan where it is called.
+
+    That is where no gradient can be taken, and inside of another planned function, whose plan
+    covers it.
+    """
+    return _nesting.is_inside() or _compat.no_gradient_is_taken()
+
+
+def run_planned(source: Source, fun: Callable[..., Any], call: Call) -> Any:
+    """What a function returns for a call, computed as it is planned if it is differentiated.
+
+    Raises:
+        ValueError, TargetUnavailable, MemoryError: what is said of arguments, budget and target.
+        Exception: what the function itself raises.
+    """
+    marked = Marked.of(fun, call)
+    try:
+        traced = source.traced(marked)
+        outputs = _outputs(source, traced, marked)
+    except _PASSED:
+        raise
+    except Untraceable as error:
+        found = marked.run()
+        warn(
+            f"No plan was made for `{marked.name}`: it cannot be traced without the values of its "
+            f"arguments ({error}). It runs as it is."
+        )
+        return found
+    except Exception as error:
+        report(marked.name, error)
+        return marked.run()
+    return marked.run() if outputs is None else traced.recorded.rebuild(outputs)
+
+
+def _outputs(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | None:
+    """Flat outputs of a call; None where the function must be called as it is."""
+    operands = (*marked.call.leaves, *traced.recorded.closed_over)
+    if any(map(_compat.carries_tangent, operands)):
+        return _differentiated(source, traced, marked)
+    if not _compat.is_staged() or outer_axes(traced, marked.call):
+        return None
+    if returns_own_gradient(traced):
+        warn(f"Nothing is planned for `{marked.name}`: {mistake_in(traced)}.")
+    return _until_differentiated(source, traced, marked)
+
+
+def _differentiated(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | None:
+    """Flat outputs as planned; None where the function must be called as it is."""
+    plan = source.plan_for(traced, marked)
+    if plan is None:
+        return None
+    leaves = marked.call.leaves
+    if plan.decisions is None:  # it fits the budget as it is, which includes what is inside it
+        return traced.flat(leaves)
+    try:
+        rewritten = as_traced_for(traced, plan)
+        try:
+            planned = as_planned(rewritten, plan)
+        except PlanMismatch:
+            plan = source.mended(traced, marked)
+            if plan is None or plan.decisions is None:
+                raise
+            rewritten = as_traced_for(traced, plan)
+            planned = as_planned(rewritten, plan)
+        return planned(leaves, rewritten.constants)
+    except Exception:
+        source.give_up(traced, marked)
+        raise
+
+
+def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> list[Any]:
+    """Flat outputs of the function as it is, which is planned once these are differentiated."""
+    recorded, leaves = traced.recorded, marked.call.leaves
+    jaxpr, count = recorded.jaxpr, len(leaves)
+    abstract = traced.closing_over([*map(abstract_leaf, recorded.closed_over)])
+    later = dataclasses.replace(marked, fun=None, call=_abstract(marked.call))
+
+    def differentiated(*operands: Any) -> Sequence[Any]:
+        if _nesting.is_inside():
+            return _compat.as_function(jaxpr)(*operands)
+        bound = abstract.closing_over(operands[count:])
+        call = dataclasses.replace(later.call, leaves=operands[:count])
+        now = dataclasses.replace(later, call=call, started=time.perf_counter())
+        try:
+            outputs = _differentiated(source, bound, now)
+        except _PASSED:
+            raise
+        except Exception as error:
+            report(later.name, error)
+            outputs = None
+        return bound.flat(call.leaves) if outputs is None else outputs
+
+    operands = (*leaves, *recorded.closed_over)
+    return _compat.until_differentiated(jaxpr, differentiated, operands)
+
+
+def _abstract(call: Call) -> Call:
+    """A call without its arrays, which must not outlive their trace."""
+
+    def shape(leaf: Any) -> Any:
+        return abstract_leaf(leaf) if is_traced(leaf) else leaf
+
+    leaves = tuple(map(abstract_leaf, call.leaves))
+    return dataclasses.replace(call, leaves=leaves, params=jax.tree.map(shape, call.params))

@@ -1,0 +1,292 @@
+"""Does a planned program run whatever JAX lets a program do?
+
+Rules that close over arrays, mutable references, explicit mesh axes, callbacks, strict promotion:
+each is planned at random, and compared with plain JAX.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from emission import flat, numpy_of, pulled, random_emissions
+from jax import lax
+from jax.experimental.ode import odeint
+from programs import Case, array
+
+from monet_jax import _chunks, _hoist
+
+W, X = array(1, 6, 6), array(2, 4, 6)
+TABLE = array(3, 6, 6)
+
+
+def assert_planned_as_plain(function, *args, plans=2, seed=0, tolerance=1e-4):
+    """Random plans, some of which recompute, have the value and gradient of plain JAX."""
+    f = flat(Case(function, args))
+    plain = pulled(f, f.function)(*f.leaves)
+    made = list(random_emissions(f, seed, plans))
+    assert any(x.recomputes for x in made)
+    for x in made:
+        for run in (pulled(f, x.function), jax.jit(pulled(f, x.function))):
+            assert_close(run(*f.leaves), plain, tolerance)
+
+
+def assert_close(got, want, tolerance=1e-4):
+    for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(numpy_of(a), numpy_of(b), rtol=tolerance, atol=tolerance)
+
+
+# ------------------------------------------------------------------------------ rules that close
+
+
+def product_with(table):
+    """`tanh(x @ table)` with a rule of its own, which closes over the table."""
+
+    @jax.custom_vjp
+    def function(x):
+        return jnp.tanh(x @ table)
+
+    def backward(y, cotangent):
+        return ((cotangent * (1 - y**2)) @ table.T,)
+
+    function.defvjp(lambda x: (function(x),) * 2, backward)
+    return function
+
+
+def in_layers(p, x):
+    for _ in range(3):
+        x = product_with(TABLE)(jnp.sin(x @ p))
+    return jnp.sum(x**2)
+
+
+def in_numpy(p, x):
+    for _ in range(3):
+        x = product_with(np.asarray(TABLE))(jnp.sin(x @ p))
+    return jnp.sum(x**2)
+
+
+def in_loop(p, x):
+    rule = product_with(TABLE)
+    x, _ = lax.scan(lambda x, _: (rule(jnp.sin(x @ p)), None), x, length=4)
+    return jnp.sum(x**2)
+
+
+def in_loop_in_loop(p, x):
+    rule = product_with(TABLE)
+
+    def body(x, _):
+        return lax.scan(lambda x, _: (rule(jnp.sin(x @ p)), None), x, length=2)
+
+    return jnp.sum(lax.scan(body, x, length=3)[0] ** 2)
+
+
+def in_branch(p, x):
+    rule = product_with(TABLE)
+    x = lax.cond(x.sum() > 0, lambda x: rule(x @ p), lambda x: rule(jnp.sin(x @ p) @ p), x)
+    return jnp.sum(rule(x @ p) ** 2)
+
+
+def in_a_rule(p, x):
+    inner = product_with(TABLE)
+
+    @jax.custom_vjp
+    def outer(x):
+        return inner(x) * 2
+
+    def forward(x):
+        y, pull = jax.vjp(inner, x)
+        return y * 2, pull
+
+    outer.defvjp(forward, lambda pull, cotangent: pull(2 * cotangent))
+    for _ in range(3):
+        x = outer(jnp.sin(x @ p))
+    return jnp.sum(x**2)
+
+
+def carried_number(p, x):
+    """A function closes over a float that is carried, and is no part of the derivative."""
+
+    def body(state, _):
+        x, scale = state
+
+        @jax.custom_vjp
+        def scaled(x):
+            return jnp.sin(x) * scale
+
+        scaled.defvjp(lambda x: (jnp.sin(x), x), lambda x, c: (c * jnp.cos(x),))
+        x = jnp.tanh(scaled(x @ p) @ p)
+        return (x, scale * 1.5), x.sum()
+
+    (x, _), sums = lax.scan(body, (x, jnp.float32(0.5)), length=5)
+    return jnp.sum(x**2) + sums.sum()
+
+
+def solution(p, x):
+    y = odeint(lambda y, t, p: jnp.tanh(y @ p @ TABLE), x, jnp.linspace(0.0, 1.0, 3), p)
+    return jnp.sum((y[-1] @ p) ** 2)
+
+
+CLOSING = [in_layers, in_numpy, in_loop, in_loop_in_loop, in_branch, in_a_rule, carried_number]
+
+
+@pytest.mark.parametrize("function", [*CLOSING, solution], ids=lambda f: f.__name__)
+def test_rules_may_close_over_arrays(function):
+    assert_planned_as_plain(function, W, X)
+
+
+def test_bytes_of_a_loop_whose_rule_closes_over_an_array_are_counted():
+    f = flat(Case(in_loop_in_loop, (W, X)))
+    assert _chunks.chunking(f.program, f.derivative).spared_bytes >= 0
+
+
+# ------------------------------------------------------------------------------ literals
+
+
+def number_in(p, x):
+    """A loop carries a Python number, and stacks it; what goes in is a literal."""
+
+    def body(state, k):
+        x, scale = state
+        return (jnp.tanh(x @ p) * k, scale * 2), scale
+
+    (x, scale), scales = lax.scan(body, (x, 1.0), jnp.ones(5), reverse=True)
+    return jnp.sum(x) * scale + scales.sum()
+
+
+def number_out(p, x):
+    """A loop hands on a number that its body writes; what comes out is a literal."""
+
+    def body(state, _):
+        x, scale = state
+        return (jnp.tanh(x @ p) * scale, 2.0), (scale, 1.5)
+
+    (x, scale), stacked = lax.scan(body, (x, 1.0), length=5)
+    return jnp.sum(x), scale, stacked
+
+
+@pytest.mark.parametrize("function", [number_in, number_out], ids=lambda f: f.__name__)
+def test_loops_may_carry_numbers(function):
+    assert_planned_as_plain(function, W, X)
+
+
+# ------------------------------------------------------------------------------ keys
+
+
+def drawn(key, x):
+    return jnp.where(jax.random.bernoulli(key, jnp.float32(0.7), x.shape), x, 0)
+
+
+def keys_in_layers(p, x, data):
+    keys = jax.random.split(jax.random.wrap_key_data(data), 4)
+    for n in range(4):
+        x = jnp.sin(drawn(keys[n], jnp.tanh(x @ p)) @ p)
+    return jnp.sum(x**2)
+
+
+def keys_stacked(p, x, data):
+    def body(x, key):
+        return drawn(key, jnp.tanh(x @ p)), None
+
+    keys = jax.random.split(jax.random.wrap_key_data(data), 5)
+    return jnp.sum(lax.scan(body, x, keys)[0] ** 2)
+
+
+def keys_carried(p, x, data):
+    def body(state, _):
+        x, key = state
+        key, used = jax.random.split(key)
+        return (jnp.sin(drawn(used, jnp.tanh(x @ p)) @ p), key), None
+
+    (x, key), _ = lax.scan(body, (x, jax.random.wrap_key_data(data)), length=5)
+    return jnp.sum(drawn(key, x) ** 2)
+
+
+def keys_folded(p, x, data):
+    key = jax.random.wrap_key_data(data)
+
+    def body(x, n):
+        return jnp.sin(drawn(jax.random.fold_in(key, n), jnp.tanh(x @ p)) @ p), None
+
+    return jnp.sum(lax.scan(body, x, jnp.arange(5))[0] ** 2)
+
+
+def keys_in_branches(p, x, data):
+    def some(x, key):
+        return drawn(key, x @ p) @ p
+
+    def others(x, key):
+        return jnp.sin(x @ p) @ p + drawn(key, x)
+
+    for key in jax.random.split(jax.random.wrap_key_data(data)):
+        x = lax.cond(x.sum() > 0, some, others, x, key)
+    return jnp.sum(x**2)
+
+
+KEYS = [keys_in_layers, keys_stacked, keys_carried, keys_folded, keys_in_branches]
+
+
+@pytest.mark.parametrize("function", KEYS, ids=lambda f: f.__name__)
+def test_no_key_is_taken_to_be_used_twice(function):
+    with jax.debug_key_reuse(True):
+        assert_planned_as_plain(function, W, X, jax.random.key_data(jax.random.key(0)))
+
+
+# ------------------------------------------------------------------------------ callbacks
+
+
+def counting(calls):
+    """The half of an array, computed by a callback, and by one in a rule alone."""
+
+    def halved(x):
+        calls.append(1)
+        return np.asarray(x) * np.float32(0.5)
+
+    def called(x):
+        return jax.pure_callback(halved, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    in_function = jax.custom_jvp(called)
+    in_function.defjvp(lambda primals, tangents: (called(*primals), tangents[0] * 0.5))
+    in_rule = jax.custom_vjp(lambda x: x * 0.5)
+    in_rule.defvjp(lambda x: (called(x), None), lambda _, cotangent: (cotangent * 0.5,))
+    return {"function": in_function, "rule": in_rule}
+
+
+@pytest.mark.parametrize("where", ["function", "rule"])
+@pytest.mark.parametrize("nested", [False, True], ids=["loop", "loop_in_loop"])
+def test_callbacks_of_a_loop_in_chunks_run_once(where, nested):
+    calls = []
+    halved = counting(calls)[where]
+
+    def step(x, _):
+        return jnp.tanh(halved(jnp.sin(x @ W)) @ W), None
+
+    def steps(x, _):
+        return lax.scan(step, x, length=3 if nested else 20)
+
+    def loss(x):
+        return jnp.sum(lax.scan(steps, x, length=6)[0] ** 2 if nested else steps(x, None)[0] ** 2)
+
+    f = flat(Case(loss, (X,)))
+    lengths = _chunks.chunking(f.program, f.derivative).lengths
+    chunked = dataclasses.replace(f, program=_chunks.in_chunks(f.program, lengths))
+    plain = jax.jit(pulled(f, f.function))(X)
+    jax.effects_barrier()
+    assert len(calls) == (18 if nested else 20)
+    for made in random_emissions(chunked, 0, 2):
+        calls.clear()
+        assert_close(jax.jit(pulled(chunked, made.function))(X), plain)
+        jax.effects_barrier()
+        assert len(calls) == (18 if nested else 20)
+
+
+def test_callbacks_stay_in_the_body_of_a_loop():
+    halved = counting([])["function"]
+
+    def body(x, p):
+        return x @ halved(jnp.sin(p))
+
+    f = flat(Case(body, (X, W)))
+    before, _ = _hoist.hoisted(f.program, f.program.inputs[1:])
+    assert [e.primitive for e in before] == ["sin"]
