@@ -111,7 +111,7 @@ def test_network_keeps_its_budget(configuration):
     with CONFIGURATIONS[configuration]():
         args = networks.args()
         plan = monet_jax.plan(networks.net, *args, budget=0.6, cache=False)
-        planned = monet_jax.apply(networks.net, plan)
+        planned = monet_jax.apply(plan, networks.net)
         step = jax.jit(jax.value_and_grad(planned))
         networks.assert_same(step(*args), jax.jit(jax.value_and_grad(networks.net))(*args))
         assert networks.compiled(planned, *args) <= plan.budget_bytes

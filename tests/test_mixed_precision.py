@@ -14,11 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emission import flat, in_double, is_float, numpy_of, planted, pulled, random_emissions
+from emission import Flat, flat, in_double, is_float, numpy_of, planted, pulled, random_emissions
 from mixed import MixedRecipe, random_mixed
 from programs import doubled_slope
 
+import monet_jax
+
 BLOCKS, SIZE = 20, 100  # of random programs
+EVERY, ROWS = 50, 256  # which of them are compiled, and on how many rows
 #: What is narrow is then rounded wherever the program says so, by whatever it is fused with.
 STRICT = {"xla_allow_excess_precision": False}
 
@@ -119,6 +122,44 @@ def test_some_programs_keep_value_and_gradient():
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_programs_keep_value_and_gradient(block):
     check_block(range(block * SIZE, (block + 1) * SIZE))
+
+
+# ------------------------------------------------------------------------------ budgets
+
+
+def check_compiled(seed: int) -> None:
+    """Plans a program for a budget, which the compiled program keeps."""
+    recipe = random_mixed(random.Random(seed))
+    case = recipe.case(ROWS)
+    leaves, tree = jax.tree.flatten(case.args)
+
+    def flattened(function):
+        return lambda *leaves: jax.tree.leaves(function(*jax.tree.unflatten(tree, leaves)))
+
+    plan_for = functools.partial(
+        monet_jax.plan, case.function, *case.args, argnums=(0, 1), cache=False
+    )
+    try:
+        plan = plan_for(budget=0.75)
+    except monet_jax.InfeasibleBudget as error:
+        plan = plan_for(budget=error.minimum_budget)
+    places = tuple(n for n, leaf in enumerate(leaves) if is_float(leaf))
+    made = Flat(flattened(case.function), tuple(leaves), places, None)
+    planned = flattened(monet_jax.apply(plan, case.function, argnums=(0, 1)))
+    run, ours = pulled(made, made.function), pulled(made, planned)
+    assert plan.compiled_bytes <= plan.budget_bytes
+    _, found = wrong(run, ours, leaves, recipe.narrow)
+    assert not found, (recipe, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_programs_keep_their_budgets(block):
+    for seed in range(block * SIZE, (block + 1) * SIZE, EVERY):
+        check_compiled(seed)
+
+
+# ------------------------------------------------------------------------------ planted faults
 
 
 @jax.custom_jvp
