@@ -441,7 +441,7 @@ LEFT_OUT = {
 _DOMAINS = {
     "unit": """jnp.acos jnp.arccos jnp.arcsin jnp.asin jnp.atanh jnp.arctanh lax.acos lax.asin
         lax.atanh lax.erf_inv lax.betainc special.erfinv special.logit special.ndtri special.betainc
-        special.bernoulli special.hyp2f1 special.spence""",
+        special.hyp2f1 special.spence jnp.tan lax.tan""",
     "positive": """jnp.log jnp.log10 jnp.log1p jnp.log2 jnp.sqrt jnp.reciprocal jnp.divide
         jnp.true_divide jnp.pow jnp.power jnp.float_power jnp.mod jnp.remainder jnp.fmod jnp.divmod
         jnp.floor_divide jnp.geomspace lax.log lax.log1p lax.log2 lax.rsqrt lax.sqrt lax.pow lax.rem
