@@ -19,6 +19,7 @@ from jax._src.core import trace_ctx
 from jax._src.interpreters.ad import CustomVJPException
 from jax.extend import core, source_info_util
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType
 
 #: A warning is about the line that called, not about the frames of these files between.
 #: (CPython 3.12.1 skips no file by its whole name.)
@@ -99,7 +100,9 @@ def forward_rules(eqn: Any) -> list[Any]:
         return jax.tree.leaves(jax.vjp(differentiated, *(operands[n] for n in places)))
 
     try:
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands]
+        shapes = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=explicit_sharding(a)) for a in operands
+        ]
         with jax.debug_key_reuse(False):
             return [jax.make_jaxpr(forward)(*shapes)]
     except Exception:  # a rule may raise anything, and does so again where it runs
@@ -227,6 +230,13 @@ def is_placed(aval: Any) -> bool:
     """Whether an array is sharded by explicit axes."""
     sharding = getattr(aval, "sharding", None)
     return sharding is not None and any(axis is not None for axis in sharding.spec)
+
+
+def explicit_sharding(aval: Any) -> Any:
+    """How explicit axes shard an abstract value; None where a mesh has none, or is mapped over."""
+    sharding = getattr(aval, "sharding", None)
+    kinds = set(sharding.mesh.axis_types) if sharding is not None else set()
+    return sharding if AxisType.Explicit in kinds and AxisType.Manual not in kinds else None
 
 
 def zeros(aval: Any, leading: int = 0) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from . import _compat
 from ._fusion import STOPS
 from ._places import filled
-from ._program import Program
+from ._program import Program, shape_of
 from ._stages import Differentiation
 
 FlatFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
@@ -99,8 +99,7 @@ def cotangent_avals(program: Program, derivative: Differentiation) -> list[Any]:
     """The cotangents that the program takes as arguments."""
     if has_loss(program):
         return []
-    avals = [_aval(program, program.outputs[n]) for n in derivative.outputs]
-    return [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    return [shape_of(_aval(program, program.outputs[n])) for n in derivative.outputs]
 
 
 def _aval(program: Program, atom: Any) -> Any:

@@ -408,5 +408,5 @@ def listed(
 
 
 def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an abstract value, for tracing."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    """Shape and dtype of an abstract value, for tracing; and how explicit axes shard it."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=_compat.explicit_sharding(aval))

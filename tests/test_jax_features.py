@@ -13,6 +13,8 @@ import pytest
 from emission import flat, numpy_of, pulled, random_emissions
 from jax import lax
 from jax.experimental.ode import odeint
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from programs import Case, array
 
 from monet_jax import _chunks, _hoist
@@ -290,3 +292,53 @@ def test_callbacks_stay_in_the_body_of_a_loop():
     f = flat(Case(body, (X, W)))
     before, _ = _hoist.hoisted(f.program, f.program.inputs[1:])
     assert [e.primitive for e in before] == ["sin"]
+
+
+# ------------------------------------------------------------------------------ explicit axes
+
+
+def row_wise(a, b, x):
+    """Layers whose operators and selects must be sharded as what they select from."""
+    for _ in range(2):
+        x = jax.nn.softmax(jax.nn.elu(jax.nn.relu(x @ a) @ b), -1)
+    order = jnp.argsort(x, -1)
+    scaled = (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-3)
+    return jnp.sum(jnp.sort(x, -1) * jnp.take_along_axis(scaled, order, -1))
+
+
+def column_then_row(a, b, x):
+    for _ in range(2):
+        hidden = jax.nn.gelu(x @ a)
+        x = jnp.matmul(hidden, b, out_sharding=P("data", None))
+    return jnp.sum(x**2)
+
+
+def sharded_loop(a, b, x):
+    def body(x, _):
+        hidden = jax.nn.relu(x @ jnp.concatenate([a, jnp.sin(a)], 1))[:, :6]
+        return jnp.matmul(hidden, b, out_sharding=P("data", None)), hidden
+
+    x, stacked = lax.scan(body, x, length=4)
+    return jnp.sum(x**2) + jnp.sum(stacked)
+
+
+def sharded_branches(a, b, x):
+    def some(x):
+        return jnp.matmul(jax.nn.relu(x @ a), b, out_sharding=P("data", None))
+
+    for _ in range(2):
+        x = lax.cond(jnp.sum(x) > 0, some, lambda x: jnp.sin(some(x)), x)
+    return jnp.sum(x**2)
+
+
+SHARDED = [(row_wise, None), (column_then_row, "model"), (sharded_loop, "model")]
+SHARDED += [(sharded_branches, "model")]
+
+
+@pytest.mark.parametrize("function, axis", SHARDED, ids=lambda x: getattr(x, "__name__", ""))
+def test_arrays_may_be_sharded_by_explicit_axes(function, axis):
+    mesh = jax.make_mesh((1, 1), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        a = jax.device_put(W, P(None, axis))
+        b = jax.device_put(TABLE, P(axis, None))
+        assert_planned_as_plain(function, a, b, jax.device_put(X, P("data", None)))
