@@ -625,7 +625,7 @@ class Recipe:
         for n, (kind, i, j) in enumerate(self.steps):
             operands = [pool[-1 - i % len(pool)], pool[-1 - j % len(pool)]]
             a, b = (v.astype(x.dtype) for v in operands)
-            setting = _Setting(params[:2][j % 2], params[2], index, jax.random.fold_in(key, n), b)
+            setting = Setting(params[:2][j % 2], params[2], index, jax.random.fold_in(key, n), b)
             pool.append(STEPS[kind](a, setting))
         # Whatever the steps were, there is a gradient and something to recompute for it.
         pool.append(jnp.tanh(pool[-1].astype(x.dtype) + jnp.sin(x @ params[0]) @ params[1]))
@@ -635,7 +635,7 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Setting:
+class Setting:
     """What a step may use beside its first operand."""
 
     w: jax.Array
@@ -646,7 +646,7 @@ class _Setting:
 
 
 def _image(x, s):
-    return _convolve(x.reshape(1, ROWS, COLUMNS, 1), s.kernel).reshape(x.shape)
+    return _convolve(x.reshape(1, *x.shape, 1), s.kernel).reshape(x.shape)
 
 
 def _rnn(x, s):
@@ -678,11 +678,11 @@ def _narrow(x, dtype):
 
 def _pooled(x, s):
     """Overlapping windows, whose greatest element is often one of several zeros."""
-    best = pool(jax.nn.relu(x - s.other).reshape(ROWS, COLUMNS, 1))
+    best = pool(jax.nn.relu(x - s.other)[..., None])
     return best.repeat(2, 0).repeat(2, 1).reshape(x.shape)
 
 
-STEPS: dict[str, Callable[[jax.Array, _Setting], jax.Array]] = {
+STEPS: dict[str, Callable[[jax.Array, Setting], jax.Array]] = {
     "tanh": lambda x, s: jnp.tanh(x),
     "relu": lambda x, s: jax.nn.relu(x),
     "gelu": lambda x, s: jax.nn.gelu(x),
@@ -705,7 +705,7 @@ STEPS: dict[str, Callable[[jax.Array, _Setting], jax.Array]] = {
     "scatter": lambda x, s: x.at[s.index % 2].add(jnp.sin(s.other)),
     "sort": lambda x, s: jnp.sort(x, -1),
     "cumsum": lambda x, s: jnp.tanh(jnp.cumsum(x, 0)),
-    "best": lambda x, s: jax.nn.one_hot(jnp.argmax(x, -1), COLUMNS, dtype=x.dtype) * s.other,
+    "best": lambda x, s: jax.nn.one_hot(jnp.argmax(x, -1), x.shape[1], dtype=x.dtype) * s.other,
     "branch": _branches,
     "kinds": _kinds,
     "scan": _rnn,
