@@ -10,6 +10,7 @@ import jax
 from . import _compat
 from ._budget import format_bytes, parse_budget
 from ._compile import compile_bytes, devices_of
+from ._options import options_of
 from ._origins import Origins, origins_of, value_number
 from ._plan import Plan, ValueRow
 from ._targets import Target, compiler_version, resolve_target, usable_bytes
@@ -133,7 +134,9 @@ def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
     function = traced.flat
     if plan is not None and plan.decisions is not None:
         function = as_planned(traced, plan)
-    return compile_bytes(*step_to_compile(traced, function), target=target).total_bytes
+    options = options_of(target, fingerprint(traced.program, traced.derivative))
+    step = step_to_compile(traced, function)
+    return compile_bytes(*step, target=target, options=options).total_bytes
 
 
 def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:

@@ -9,6 +9,7 @@ compilation for a TPU, and two thirds of one for a GPU.
 
 import atexit
 import dataclasses
+import functools
 import hashlib
 import math
 import os
@@ -25,6 +26,7 @@ import jax.export
 
 from . import _compile_worker
 from ._budget import format_bytes
+from ._options import Options
 from ._targets import (
     Target,
     compiler_version,
@@ -45,19 +47,6 @@ _CHILD_ENVIRONMENT = {
     "TPU_MIN_LOG_LEVEL": "3",
 }
 
-# Code generation comes after the assignment of memory and costs most of the time; the bytes are the
-# same without its optimizations (a test compares them).
-_QUICK_CODE = {"xla_backend_optimization_level": 0}
-# Without the card nothing is timed: its kernels keep their first configuration, which autotuning
-# takes half of the time to choose as well. The bytes are the same (a test compares them).
-_NO_AUTOTUNING = {"xla_gpu_autotune_level": 0}
-# XLA's own rematerialization, off. The TPU compiler ignores the list of disabled passes, but never
-# finds a program too large when its limit is a million times the memory.
-_REMAT_OFF = {
-    "cpu": {"xla_disable_hlo_passes": "rematerialization"},
-    "cuda": {"xla_disable_hlo_passes": "rematerialization"},
-    "tpu": {"xla_jf_rematerialization_percent_shared_memory_limit": 100_000_000},
-}
 # What a compiler dumps next when it has dumped its assignment of memory.
 _AFTER_ASSIGNMENT = {
     "cpu": "*after_optimizations.txt",
@@ -144,6 +133,7 @@ def compile_bytes(
     target: Target,
     kwargs: Mapping[str, Any] | None = None,
     xla_remat: bool = False,
+    options: Options | None = None,
 ) -> CompiledBytes:
     """The compiled bytes of `fun(*args, **kwargs)` on `target`.
 
@@ -153,13 +143,14 @@ def compile_bytes(
       target: what to compile for.
       kwargs: keyword arguments of `fun`.
       xla_remat: leave XLA's own rematerialization on; off, the program is taken as written.
+      options: those for programs of one function, if there will be more.
 
     Raises:
       TargetUnavailable: the target's compiler is not installed.
       NotImplementedError: the program cannot be compiled outside this process.
       CompilerDied: the compiler took its process down, twice.
     """
-    options = _compiler_options(target, xla_remat=xla_remat)
+    options = options or Options(target)
     jitted = fun if hasattr(fun, "trace") else jax.jit(fun)
     traced = jitted.trace(*args, **(kwargs or {}))
     mesh = mesh_of((args, kwargs))
@@ -167,29 +158,20 @@ def compile_bytes(
         figures_of = _compile_worker.compiled_figures
         if target.platform == "tpu":
             figures_of = _compile_worker.figures_in_full
-        figures = figures_of(traced.lower(), options)
+        compiled = functools.partial(figures_of, traced.lower())
     else:
         require_compiler(target)
         program = _export(jitted, args, dict(kwargs or {}), traced, target, mesh)
-        then = _AFTER_ASSIGNMENT[target.platform]
-        figures = _ask(target, _Request(*program, _described(mesh), options, then))
-    return _to_compiled_bytes(figures, traced, target)
-
-
-def _compiler_options(target: Target, *, xla_remat: bool) -> dict[str, Any]:
-    """The options of one compilation, for the compiler of `target`."""
-    quick = {} if target.platform == "tpu" else _QUICK_CODE
-    if target.platform == "cuda" and not target.attached:
-        quick = {**quick, **_NO_AUTOTUNING}
-    return quick if xla_remat else {**quick, **_REMAT_OFF[target.platform]}
+        compiled = _in_child(target, *program, _described(mesh))
+    figures = options.figures(compiled, xla_remat=xla_remat)
+    return _to_compiled_bytes(figures, traced, target, str(options))
 
 
 def _to_compiled_bytes(
-    figures: dict[str, Any], traced: jax.stages.Traced, target: Target
+    figures: dict[str, Any], traced: jax.stages.Traced, target: Target, conditions: str
 ) -> CompiledBytes:
     """The worker's figures under their public names."""
-    where = "on the device" if target.attached else "ahead of time, nothing autotuned"
-    compiler = f"{compiler_version(target)}, {where}"
+    compiler = f"{compiler_version(target)}, {conditions}"
     if "total" in figures:
         figures = _split_total(figures, traced)
         compiler += ", from its refusal (4 digits)"
@@ -323,6 +305,14 @@ class _Request:
         how = (target.name, self.donated, self.mesh, self.options, self.then)
         digest.update(repr(how).encode())
         return digest.digest()
+
+
+def _in_child(
+    target: Target, program: bytes, donated: tuple[bool, ...], mesh: dict[str, Any] | None
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Options -> the figures of a program."""
+    then = _AFTER_ASSIGNMENT[target.platform]
+    return lambda options: _ask(target, _Request(program, donated, mesh, options, then))
 
 
 _cache: dict[bytes, dict[str, Any]] = {}

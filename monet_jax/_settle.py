@@ -28,7 +28,7 @@ from ._plan import Plan
 from ._rows import describe_values, stage_rows, value_rows
 from ._timeline import Timeline, timeline_of
 from ._trace import describe_inputs, fingerprint
-from ._trials import Trial, Trials
+from ._trials import OtherOptions, Trial, Trials
 
 #: A plan that uses this much of its budget is not worth another compilation.
 GOOD_USE = 0.97
@@ -137,6 +137,18 @@ class Settling:
 
         Raises:
             InfeasibleBudget: no plan keeps it.
+        """
+        try:
+            return self._settled(budget, reserved_bytes)
+        except OtherOptions:  # so that bytes are compared which were measured alike
+            self.__dict__ = vars(Settling(self.trials.anew(), self.planner))
+            return self._settled(budget, reserved_bytes)
+
+    def _settled(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int) -> Plan:
+        """The same, as long as all its programs are compiled under the same options.
+
+        Raises:
+            OtherOptions: they are not.
         """
         found = self._outcome(budget, reserved_bytes)
         search = (

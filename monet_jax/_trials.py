@@ -26,11 +26,12 @@ from ._compile import CompiledBytes, compile_bytes, devices_of
 from ._costs import Roofline
 from ._errors import ErrorBound, with_errors
 from ._gradient import FlatFunction, cotangent_avals, value_and_gradient
+from ._options import Options, options_of
 from ._origins import Origins
 from ._pins import Pins
 from ._predict import Scale, predicted_temp_bytes, with_alone_bytes
 from ._targets import Target
-from ._trace import Traced, context_for, without_operators, without_rewrites
+from ._trace import Traced, context_for, fingerprint, without_operators, without_rewrites
 from ._transform import transform
 from .operators import is_lossy_code, not_used
 
@@ -52,6 +53,10 @@ class Trial:
     figures: CompiledBytes | None
 
 
+class OtherOptions(Exception):
+    """A program failed under the options that others were compiled with: theirs are other bytes."""
+
+
 class Trials:
     """The plans of one traced function that were looked at, each compiled once.
 
@@ -62,6 +67,7 @@ class Trials:
         verify: whether planned programs are compiled; without, only what places the model is.
         bound: what lossy codes may do to the gradient.
         chunks: how loops run, as in `Plan.chunks`.
+        options: of the compilations; those for the function's programs where none are given.
     """
 
     def __init__(
@@ -72,9 +78,14 @@ class Trials:
         verify: bool = True,
         bound: ErrorBound | None = None,
         chunks: tuple[int, ...] | None = None,
+        options: Options | None = None,
     ):
         self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
         self.bound, self.chunks = bound, chunks
+        self._options = options or options_of(
+            target, fingerprint(traced.program, traced.derivative)
+        )
+        self._conditions: str | None = None
         self._made: dict[_Regions, Trial] = {}
 
     def __iter__(self) -> Iterator[Trial]:
@@ -124,9 +135,15 @@ class Trials:
 
     def _sharing(self, traced: Traced | None = None, **changes: Any) -> "Trials":
         """Trials of the function otherwise planned; as it is, it does not change."""
-        made = Trials(traced or self.traced, self.target, self.pins, self.verify, **changes)
-        made.unplanned = self.unplanned
+        of = traced or self.traced, self.target, self.pins, self.verify
+        made = Trials(*of, **changes, options=self._options)
+        made.unplanned, made._conditions = self.unplanned, self._conditions
         return made
+
+    def anew(self) -> "Trials":
+        """Trials of which none was made yet, by the options that are left."""
+        of = self.traced, self.target, self.pins, self.verify, self.bound, self.chunks
+        return Trials(*of, options=self._options)
 
     @property
     def devices(self) -> int:
@@ -270,7 +287,17 @@ class Trials:
         return figures
 
     def _compile(self, function: FlatFunction) -> CompiledBytes:
-        return compile_bytes(*step_to_compile(self.traced, function), target=self.target)
+        """The bytes of a program.
+
+        Raises:
+            OtherOptions: those of earlier ones were compiled under other options.
+        """
+        step = step_to_compile(self.traced, function)
+        figures = compile_bytes(*step, target=self.target, options=self._options)
+        if str(self._options) != (self._conditions or str(self._options)):
+            raise OtherOptions
+        self._conditions = str(self._options)
+        return figures
 
 
 def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..., Any], tuple]:

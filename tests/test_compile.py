@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import threading
 
@@ -10,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from monet_jax import _compile, _targets, zoo
+import monet_jax
+from monet_jax import _compile, _options, _targets, zoo
 from monet_jax._compile import compile_bytes, compiled_bytes
+from monet_jax._options import Options
 from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
 
 Spec = jax.ShapeDtypeStruct
@@ -107,10 +110,136 @@ def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatc
     cases = [(jax.jit(jax.grad(_convolution, 1)), pictures), (jax.jit(_step), _transformer_args())]
     target = resolve_target(name)
     quick = [compile_bytes(step, args, target=target) for step, args in cases]
-    monkeypatch.setattr(_compile, "_QUICK_CODE", {})
-    monkeypatch.setattr(_compile, "_NO_AUTOTUNING", {})
+    monkeypatch.setattr(_options, "_QUICK_CODE", {})
+    monkeypatch.setattr(_options, "_NO_AUTOTUNING", {})
     monkeypatch.setattr(_compile, "_AFTER_ASSIGNMENT", {target.platform: None})
     assert quick == [compile_bytes(step, args, target=target) for step, args in cases]
+
+
+#: No compiler knows it, so that every program fails, as some do by an option that is known.
+FAILING = {"xla_no_such_option": True}
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """Options of every compilation that was asked for, where those that save time make it fail."""
+    asked = []
+    ask, here = _compile._ask, _compile._compile_worker.compiled_figures
+    monkeypatch.setattr(_compile, "_ask", lambda x, y: asked.append(y.options) or ask(x, y))
+    monkeypatch.setattr(
+        _compile._compile_worker, "compiled_figures", lambda x, y: asked.append(y) or here(x, y)
+    )
+    monkeypatch.setattr(_options, "_QUICK_CODE", FAILING)
+    return asked
+
+
+@pytest.mark.parametrize("target", [resolve_target("cpu"), CPU_CHILD])
+def test_what_fails_under_options_that_save_time_is_compiled_without_them(compilations, target):
+    options, always = Options(target), _options._REMAT_OFF["cpu"]
+    args = (Spec((8, 8), jnp.float32),)
+    for n in (7, 8):
+        figures = compile_bytes(lambda x, n=n: x @ x + n, args, target=target, options=options)
+        assert figures.output_bytes == 256
+        assert "XLA's default options, since" in figures.compiler
+        assert "xla_no_such_option=True" in figures.compiler
+    assert compilations == [FAILING | always, always, always]  # the second program fails no more
+
+
+def _with_little_shared_memory(target):
+    """A card on which none of XLA's kernels for products compiles by itself."""
+    config = re.sub(r"(shared_memory_per_\w+): \d+", r"\1: 512", target.gpu_config)
+    return dataclasses.replace(target, name="gpu:little", gpu_config=config)
+
+
+def _merged_product(x, *weights):
+    y = x @ jnp.concatenate([w.astype(x.dtype) for w in weights], 1)
+    return (y.astype(jnp.float32) ** 2).sum()
+
+
+@pytest.mark.parametrize("name", [_foreign("gpu:h100")])
+def test_a_product_without_a_configuration_is_left_to_the_defaults(name):
+    weights = [Spec((256, n), jnp.float32) for n in (256, 128, 128)]
+    target = _with_little_shared_memory(TARGETS[name])
+    gradient = jax.grad(_merged_product, (1, 2, 3))
+    figures = compile_bytes(gradient, (Spec((64, 256), jnp.bfloat16), *weights), target=target)
+    assert figures.output_bytes >= 4 * 256 * 512
+    assert "XLA's default options, since" in figures.compiler
+    assert "xla_gpu_autotune_level=0" in figures.compiler
+    assert "No supported config found for HLO" in figures.compiler
+
+
+def test_an_error_is_believed_that_is_one_under_all_options(compilations, monkeypatch):
+    monkeypatch.setitem(_options._REMAT_OFF, "cpu", {"xla_nor_such": 1})
+    options = Options(CPU_CHILD)
+    with pytest.raises(RuntimeError, match="xla_nor_such"):
+        compile_bytes(
+            lambda x: x + 9, (Spec((8,), jnp.float32),), target=CPU_CHILD, options=options
+        )
+    assert len(compilations) == 2 and options.failure is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes"),
+        NotImplementedError("no such mesh"),
+        ValueError("an argument"),
+    ],
+)
+def test_what_is_no_fault_of_the_options_is_not_repeated(error):
+    asked = []
+
+    def compiled(options):
+        asked.append(options)
+        raise error
+
+    with pytest.raises(type(error)):
+        Options(CPU_CHILD).figures(compiled, xla_remat=True)
+    assert len(asked) == 1
+
+
+def test_a_compiler_that_dies_of_the_options_is_asked_without_them():
+    def compiled(options):
+        if options:
+            raise _compile.CompilerDied("twice")
+        return {"temp": 0}
+
+    options = Options(CPU_CHILD)
+    assert options.figures(compiled, xla_remat=True) == {"temp": 0}
+    assert str(options).endswith(
+        "since a program failed under xla_backend_optimization_level=0: twice"
+    )
+
+
+def test_plans_of_a_function_are_measured_alike(monkeypatch):
+    """The third program fails: those before it are measured again, and later plans begin so."""
+    asked = []
+    here = _compile._compile_worker.compiled_figures
+
+    def compiled(lowered, options):
+        asked.append("xla_backend_optimization_level" in options)
+        if asked[-1] and len(asked) >= 3:
+            raise RuntimeError("no configuration")
+        return here(lowered, options)
+
+    monkeypatch.setattr(_compile._compile_worker, "compiled_figures", compiled)
+
+    def plan(budget):
+        args = Spec((4096, 64), jnp.float32), [Spec((64, 64), jnp.float32)] * 16
+        return monet_jax.plan(_small_mlp, *args, budget=budget, target="cpu", cache=False)
+
+    found = plan(0.7)
+    assert asked[:3] == [True] * 3 and not any(asked[3:])
+    assert asked.count(False) >= 3 and "no configuration" in found.compiler
+    assert found.compiled_bytes <= found.budget_bytes
+    asked.clear()
+    assert "no configuration" in plan(0.8).compiler and not any(asked)
+
+
+def _small_mlp(x, weights):
+    for w in weights:
+        x = jnp.sin(x @ w)
+    return (x**2).sum()
 
 
 def test_the_total_is_arguments_outputs_and_temporaries_less_what_is_donated():
@@ -295,10 +424,10 @@ def test_a_program_compiles_for_a_tpu_of_little_more_than_it_takes(name, monkeyp
     step = jax.value_and_grad(problem.loss, has_aux=True)
     taken = compile_bytes(step, problem.args, target=target).total_bytes
 
-    request, options = _compile._Request, _compile._compiler_options
+    request, remat_off = _compile._Request, _options._REMAT_OFF["tpu"]
     memory = {"xla_tpu_max_hbm_size_mib": int(1.05 * taken / 2**20)}
     monkeypatch.setattr(_compile, "_Request", lambda *given: request(*given[:-1], None))
-    monkeypatch.setattr(_compile, "_compiler_options", lambda *x, **y: options(*x, **y) | memory)
+    monkeypatch.setitem(_options._REMAT_OFF, "tpu", remat_off | memory)
     said = compile_bytes(step, problem.args, target=target)
     assert "refusal" not in said.compiler
     assert said.total_bytes > 1.05 * taken
