@@ -154,6 +154,11 @@ def has_checkpoints(jaxpr: Any) -> bool:
     )
 
 
+def mutable_references(program: Program) -> bool:
+    """Whether a program reads or writes references that it has not made: it must run as it is."""
+    return any(_compat.has_references(e.eqn) for e in program.equations)
+
+
 def flatten(
     jaxpr: Any, *, rewrite: Rewrite = unchanged, inline_checkpoints: bool = False
 ) -> Program:
@@ -166,6 +171,7 @@ def flatten(
         inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
             recomputes nothing.
     """
+    jaxpr = _compat.without_references(jaxpr)
     flattener = _Flattener(rewrite, inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
     inputs = tuple(flattener.new(var.aval) for var in invars)
