@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax._src.config import trace_context as trace_context
 from jax._src.core import trace_ctx
 from jax._src.interpreters.ad import CustomVJPException
+from jax._src.state.discharge import discharge_state
+from jax._src.state.types import AbstractRef
 from jax.extend import core, source_info_util
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AxisType
@@ -68,6 +70,33 @@ def integers_of(eqn: Any) -> list[Any]:
         return isinstance(value, int) and not isinstance(value, bool)
 
     return [x for _, x in sorted(eqn.params.items()) if is_integer(x)]
+
+
+def without_references(jaxpr: Any) -> Any:
+    """A closed jaxpr with the mutable references that it makes itself as plain values.
+
+    Where it reads or writes others, or JAX has no rule for that, it is returned as it is.
+    """
+    own = jaxpr.jaxpr
+    given = any(map(is_reference, (*own.invars, *own.constvars)))
+    if given or not any(map(has_references, own.eqns)):
+        return jaxpr
+    try:
+        return discharge_state(jaxpr, lower=False)
+    except NotImplementedError:
+        return jaxpr
+
+
+def has_references(eqn: Any) -> bool:
+    """Whether an equation, or one inside it, makes, reads or writes mutable references."""
+    if any(map(is_reference, (*eqn.invars, *eqn.outvars))):
+        return True
+    return any(has_references(e) for body in subjaxprs(eqn) for e in body.jaxpr.eqns)
+
+
+def is_reference(atom: Any) -> bool:
+    """Whether a variable or literal of a jaxpr stands for a mutable reference."""
+    return isinstance(atom.aval, AbstractRef)
 
 
 def subjaxprs(eqn: Any) -> list[Any]:
@@ -266,6 +295,16 @@ backward_only_p.def_abstract_eval(lambda aval, *, message: aval)
 ad.deflinear2(backward_only_p, lambda cotangent, _, *, message: [cotangent])
 batching.primitive_batchers[backward_only_p] = _refuse_to_run
 mlir.register_lowering(backward_only_p, _refuse_to_run)
+
+
+#: The identity, for tangents: their cotangents are added to what the caller chose, a reference say
+#: (`with_refs` of what `jax.vjp` returns). A barrier's transpose cannot do so (JAX 0.12).
+accumulated_p = core.Primitive("monet_jax_accumulated")
+accumulated_p.def_impl(lambda x: x)
+accumulated_p.def_abstract_eval(lambda aval: aval)
+ad.deflinear2(accumulated_p, lambda cotangent, _: [cotangent])
+batching.defvectorized(accumulated_p)
+mlir.register_lowering(accumulated_p, lambda ctx, x: [x])
 
 
 #: Its first operand; a `TypeError` where the second one has a tangent.

@@ -28,7 +28,7 @@ from ._plan import Plan, PlanMismatch
 from ._program import Program, run, values_of
 from ._scan import Body, Hoisted, Run, run_loop
 from ._stages import Stage, active_in
-from ._ties import tied, tied_cotangents
+from ._ties import accumulated, tied, tied_cotangents
 from ._trace import Traced
 from .operators import Encoding, Stored, forms_of, is_tap
 from .operators.codecs import words_of
@@ -55,8 +55,8 @@ def transform(
     program = origins.program
 
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        env = dict(zip(program.inputs, inputs, strict=True))
-        env |= dict(zip(program.constants, constants, strict=True))
+        given = (*program.inputs, *program.constants)
+        env = dict(zip(given, accumulated([*inputs, *constants]), strict=True))
         parts = _parts(plan.regions, origins.loops, origins.choices)
         by = encoding or Encoding(_words(program, env))
         _run_parts(dataclasses.replace(origins, encoding=by), parts, env, _returned(program), None)

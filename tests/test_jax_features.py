@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from programs import Case, array
 
 from monet_jax import _chunks, _hoist
+from monet_jax._program import flatten, mutable_references
 
 W, X = array(1, 6, 6), array(2, 4, 6)
 TABLE = array(3, 6, 6)
@@ -342,3 +343,78 @@ def test_arrays_may_be_sharded_by_explicit_axes(function, axis):
         a = jax.device_put(W, P(None, axis))
         b = jax.device_put(TABLE, P(axis, None))
         assert_planned_as_plain(function, a, b, jax.device_put(X, P("data", None)))
+
+
+# ------------------------------------------------------------------------------ references
+
+
+def summed_in_layers(p, x):
+    total = jax.new_ref(jnp.zeros_like(x))
+    for _ in range(3):
+        x = jnp.tanh(x @ p)
+        total[...] += x
+    return jnp.sum(jnp.sin(jax.freeze(total) @ p) ** 2)
+
+
+def filled_in_a_loop(p, x):
+    rows, count = jax.new_ref(jnp.zeros((5, *x.shape))), jax.new_ref(jnp.zeros((), jnp.int32))
+
+    def body(n, x):
+        x = jnp.tanh(x @ p)
+        rows[n] = x
+        count[...] += 1
+        return x
+
+    lax.fori_loop(0, 5, body, x)
+    return jnp.sum((rows[...] @ p) ** 2), count[...]
+
+
+def filled_in_branches(p, x):
+    total = jax.new_ref(jnp.zeros_like(x))
+
+    def some(x):
+        total[...] += x
+        return jnp.tanh(x @ p) @ p
+
+    def others(x):
+        total[0] = x[1]
+        return jnp.sin(x @ p)
+
+    for _ in range(3):
+        x = lax.cond(x.sum() > 0, some, others, x)
+    return jnp.sum(total[...] ** 2) + jnp.sum(product_with(TABLE)(x))
+
+
+REFERENCES = [summed_in_layers, filled_in_a_loop, filled_in_branches]
+
+
+@pytest.mark.parametrize("function", REFERENCES, ids=lambda f: f.__name__)
+def test_a_function_may_make_references(function):
+    assert_planned_as_plain(function, W, X)
+
+
+def test_references_of_others_are_recognised():
+    given = jax.new_ref(X)
+
+    def function(p, x):
+        given[...] = lax.stop_gradient(x)
+        return jnp.sum((x @ p) ** 2)
+
+    assert mutable_references(flatten(jax.make_jaxpr(function)(W, X)))
+    assert not mutable_references(flatten(jax.make_jaxpr(summed_in_layers)(W, X)))
+
+
+@pytest.mark.parametrize("function", [in_layers, in_loop], ids=lambda f: f.__name__)
+def test_gradients_may_be_added_to_references(function):
+    f = flat(Case(function, (W, X)))
+    plain = jax.grad(function, argnums=(0, 1))(W, X)
+
+    def added(function):
+        sums = jax.new_ref(jnp.zeros_like(W)), jax.new_ref(jnp.ones_like(X))
+        _, pull = jax.vjp(lambda p, x: function(p, x)[0], W, X)
+        pull.with_refs(*sums)(jnp.float32(1))
+        return [jax.freeze(x) for x in sums]
+
+    for made in random_emissions(f, 0, 2):
+        of_p, of_x = jax.jit(lambda made=made: added(made.function))()
+        assert_close((of_p, of_x - 1), plain)
