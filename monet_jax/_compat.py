@@ -261,6 +261,20 @@ def is_placed(aval: Any) -> bool:
     return sharding is not None and any(axis is not None for axis in sharding.spec)
 
 
+def with_weak_type(x: Any, aval: Any) -> Any:
+    """An array, or the value of a literal, as an array of a weak type where `aval` has one."""
+    is_array = isinstance(x, jax.Array)
+    if is_array and jax.typeof(x).weak_type == aval.weak_type:
+        return x
+    # `jax.lax.convert_element_type` makes every type a strong one.
+    return jax.lax.convert_element_type_p.bind(
+        x if is_array else jnp.asarray(x, aval.dtype),
+        new_dtype=aval.dtype,
+        weak_type=aval.weak_type,
+        sharding=None,
+    )
+
+
 def explicit_sharding(aval: Any) -> Any:
     """How explicit axes shard an abstract value; None where a mesh has none, or is mapped over."""
     sharding = getattr(aval, "sharding", None)

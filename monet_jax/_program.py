@@ -413,6 +413,11 @@ def listed(
     ]
 
 
+def aval_of(program: Program, atom: Any) -> Any:
+    """The abstract value of a value number or a literal."""
+    return program.avals[atom] if isinstance(atom, int) else atom.aval
+
+
 def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
     """Shape and dtype of an abstract value, for tracing; and how explicit axes shard it."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=_compat.explicit_sharding(aval))
