@@ -4,6 +4,7 @@ Cuts and regions are drawn at random: every position is a legal cut, and every r
 accepts must be emitted with the same value and gradient.
 """
 
+import contextlib
 import dataclasses
 import itertools as it
 import random
@@ -195,6 +196,21 @@ def savable(graph: Graph, first: int, last: int) -> list[str]:
         for i in op.outputs
         if graph.values[i].savable and i in read
     ]
+
+
+@contextlib.contextmanager
+def planted(primitive: str, function: Callable) -> Iterator[None]:
+    """Emits another function in the place of a primitive, as a fault that a test must notice."""
+    bind = _compat.bind
+
+    def other(eqn, inputs, name_stack):
+        if _compat.primitive_name(eqn) == primitive:
+            return [function(*inputs)]
+        return bind(eqn, inputs, name_stack)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_compat, "bind", other)
+        yield
 
 
 # ------------------------------------------------------------------------------ comparison

@@ -6,6 +6,7 @@ the modules and sees that nothing is in neither.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -59,9 +60,10 @@ UNARY = {
         around array asarray asin asinh atan atanh atleast_1d atleast_2d atleast_3d average cbrt
         ceil clip conj conjugate copy cos cosh cov corrcoef cumprod cumsum deg2rad degrees diag
         diagflat diagonal diff ediff1d exp exp2 expm1 fabs flip fliplr flipud floor frexp gradient
-        histogram histogram_bin_edges i0 imag log log10 log1p log2 matrix_transpose max mean median min
-        minmax modf nan_to_num nancumprod nancumsum nanmax nanmean nanmedian nanmin nanprod nanstd
-        nansum nanvar negative positive prod ptp rad2deg radians ravel real reciprocal rint rot90
+        histogram histogram_bin_edges i0 imag log log10 log1p log2 matrix_transpose max mean median
+        min minmax modf nan_to_num nancumprod nancumsum nanmax nanmean nanmedian nanmin nanprod
+        nanstd nansum nanvar negative positive prod ptp rad2deg radians ravel real reciprocal rint
+        rot90
         round sign sin sinc sinh sort sort_complex sqrt square squeeze std sum tan tanh trace
         transpose trapezoid tril triu trunc unstack unwrap var""",
     "lax": """abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil conj cos cosh
@@ -88,8 +90,8 @@ BINARY = {
         true_divide vdot vecdot vecmat""",
     "lax": """add atan2 batch_matmul complex div dot igamma igammac max min mul nextafter pow rem
         sort_key_val sub broadcast_like""",
-    "special": """beta betaln boxcox boxcox1p comb expn gammainc gammaincc kl_div owens_t poch rel_entr
-        xlog1py xlogy zeta""",
+    "special": """beta betaln boxcox boxcox1p comb expn gammainc gammaincc kl_div owens_t poch
+        rel_entr xlog1py xlogy zeta""",
     "linalg": "lstsq matmul solve tensordot vecdot",
 }
 
@@ -129,17 +131,24 @@ def _gathered(x, y):
 
 def _root(x, y):
     """The cube root, from its equation."""
+
     def solve(f, guess):
         return lax.fori_loop(0, 30, lambda _, z: z - f(z) / (3 * z * z), guess)
 
-    return lax.custom_root(
-        lambda z: z**3 - x, jnp.ones_like(x), solve, lambda g, b: b / g(jnp.ones_like(b))
-    ) + y
+    return (
+        lax.custom_root(
+            lambda z: z**3 - x, jnp.ones_like(x), solve, lambda g, b: b / g(jnp.ones_like(b))
+        )
+        + y
+    )
 
 
 def _linear_solve(x, y):
     return lax.custom_linear_solve(
-        lambda b: x @ b, y, lambda _, b: jnp.linalg.solve(x, b), lambda _, b: jnp.linalg.solve(x.T, b)
+        lambda b: x @ b,
+        y,
+        lambda _, b: jnp.linalg.solve(x, b),
+        lambda _, b: jnp.linalg.solve(x.T, b),
     )
 
 
@@ -202,7 +211,8 @@ CALLS: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
     "jnp.nanpercentile": lambda x, y: jnp.nanpercentile(x, 30, axis=1),
     "jnp.nanquantile": lambda x, y: jnp.nanquantile(x, jnp.float32(0.7), axis=0),
     "jnp.pad": lambda x, y: [
-        jnp.pad(x, 2, mode=m) for m in ("constant", "edge", "reflect", "wrap", "linear_ramp", "mean")
+        jnp.pad(x, 2, mode=m)
+        for m in ("constant", "edge", "reflect", "wrap", "linear_ramp", "mean")
     ],
     "jnp.partition": lambda x, y: jnp.partition(x, 3),
     "jnp.percentile": lambda x, y: jnp.percentile(x, 30, axis=1),
@@ -253,7 +263,8 @@ CALLS: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
     "lax.conv": lambda x, y: lax.conv(x.reshape(1, 4, 4, 4), y.reshape(4, 4, 2, 2), (1, 1), "SAME"),
     "lax.conv_general_dilated": lambda x, y: lax.conv_general_dilated(
         *(_images(x), _kernel(y), (1, 1), "SAME"),
-        rhs_dilation=(2, 1), dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        rhs_dilation=(2, 1),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
     ),
     "lax.conv_general_dilated_local": lambda x, y: lax.conv_general_dilated_local(
         x.reshape(1, 1, 8, 8), y.reshape(4, 4, 2, 2), (2, 2), "VALID", (2, 2)
@@ -324,8 +335,12 @@ CALLS: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
     "lax.scatter": _scattered(lax.scatter),
     "lax.scatter_add": _scattered(lax.scatter_add),
     "lax.scatter_apply": lambda x, y: lax.scatter_apply(
-        x, ONCE[:4, None], jnp.sin, lax.ScatterDimensionNumbers((1,), (0,), (0,)),
-        update_shape=(4, SIZE), unique_indices=True,
+        x,
+        ONCE[:4, None],
+        jnp.sin,
+        lax.ScatterDimensionNumbers((1,), (0,), (0,)),
+        update_shape=(4, SIZE),
+        unique_indices=True,
     ),
     "lax.scatter_max": lambda x, y: jnp.asarray(x).at[INDEX].max(y),
     "lax.scatter_min": lambda x, y: jnp.asarray(x).at[INDEX].min(y),
@@ -343,8 +358,13 @@ CALLS: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
     "lax.tile": lambda x, y: lax.tile(x, (2, 1)),
     "lax.top_k": lambda x, y: lax.top_k(x, 3),
     "lax.transpose": lambda x, y: lax.transpose(x, (1, 0)) * y,
-    "lax.while_loop": lambda x, y: x * lax.while_loop(
-        lambda c: c < 5, lambda c: c * 2, lax.stop_gradient(jnp.nan_to_num(jnp.abs(y[0, 0])) + 1)
+    "lax.while_loop": lambda x, y: (
+        x
+        * lax.while_loop(
+            lambda c: c < 5,
+            lambda c: c * 2,
+            lax.stop_gradient(jnp.nan_to_num(jnp.abs(y[0, 0])) + 1),
+        )
     ),
     "lax.zeta": lambda x, y: lax.zeta(np.asarray(2.5, x.dtype) + 0 * lax.stop_gradient(y), x),
     "nn.dot_product_attention": _attended,
@@ -450,26 +470,32 @@ def _listed(table: dict[str, str]) -> list[str]:
     return [f"{module}.{name}" for module, names in table.items() for name in names.split()]
 
 
-def _function(name: str) -> Any:
+def function_of(name: str) -> Any:
+    """What a name stands for; None where this version of JAX has no such function."""
     module, _, last = name.partition(".")
     return getattr(MODULES[module], last, None)
 
 
+def _first(function, x, y):
+    return function(x)
+
+
+def _list(function, x, y):
+    return function([x, y])
+
+
 def _table() -> dict[str, Entry]:
     calls: dict[str, Callable] = {}
-    for name in _listed(UNARY):
-        calls[name] = lambda x, y, f=_function(name): f(x)
-    for name in _listed(BINARY):
-        calls[name] = lambda x, y, f=_function(name): f(x, y)
-    for name in _listed(LISTED):
-        calls[name] = lambda x, y, f=_function(name): f([x, y])
+    calls |= {name: functools.partial(_first, function_of(name)) for name in _listed(UNARY)}
+    calls |= {name: function_of(name) for name in _listed(BINARY)}
+    calls |= {name: functools.partial(_list, function_of(name)) for name in _listed(LISTED)}
     calls |= CALLS
     domains = {name: d for d, names in _DOMAINS.items() for name in names.split()}
     wide = {*_WIDE.split()}
     return {
         name: Entry(name, call, domains.get(name, "all"), name not in wide)
         for name, call in calls.items()
-        if _function(name) is not None  # some versions of JAX lack some
+        if function_of(name) is not None  # some versions of JAX lack some
     }
 
 

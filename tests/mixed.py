@@ -240,9 +240,7 @@ def _windows(reduce, start, finish=lambda y: y):
     """Windows of two by two of images."""
 
     def step(x, s):
-        y = lax.reduce_window(
-            _image(s.half(x)), start, reduce, (1, 2, 2, 1), (1, 1, 1, 1), "SAME"
-        )
+        y = lax.reduce_window(_image(s.half(x)), start, reduce, (1, 2, 2, 1), (1, 1, 1, 1), "SAME")
         return finish(y).reshape(x.shape)
 
     return step
@@ -250,9 +248,7 @@ def _windows(reduce, start, finish=lambda y: y):
 
 def _halved(x, s):
     """Windows that do not overlap, and their results twice."""
-    y = lax.reduce_window(
-        _image(x), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
-    )
+    y = lax.reduce_window(_image(x), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     return y.repeat(2, 1).repeat(2, 2).reshape(x.shape)
 
 
@@ -616,7 +612,9 @@ def random_mixed(rng: random.Random) -> MixedRecipe:
 
     kinds = [rng.choice(tuple(KINDS)) for _ in range(rng.randint(3, 6))]
     # What was written last is read most often, or most steps would lead nowhere.
-    steps = tuple((kind, rng.choice((0, 0, 0, small())), small(), rng.random() < 0.3) for kind in kinds)
+    steps = tuple(
+        (kind, rng.choice((0, 0, 0, small())), small(), rng.random() < 0.3) for kind in kinds
+    )
     outputs = tuple(small() for _ in range(rng.randrange(3)))
     return MixedRecipe(
         steps, outputs, rng.random() < 0.6, rng.choice(NARROW), rng.choice(tuple(LOSSES))

@@ -30,7 +30,11 @@ CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     "key_reuse": lambda: jax.debug_key_reuse(True),
 }
 #: Programs that always run: one with keys and loops, and one with integers.
-QUICK = {"states_under_scan": ("tracer_leaks",), "attention_typed_key": ("key_reuse",), "integers_and_bools": ("x64",)}
+QUICK = {
+    "states_under_scan": ("tracer_leaks",),
+    "attention_typed_key": ("key_reuse",),
+    "integers_and_bools": ("x64",),
+}
 
 
 def _case(name: str) -> Case:
@@ -82,7 +86,9 @@ def _parameters():
             yield pytest.param(configuration, name, way, id=f"{configuration}-{name}", marks=marks)
 
 
-@pytest.mark.parametrize(("configuration", "name", "plans"), list(_parameters()), indirect=["plans"])
+@pytest.mark.parametrize(
+    ("configuration", "name", "plans"), list(_parameters()), indirect=["plans"]
+)
 def test_named_program_works_as_in_plain_jax(configuration, name, plans):  # noqa: F811
     with CONFIGURATIONS[configuration]():
         case = _case(name)
@@ -130,7 +136,7 @@ def test_a_configuration_is_in_force():
     }
     for name, show in shown.items():
         show()
-        with CONFIGURATIONS[name](), pytest.raises(Exception, match="."):
+        with CONFIGURATIONS[name](), pytest.raises(Exception, match=r"."):
             show()
     with CONFIGURATIONS["x64"]():
         assert jnp.asarray(1.0).dtype == jnp.float64
