@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from programs import Case, array
 
 from monet_jax import _chunks, _hoist
+from monet_jax._fusion import must_run_once
 from monet_jax._program import flatten, mutable_references
 
 W, X = array(1, 6, 6), array(2, 4, 6)
@@ -444,3 +445,13 @@ def test_results_keep_their_weak_types():
         results = made.function(W, X)
         assert all(isinstance(x, jax.Array) for x in results)
         assert [x.weak_type for x in results] == [x.weak_type for x in plain]
+
+
+@pytest.mark.parametrize("generator, once", [("threefry2x32", 0), ("rbg", 2), ("unsafe_rbg", 2)])
+def test_only_threefry_draws_again(generator, once):
+    def drawn(data):
+        first, second = jax.random.split(jax.random.wrap_key_data(data, impl=generator))
+        return jax.random.normal(second), jax.random.gamma(first, 2.0)
+
+    program = flatten(jax.make_jaxpr(drawn)(jax.random.key_data(jax.random.key(0, impl=generator))))
+    assert sum(map(must_run_once, program.equations)) == once
