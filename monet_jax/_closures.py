@@ -49,7 +49,7 @@ def closure_key(fun: Callable[..., Any]) -> Hashable | None:
     """
     try:
         return _Reader().key(fun)
-    except _Unknown:
+    except (_Unknown, RuntimeError):  # too deep, or changed meanwhile by another thread
         return None
 
 

@@ -17,8 +17,11 @@ import jax.numpy as jnp
 from jax._src.config import trace_context as trace_context
 from jax._src.core import trace_ctx
 from jax._src.interpreters.ad import CustomVJPException
+from jax._src.state.discharge import discharge_state
+from jax._src.state.types import AbstractRef
 from jax.extend import core, source_info_util
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType
 
 #: A warning is about the line that called, not about the frames of these files between.
 #: (CPython 3.12.1 skips no file by its whole name.)
@@ -69,6 +72,33 @@ def integers_of(eqn: Any) -> list[Any]:
     return [x for _, x in sorted(eqn.params.items()) if is_integer(x)]
 
 
+def without_references(jaxpr: Any) -> Any:
+    """A closed jaxpr with the mutable references that it makes itself as plain values.
+
+    Where it reads or writes others, or JAX has no rule for that, it is returned as it is.
+    """
+    own = jaxpr.jaxpr
+    given = any(map(is_reference, (*own.invars, *own.constvars)))
+    if given or not any(map(has_references, own.eqns)):
+        return jaxpr
+    try:
+        return discharge_state(jaxpr, lower=False)
+    except NotImplementedError:
+        return jaxpr
+
+
+def has_references(eqn: Any) -> bool:
+    """Whether an equation, or one inside it, makes, reads or writes mutable references."""
+    if any(map(is_reference, (*eqn.invars, *eqn.outvars))):
+        return True
+    return any(has_references(e) for body in subjaxprs(eqn) for e in body.jaxpr.eqns)
+
+
+def is_reference(atom: Any) -> bool:
+    """Whether a variable or literal of a jaxpr stands for a mutable reference."""
+    return isinstance(atom.aval, AbstractRef)
+
+
 def subjaxprs(eqn: Any) -> list[Any]:
     """The jaxprs among the parameters of an equation, those of a hijax primitive included."""
     found = []
@@ -99,7 +129,9 @@ def forward_rules(eqn: Any) -> list[Any]:
         return jax.tree.leaves(jax.vjp(differentiated, *(operands[n] for n in places)))
 
     try:
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operands]
+        shapes = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=explicit_sharding(a)) for a in operands
+        ]
         with jax.debug_key_reuse(False):
             return [jax.make_jaxpr(forward)(*shapes)]
     except Exception:  # a rule may raise anything, and does so again where it runs
@@ -229,6 +261,27 @@ def is_placed(aval: Any) -> bool:
     return sharding is not None and any(axis is not None for axis in sharding.spec)
 
 
+def with_weak_type(x: Any, aval: Any) -> Any:
+    """An array, or the value of a literal, as an array of a weak type where `aval` has one."""
+    is_array = isinstance(x, jax.Array)
+    if is_array and jax.typeof(x).weak_type == aval.weak_type:
+        return x
+    # `jax.lax.convert_element_type` makes every type a strong one.
+    return jax.lax.convert_element_type_p.bind(
+        x if is_array else jnp.asarray(x, aval.dtype),
+        new_dtype=aval.dtype,
+        weak_type=aval.weak_type,
+        sharding=None,
+    )
+
+
+def explicit_sharding(aval: Any) -> Any:
+    """How explicit axes shard an abstract value; None where a mesh has none, or is mapped over."""
+    sharding = getattr(aval, "sharding", None)
+    kinds = set(sharding.mesh.axis_types) if sharding is not None else set()
+    return sharding if AxisType.Explicit in kinds and AxisType.Manual not in kinds else None
+
+
 def zeros(aval: Any, leading: int = 0) -> Any:
     """Zeros of an abstract value less some leading axes, sharded as it is along explicit axes."""
     spread = None
@@ -256,6 +309,16 @@ backward_only_p.def_abstract_eval(lambda aval, *, message: aval)
 ad.deflinear2(backward_only_p, lambda cotangent, _, *, message: [cotangent])
 batching.primitive_batchers[backward_only_p] = _refuse_to_run
 mlir.register_lowering(backward_only_p, _refuse_to_run)
+
+
+#: The identity, for tangents: their cotangents are added to what the caller chose, a reference say
+#: (`with_refs` of what `jax.vjp` returns). A barrier's transpose cannot do so (JAX 0.12).
+accumulated_p = core.Primitive("monet_jax_accumulated")
+accumulated_p.def_impl(lambda x: x)
+accumulated_p.def_abstract_eval(lambda aval: aval)
+ad.deflinear2(accumulated_p, lambda cotangent, _: [cotangent])
+batching.defvectorized(accumulated_p)
+mlir.register_lowering(accumulated_p, lambda ctx, x: [x])
 
 
 #: Its first operand; a `TypeError` where the second one has a tangent.

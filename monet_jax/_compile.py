@@ -9,6 +9,7 @@ compilation for a TPU, and two thirds of one for a GPU.
 
 import atexit
 import dataclasses
+import functools
 import hashlib
 import math
 import os
@@ -157,10 +158,7 @@ def compile_bytes(
         figures_of = _compile_worker.compiled_figures
         if target.platform == "tpu":
             figures_of = _compile_worker.figures_in_full
-        lowered = traced.lower()
-
-        def compiled(chosen: dict[str, Any]) -> dict[str, Any]:
-            return figures_of(lowered, chosen)
+        compiled = functools.partial(figures_of, traced.lower())
     else:
         require_compiler(target)
         program = _export(jitted, args, dict(kwargs or {}), traced, target, mesh)

@@ -16,6 +16,8 @@ from ._arguments import arguments_of
 from ._budget import parse_budget
 from ._hand_over import on_arrays
 from ._largest import largest
+from ._marked import name_of
+from ._mistakes import refuse
 from ._pins import make_pins
 from ._plan import Plan
 from ._progress import progress
@@ -146,6 +148,7 @@ def fit(
 
     def trials_of(size: int) -> Trials:
         traced = trace_for(resolved, fun, *arguments(size), **which, **terms)
+        refuse(traced, name_of(fun))
         return Trials(traced, resolved, make_pins(None))
 
     params = on_arrays(fun, *arguments(step), tuple(which.values()))[1].params

@@ -130,7 +130,7 @@ def runs_once(eqn: Any) -> bool:
     """The same of an equation of JAX's; of one with a rule of its own, also of what that runs."""
     if eqn.effects or eqn.primitive.name in ("rng_bit_generator", "rng_uniform", "pure_callback"):
         return True
-    if eqn.primitive.name == "random_bits":
+    if eqn.primitive.name in ("random_bits", "random_gamma"):
         return _compat.key_implementation(eqn.invars[0].aval) != "fry"
     bodies = [*_compat.subjaxprs(eqn), *_compat.forward_rules(eqn)]
     return any(runs_once(e) for body in bodies for e in body.jaxpr.eqns)

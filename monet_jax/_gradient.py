@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from . import _compat
 from ._fusion import STOPS
 from ._places import filled
-from ._program import Program
+from ._program import Program, aval_of, shape_of
 from ._stages import Differentiation
 
 FlatFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
@@ -57,7 +57,7 @@ def _closed_over_by_rules(program: Program) -> set[int]:
 
 
 def _outputs_with_cotangents(program: Program) -> tuple[int, ...]:
-    avals = [_aval(program, atom) for atom in program.outputs]
+    avals = [aval_of(program, atom) for atom in program.outputs]
     if avals and avals[0].shape == () and _compat.is_float(avals[0]):
         return (0,)
     return tuple(n for n, aval in enumerate(avals) if _compat.is_float(aval))
@@ -67,7 +67,7 @@ def has_loss(program: Program) -> bool:
     """Whether the first output is a float scalar."""
     return (
         bool(program.outputs)
-        and _aval(program, program.outputs[0]).shape == ()
+        and aval_of(program, program.outputs[0]).shape == ()
         and (_outputs_with_cotangents(program) == (0,))
     )
 
@@ -99,9 +99,4 @@ def cotangent_avals(program: Program, derivative: Differentiation) -> list[Any]:
     """The cotangents that the program takes as arguments."""
     if has_loss(program):
         return []
-    avals = [_aval(program, program.outputs[n]) for n in derivative.outputs]
-    return [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-
-
-def _aval(program: Program, atom: Any) -> Any:
-    return program.avals[atom] if isinstance(atom, int) else atom.aval
+    return [shape_of(aval_of(program, program.outputs[n])) for n in derivative.outputs]

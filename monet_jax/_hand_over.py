@@ -27,9 +27,9 @@ def planned(fun: Any, source: Any, given: Given) -> Any:
     """
     if not _is_of_module(fun):
         return None
-    from .flax import _modules  # late: it imports Flax
+    from .flax import _planned  # late, as Flax is
 
-    return _modules.decorate(_modules.Planning(source, *given), ("__call__",), fun)
+    return _planned.decorate(_planned.Planning(source, *given), "__call__", fun)
 
 
 def planned_for(
@@ -38,9 +38,9 @@ def planned_for(
     """What `monet_jax.flax` makes of a function for a call with modules; None for any other."""
     if not (_holds_state(args, kwargs) or (args and _is_bound_linen(args[0]))):
         return None
-    from .flax import _modules  # late: it imports Flax
+    from .flax import _planned  # late, as Flax is
 
-    return _modules.PlannedFunction(_modules.Planning(source, *given), fun)
+    return _planned.PlannedFunction(_planned.Planning(source, *given), fun)
 
 
 def planned_method(wrapped: Any, source: Any, given: Given, owner: type) -> Any:
@@ -54,9 +54,9 @@ def planned_method(wrapped: Any, source: Any, given: Given, owner: type) -> Any:
     """
     if not issubclass(owner, _linen_modules() + _nnx_modules()):
         return None
-    from .flax import _modules  # late: it imports Flax
+    from .flax import _planned  # late, as Flax is
 
-    method = _modules.PlannedFunction(_modules.Planning(source, *given), wrapped.__wrapped__)
+    method = _planned.PlannedFunction(_planned.Planning(source, *given), wrapped.__wrapped__)
     if hasattr(wrapped, "compact"):  # Linen's mark
         method.compact = wrapped.compact
     return method
@@ -72,7 +72,7 @@ def on_arrays(
     """
     module = fun.__self__ if inspect.ismethod(fun) else fun
     if isinstance(module, _nnx_modules()) or _holds_state(args, kwargs):
-        from .flax import _modules  # late: it imports Flax
+        from .flax import _modules  # late, as Flax is
 
         return _modules.on_arrays(fun, args, kwargs, given)
     return fun, take_apart(make_options(fun, *given), args, kwargs)

@@ -1,6 +1,5 @@
 """Calls of functions that are marked to be planned, and the traces that such calls share."""
 
-import collections
 import dataclasses
 import inspect
 import time
@@ -58,7 +57,7 @@ class Traces:
     """The traces of functions, by what they depend on."""
 
     def __init__(self) -> None:
-        self._kept: collections.OrderedDict[Hashable, Traced] = collections.OrderedDict()
+        self._kept: dict[Hashable, Traced] = {}
 
     def traced(self, marked: Marked, rewrite: Rewrite, terms: Terms, target: str) -> Traced:
         """The trace of a marked call; from an earlier one, where nothing tells them apart.
@@ -70,9 +69,9 @@ class Traces:
         assert marked.fun is not None
         given = call.signature, call.differentiated, target, _compat.trace_context()
         key = closure_key(marked.fun) if call.is_settled else None, given
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        found = self._kept.get(key)
+        if found is not None:
+            return found
         try:
             recorded = _trace.record(marked.fun, call)
         except Exception as error:
@@ -83,7 +82,7 @@ class Traces:
         if known is not None and not recorded.closed_over:
             self._kept[known, given] = traced
             if len(self._kept) > MOST_TRACES:
-                self._kept.popitem(last=False)
+                self._kept.pop(next(iter(self._kept)), None)
         return traced
 
 

@@ -70,7 +70,7 @@ class Options:
         if self.failure is None:
             return where
         left_out = " and ".join(f"{k}={v}" for k, v in _saving_time(self._target).items())
-        said = textwrap.shorten(self.failure.partition("\n")[0], 160, placeholder="...")
+        said = textwrap.shorten(self.failure, 240, placeholder="...")
         return f"{where}, XLA's default options, since a program failed under {left_out}: {said}"
 
     @property

@@ -154,6 +154,11 @@ def has_checkpoints(jaxpr: Any) -> bool:
     )
 
 
+def mutable_references(program: Program) -> bool:
+    """Whether a program reads or writes references that it has not made: it must run as it is."""
+    return any(_compat.has_references(e.eqn) for e in program.equations)
+
+
 def flatten(
     jaxpr: Any,
     *,
@@ -171,6 +176,7 @@ def flatten(
             recomputes nothing.
         closed_over: values of the last of the jaxpr's inputs, which are constants of the program.
     """
+    jaxpr = _compat.without_references(jaxpr)
     flattener = _Flattener(rewrite, inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
     numbers = [flattener.new(var.aval) for var in invars]
@@ -407,6 +413,11 @@ def listed(
     ]
 
 
+def aval_of(program: Program, atom: Any) -> Any:
+    """The abstract value of a value number or a literal."""
+    return program.avals[atom] if isinstance(atom, int) else atom.aval
+
+
 def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an abstract value, for tracing."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    """Shape and dtype of an abstract value, for tracing; and how explicit axes shard it."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=_compat.explicit_sharding(aval))

@@ -9,7 +9,7 @@ import jax
 from . import _compat
 from ._cut import cut
 from ._fusion import STOPS, Kind, is_random, kind_of
-from ._program import Equation, Program
+from ._program import Equation, Program, shape_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +197,5 @@ def _make_stage(program, active, positions: list[int], later: set[int]) -> Stage
 
 def abstract(program: Program, values: Iterable[int]) -> list[jax.ShapeDtypeStruct]:
     """`ShapeDtypeStruct`s of values, for tracing."""
-    return [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
-        for a in (program.avals[i] for i in values)
-    ]
+    avals = (program.avals[i] for i in values)
+    return [shape_of(a).update(weak_type=getattr(a, "weak_type", False)) for a in avals]

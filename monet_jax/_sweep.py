@@ -16,6 +16,8 @@ import numpy as np
 import planners
 
 from ._extras import needing_extra
+from ._marked import name_of
+from ._mistakes import refuse
 from ._pins import make_pins
 from ._plan import write_whole
 from ._progress import progress
@@ -194,7 +196,9 @@ def sweep(
     found: list[SweepPoint] = []
     with progress() as say:
         say("compiling the plain program")
-        trials = Trials(traced(fun), resolved, make_pins(None))
+        plain = traced(fun)
+        refuse(plain, name_of(fun))
+        trials = Trials(plain, resolved, make_pins(None))
         found.append(_plain(trials))
         for name, rival in rivals.items():
             say(f"compiling {name}")

@@ -12,7 +12,15 @@ import jax
 from jax.custom_derivatives import SymbolicZero
 
 from . import _compat
-from ._places import filled
+from ._places import filled, float_places
+
+
+def accumulated(values: Sequence[Any]) -> list[Any]:
+    """What a function is given, ready to pass a barrier: gradients may go to references."""
+    places = float_places(values)
+    if not places:
+        return list(values)
+    return filled(values, places, _accumulated(*(values[n] for n in places)))
 
 
 def tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
@@ -65,6 +73,20 @@ def tied_operands(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[j
 def as_row(tangent: jax.Array) -> jax.Array:
     """The tangent of a kernel, whose cotangent leaves as one row, for the same reason."""
     return jax.lax.optimization_barrier(tangent.reshape(-1)).reshape(tangent.shape)
+
+
+@jax.custom_jvp
+def _accumulated(*values):
+    return values
+
+
+def _accumulated_jvp(primals, tangents):
+    zero = [isinstance(t, SymbolicZero) for t in tangents]
+    found = [t if z else _compat.accumulated_p.bind(t) for t, z in zip(tangents, zero, strict=True)]
+    return primals, tuple(found)
+
+
+_accumulated.defjvp(_accumulated_jvp, symbolic_zeros=True)
 
 
 @jax.custom_jvp

@@ -25,10 +25,10 @@ from ._loops import Loop
 from ._naming import run_named
 from ._origins import Origins, origins_of, origins_to_emit, value_name, value_number
 from ._plan import Plan, PlanMismatch
-from ._program import Program, run, values_of
+from ._program import Program, aval_of, run, values_of
 from ._scan import Body, Hoisted, Run, run_loop
 from ._stages import Stage, active_in
-from ._ties import tied, tied_cotangents
+from ._ties import accumulated, tied, tied_cotangents
 from ._trace import Traced
 from .operators import Encoding, Stored, forms_of, is_tap
 from .operators.codecs import words_of
@@ -55,12 +55,14 @@ def transform(
     program = origins.program
 
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        env = dict(zip(program.inputs, inputs, strict=True))
-        env |= dict(zip(program.constants, constants, strict=True))
+        given = (*program.inputs, *program.constants)
+        env = dict(zip(given, accumulated([*inputs, *constants]), strict=True))
         parts = _parts(plan.regions, origins.loops, origins.choices)
         by = encoding or Encoding(_words(program, env))
         _run_parts(dataclasses.replace(origins, encoding=by), parts, env, _returned(program), None)
-        return _compat.unused(values_of(env, program.outputs))
+        pairs = zip(values_of(env, program.outputs), program.outputs, strict=True)
+        results = [_compat.with_weak_type(x, aval_of(program, atom)) for x, atom in pairs]
+        return _compat.unused(results)
 
     return planned
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import threading
 
@@ -142,6 +143,29 @@ def test_what_fails_under_options_that_save_time_is_compiled_without_them(compil
         assert "XLA's default options, since" in figures.compiler
         assert "xla_no_such_option=True" in figures.compiler
     assert compilations == [FAILING | always, always, always]  # the second program fails no more
+
+
+def _with_little_shared_memory(target):
+    """A card on which none of XLA's kernels for products compiles by itself."""
+    config = re.sub(r"(shared_memory_per_\w+): \d+", r"\1: 512", target.gpu_config)
+    return dataclasses.replace(target, name="gpu:little", gpu_config=config)
+
+
+def _merged_product(x, *weights):
+    y = x @ jnp.concatenate([w.astype(x.dtype) for w in weights], 1)
+    return (y.astype(jnp.float32) ** 2).sum()
+
+
+@pytest.mark.parametrize("name", [_foreign("gpu:h100")])
+def test_a_product_without_a_configuration_is_left_to_the_defaults(name):
+    weights = [Spec((256, n), jnp.float32) for n in (256, 128, 128)]
+    target = _with_little_shared_memory(TARGETS[name])
+    gradient = jax.grad(_merged_product, (1, 2, 3))
+    figures = compile_bytes(gradient, (Spec((64, 256), jnp.bfloat16), *weights), target=target)
+    assert figures.output_bytes >= 4 * 256 * 512
+    assert "XLA's default options, since" in figures.compiler
+    assert "xla_gpu_autotune_level=0" in figures.compiler
+    assert "No supported config found for HLO" in figures.compiler
 
 
 def test_an_error_is_believed_that_is_one_under_all_options(compilations, monkeypatch):

@@ -357,13 +357,13 @@ def hidden(fun):
     return lambda *args, **kwargs: fun(*args, **kwargs)
 
 
-STATIC = ft.partial(planned, static_argnums=(1, 2))
+STATIC = ft.partial(planned, static_argnums=1)
 DECORATED = {
     "plain": (nn.compact, STATIC),
     "compact_above": (STATIC, nn.compact),
     "wrapped": (nn.compact, STATIC, watched, watched),
     "hidden": (STATIC, nn.compact, hidden, nn.compact),
-    "by_name": (nn.compact, ft.partial(planned, static_argnames=("power", "mode")), watched),
+    "by_name": (nn.compact, ft.partial(planned, static_argnames="power"), watched),
     "nn.remat": (nn.compact, STATIC, ft.partial(nn.remat, static_argnums=(2, 3, 4))),
 }
 

@@ -4,9 +4,9 @@ JAX keeps the operand of `reduce_window_max` for the gradient, which XLA:CPU and
 integer coordinates of every element: three to five times the operand's bytes at the worst moment.
 Written with the place of each window's maximum as a value of its own, the gradient reads one byte
 for each window, and a plan can keep just that, or half of it as a code (as in the operators that
-MONeT published: Shah et al., ICLR 2021). The values are the same, each cotangent goes to the element
-that XLA gives it to (the first of equals, what stands behind the last NaN), and where windows
-overlap, gradients are summed in another order.
+MONeT published: Shah et al., ICLR 2021). The values are the same, each cotangent goes to the
+element that XLA gives it to (the first of equals, what stands behind the last NaN), and where
+windows overlap, gradients are summed in another order.
 """
 
 import functools

@@ -91,69 +91,53 @@ class _Softmax:
 
     def _weights(self, exponentials, total, exponents, *masks) -> jax.Array:
         (weights,) = _compat.bind_here(self.division.eqn, [exponentials, total])
-        beside = [*masks]
-        if _is_narrow(weights):
-            beside.append(_whole(self.sum, lax.stop_gradient(weights), masks))
-        return _with_derivative(self.sum)(weights, exponents, *beside)
-
-
-def _is_narrow(weights: jax.Array) -> bool:
-    return jnp.finfo(weights.dtype).bits < 32
-
-
-def _whole(sum_: _Sum, weights: jax.Array, masks: Sequence[jax.Array]) -> jax.Array:
-    """What weights that are rounded add up to; one where their exponentials have no finite sum."""
-    counted = _counted(sum_, weights, masks)
-    whole = jnp.sum(counted, sum_.axes, keepdims=True, dtype=jnp.float32)
-    return jnp.where(whole == 0, 1, whole)
+        return _with_derivative(self.sum)(weights, exponents, *masks)
 
 
 def _with_derivative(sum_: _Sum) -> Any:
-    """A function of weights, exponents, masks and what weights of 16 bits add up to: the weights,
-    as a function of the exponents.
-    """
+    """A function of weights, exponents and masks: the weights, as a function of the exponents."""
 
     @jax.custom_jvp
-    def joined(weights, exponents, *beside):
+    def joined(weights, exponents, *masks):
         return weights
 
     @joined.defjvp
     def rule(primals, tangents):
-        weights, _, *beside = primals
-        pushed = _pushed_wide if _is_narrow(weights) else _pushed
-        return weights, pushed(sum_, weights, tangents[1], *beside)
+        weights, _, *masks = primals
+        pushed = _pushed if jnp.finfo(weights.dtype).bits >= 32 else _pushed_wide
+        return weights, pushed(sum_, weights, tangents[1], masks)
 
     return joined
 
 
-def _pushed(sum_: _Sum, weights: jax.Array, tangent: jax.Array, *masks: jax.Array) -> jax.Array:
+def _pushed(
+    sum_: _Sum, weights: jax.Array, tangent: jax.Array, masks: Sequence[jax.Array]
+) -> jax.Array:
     """The tangent of weights, from that of the exponents."""
-    total = jnp.sum(_counted(sum_, weights * tangent, masks), sum_.axes, keepdims=True)
-    return weights * (tangent - jnp.broadcast_to(total, weights.shape))
+    return weights * (tangent - _mean(sum_, weights * tangent, masks))
 
 
 def _pushed_wide(
-    sum_: _Sum, weights: jax.Array, tangent: jax.Array, *beside: jax.Array
+    sum_: _Sum, weights: jax.Array, tangent: jax.Array, masks: Sequence[jax.Array]
 ) -> jax.Array:
     """The same for weights of 16 bits, in float32.
 
-    They add up to one but for their rounding. Divided by what they do add up to, the mean of the
-    tangents has no part of what is the same in all of them: where that cancels, nothing is lost.
+    They add up to one but for their rounding: the mean of tangents that are large, and nearly the
+    same, is off by more than they differ. So it is taken from them, and the mean of the rest too.
     """
-    *masks, whole = beside
     # It converts where it multiplies: of what a loop keeps nothing may be wider than the weights.
     times = functools.partial(lax.mul, weights, out_dtype=jnp.float32)
     tangent = tangent.astype(jnp.float32)
-    total = jnp.sum(_counted(sum_, times(tangent), masks), sum_.axes, keepdims=True)
-    pushed = times(tangent - jnp.broadcast_to(total / whole, weights.shape))
-    return pushed.astype(weights.dtype)
+    for _ in range(2):
+        tangent -= _mean(sum_, times(tangent), masks)
+    return times(tangent).astype(weights.dtype)
 
 
-def _counted(sum_: _Sum, parts: jax.Array, masks: Sequence[jax.Array]) -> jax.Array:
-    """Parts of a sum, zeros where they do not count."""
+def _mean(sum_: _Sum, parts: jax.Array, masks: Sequence[jax.Array]) -> jax.Array:
+    """The sum of those parts of a mean that count, for each of them."""
     for mask, (_, counts) in zip(masks, sum_.masks, strict=True):
         parts = jnp.where(mask == counts, parts, 0)
-    return parts
+    return jnp.broadcast_to(jnp.sum(parts, sum_.axes, keepdims=True), parts.shape)
 
 
 @dataclasses.dataclass(frozen=True)
