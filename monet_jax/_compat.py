@@ -79,7 +79,7 @@ def without_references(jaxpr: Any) -> Any:
     """
     own = jaxpr.jaxpr
     given = any(map(is_reference, (*own.invars, *own.constvars)))
-    if given or not any(map(has_references, own.eqns)):
+    if given or not own.effects or not any(map(has_references, own.eqns)):
         return jaxpr
     try:
         return discharge_state(jaxpr, lower=False)
@@ -112,7 +112,9 @@ def subjaxprs(eqn: Any) -> list[Any]:
 
 def forward_rules(eqn: Any) -> list[Any]:
     """The jaxpr of what a `custom_vjp` runs where it is differentiated; none of other equations."""
-    if eqn.primitive.name != "custom_vjp_call":
+    # With `jax_custom_vjp3` it is a hijax primitive.
+    is_hidden = type(eqn.params.get("_prim")).__name__ == "CustomVJPTraced"
+    if eqn.primitive.name != "custom_vjp_call" and not is_hidden:
         return []
     operands = [var.aval for var in eqn.invars]
     own = range(eqn.params.get("num_consts", 0), len(operands))

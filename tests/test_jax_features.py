@@ -232,6 +232,7 @@ def keys_in_branches(p, x, data):
 KEYS = [keys_in_layers, keys_stacked, keys_carried, keys_folded, keys_in_branches]
 
 
+@pytest.mark.skipif(jax.config.jax_remat3, reason="barriers of JAX's own use up keys there")
 @pytest.mark.parametrize("function", KEYS, ids=lambda f: f.__name__)
 def test_no_key_is_taken_to_be_used_twice(function):
     with jax.debug_key_reuse(True):
@@ -275,6 +276,9 @@ def test_callbacks_of_a_loop_in_chunks_run_once(where, nested):
 
     f = flat(Case(loss, (X,)))
     lengths = _chunks.chunking(f.program, f.derivative).lengths
+    assert not any(lengths)
+    if jax.config.jax_remat3:
+        return  # what is saved does not serve the derivative of its own equation there
     chunked = dataclasses.replace(f, program=_chunks.in_chunks(f.program, lengths))
     plain = jax.jit(pulled(f, f.function))(X)
     jax.effects_barrier()
