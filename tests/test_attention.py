@@ -353,7 +353,7 @@ def test_a_budget_is_kept_for_which_there_is_no_plan_without(target):
     args = [spec((32, 96))] * 2, spec((8, 2048, 32))
     plan = functools.partial(monet_jax.plan, network, *args, target=target)
     with pytest.raises(monet_jax.InfeasibleBudget) as found:
-        plan(budget="1MiB", operators=EXACT)
+        plan(budget="3MiB", operators=EXACT)
     assert "['attention']" in str(found.value)
     made = plan(budget=int(0.6 * found.value.minimum_budget), operators=[*EXACT, "attention"])
     assert made.compiled_bytes is not None and made.compiled_bytes <= made.budget_bytes
@@ -366,5 +366,5 @@ def test_the_operator_is_not_named_where_it_brings_nothing():
     )
     for operators_ in (EXACT, [*EXACT, "attention"], "none"):
         with pytest.raises(monet_jax.InfeasibleBudget) as found:
-            monet_jax.plan(network, *args, target="cpu", budget=1, operators=operators_)
+            monet_jax.plan(network, *args, target="cpu", budget=100_000, operators=operators_)
         assert "['attention']" not in str(found.value)
