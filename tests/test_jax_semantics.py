@@ -1108,10 +1108,7 @@ def _(remat):
     return jax.grad(f)(SQUARE, SQUARE)
 
 
-@row(
-    "RematTest.test_remat_grad_accum_refs",
-    defect="JAX 0.12 cannot transpose the barrier that ties a region into a reference",
-)
+@row("RematTest.test_remat_grad_accum_refs")
 def _(remat):
     y, pull = jax.vjp(remat(jnp.sin), jnp.float32(2))
     total = jax.new_ref(jnp.float32(1))
