@@ -398,7 +398,8 @@ def _fake_quantized(x, s):
 
 def _clipped_gradient(x, s):
     """An identity whose rule clips the cotangent, and holds an array by closure."""
-    bound = jnp.full(x.shape, 0.5, x.dtype)
+    with jax.ensure_compile_time_eval():
+        bound = jnp.full(x.shape, 0.5, x.dtype)
 
     @jax.custom_vjp
     def identity(x):
