@@ -11,7 +11,7 @@ from typing import Any
 from ._budget import format_bytes
 from ._fallback import BadArgument
 from ._gradient import has_loss
-from ._program import Program, aval_nbytes, dependents
+from ._program import Program, aval_nbytes, dependents, mutable_references
 from ._settle import InfeasibleBudget
 from ._trace import Traced
 
@@ -25,6 +25,8 @@ def mistake_in(traced: Traced) -> str | None:
             "the arguments of `argnums` hold no floats, so that there is no gradient with respect "
             "to them. Name the position of the parameters, as in `argnums=1`"
         )
+    if mutable_references(traced.program):
+        return "it reads or writes mutable references that it is given or closes over"
     if returns_own_gradient(traced):
         return (
             "it contains its own gradient, which it returns: put `monet_jax.remat` round the loss "

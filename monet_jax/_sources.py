@@ -19,7 +19,7 @@ from ._mistakes import mistake_in
 from ._multihost import FirstProcessFailed
 from ._plan import Plan, PlanMismatch
 from ._planning import Settings, plan_traced
-from ._program import aval_nbytes
+from ._program import aval_nbytes, mutable_references
 from ._settle import InfeasibleBudget
 from ._targets import TargetUnavailable, resolve_target
 from ._trace import Terms, Traced
@@ -92,6 +92,12 @@ class Planned:
         """The plan, or None where there is none, which a warning says."""
         if not traced.derivative.outputs:
             return None  # JAX itself has something to say about that
+        if mutable_references(traced.program):
+            warn(
+                f"No plan was made for `{marked.name}`: it reads or writes mutable references that "
+                "it is given or closes over; it runs as it is."
+            )
+            return None
         if not traced.derivative.inputs:
             warn(f"Nothing is planned for `{marked.name}`: {mistake_in(traced)}.")
             return None

@@ -22,6 +22,7 @@ from ._marked import Marked, Untraceable
 from ._mistakes import mistake_in, returns_own_gradient
 from ._multihost import FirstProcessFailed
 from ._plan import PlanMismatch
+from ._program import mutable_references
 from ._signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
 from ._sources import Source
 from ._trace import Traced, as_traced_for, outer_axes
@@ -133,6 +134,8 @@ def _outputs(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | 
     if any(map(_compat.carries_tangent, operands)):
         return _differentiated(source, traced, marked)
     if not _compat.is_staged() or outer_axes(traced, marked.call):
+        return None
+    if mutable_references(traced.program):
         return None
     if returns_own_gradient(traced):
         warn(f"Nothing is planned for `{marked.name}`: {mistake_in(traced)}.")
