@@ -463,7 +463,7 @@ _DOMAINS = {
 #: Which JAX does not have in bfloat16, by module or name.
 _WIDE = """linalg.cholesky linalg.cond linalg.det linalg.eigh linalg.eigvalsh linalg.inv linalg.pinv
     linalg.qr linalg.slogdet linalg.svd linalg.svdvals linalg.solve linalg.lstsq linalg.tensorinv
-    linalg.tensorsolve linalg.matrix_power lax.custom_linear_solve"""
+    linalg.tensorsolve linalg.matrix_power lax.custom_linear_solve lax.complex lax.conj"""
 
 
 def _listed(table: dict[str, str]) -> list[str]:

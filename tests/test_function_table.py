@@ -171,9 +171,9 @@ def _parts(x: Any) -> np.ndarray:
 def _off(got: Any, plain: Any) -> str:
     """How arrays differ that should be equal up to some units in the last place; "" if not.
 
-    The units are those of one, or of the largest number that is not huge. Signs of zeros may
-    differ. Where plain JAX adds cotangents and multiplies the sum by infinity, a plan may add
-    infinite products, and have no number.
+    The units are those of one, or of the largest number; of what is not huge, those of the largest
+    that is not. Signs of zeros may differ. Where plain JAX adds cotangents and multiplies the sum
+    by infinity, a plan may add infinite products, and have no number.
     """
     assert (got.shape, got.dtype, got.weak_type) == (plain.shape, plain.dtype, plain.weak_type)
     if not is_float(plain):
@@ -186,7 +186,8 @@ def _off(got: Any, plain: Any) -> str:
         if (flags(a) != flags(b)).any():
             return f"{name}: {flags(a).sum()} for {flags(b).sum()}"
     size = np.nan_to_num(np.abs(b))
-    scale = np.maximum(size, np.max(size, where=size < HUGE / 1e20, initial=1))
+    is_huge = size > HUGE / 1e20
+    scale = np.where(is_huge, np.max(size, initial=1), np.max(size, where=~is_huge, initial=1))
     with np.errstate(invalid="ignore"):
         wrong = np.abs(a - b) > UNITS * float(info.eps) * scale + float(info.tiny)
     wrong &= a != b
