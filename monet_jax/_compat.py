@@ -370,6 +370,42 @@ def varying_axes(x: Any) -> list[str]:
     return [str(axis) for axis in jax.typeof(x).manual_axis_type.varying]
 
 
+def current_trace() -> Any:
+    """What is being traced where the caller stands."""
+    return trace_ctx.trace
+
+
+def closes_over_its_own(jaxpr: Any, trace: Any) -> bool:
+    """Whether a backward rule in a closed jaxpr reads a tracer of the trace that made the jaxpr.
+
+    Such a rule works where the function is differentiated as it is traced, and nowhere else.
+    """
+    if not any(map(_has_backward_rule, jaxpr.jaxpr.eqns)):
+        return False
+    inputs = [var.aval for var in jaxpr.jaxpr.invars]
+    floats = [n for n, aval in enumerate(inputs) if is_float(aval)]
+
+    def pulled(values: Sequence[Any]) -> Any:
+        def function(*chosen: Any) -> list[Any]:
+            given = dict(zip(floats, chosen, strict=True))
+            outputs = as_function(jaxpr)(*(given.get(n, x) for n, x in enumerate(values)))
+            return [x for x in outputs if is_float(jax.typeof(x))]
+
+        outputs, pull = jax.vjp(function, *(values[n] for n in floats))
+        return pull([jnp.ones_like(x) for x in outputs])
+
+    try:
+        _, constants, _ = jaxpr_inputs(jax.make_jaxpr(pulled)(inputs))
+    except Exception:  # by a rule of the user's: whoever differentiates the function will see it
+        return False
+    return any(isinstance(x, jax.core.Tracer) and x._trace is trace for x in constants)
+
+
+def _has_backward_rule(eqn: Any) -> bool:
+    bodies = (e for body in subjaxprs(eqn) for e in body.jaxpr.eqns)
+    return eqn.primitive.name.startswith("custom_vjp_call") or any(map(_has_backward_rule, bodies))
+
+
 def no_gradient_is_taken() -> bool:
     """Whether no transformation is under way but `vmap`, so that no gradient can be taken."""
     return type(_below("BatchTrace")).__name__ == "EvalTrace"

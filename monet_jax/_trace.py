@@ -132,11 +132,16 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
 
 
 def record(fun: Callable[..., Any], call: Call) -> Recorded:
-    """What JAX sees of a function that is called like that."""
+    """What JAX sees of a function that is called like that.
+
+    Raises:
+        TypeError: a rule of it reads what is gone once it has been traced.
+    """
     shape: dict[str, Any] = {}
 
     def flat(*inputs: Any) -> list[Any]:
         args, kwargs = call.rebuild(inputs)
+        shape["trace"] = _compat.current_trace()
         with _nesting.inside():
             outputs, tree = jax.tree.flatten(fun(*args, **kwargs))
         # Python's own numbers are returned as they are, like all that is no array.
@@ -153,6 +158,11 @@ def record(fun: Callable[..., Any], call: Call) -> Recorded:
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
     jaxpr = jax.make_jaxpr(flat)(*avals)
+    if _compat.closes_over_its_own(jaxpr, shape.pop("trace")):
+        raise TypeError(
+            "the backward rule of a `custom_vjp` closes over a value that the function computes; "
+            "let the forward rule return it among its residuals"
+        )
     _, closed_over, _ = _compat.jaxpr_inputs(jaxpr)
     if not any(isinstance(x, jax.core.Tracer) for x in closed_over):
         return Recorded(jaxpr, (), avals, rebuild)

@@ -118,8 +118,8 @@ def run_planned(source: Source, fun: Callable[..., Any], call: Call) -> Any:
     except Untraceable as error:
         found = marked.run()
         warn(
-            f"No plan was made for `{marked.name}`: it cannot be traced without the values of its "
-            f"arguments ({error}). It runs as it is."
+            f"No plan was made for `{marked.name}`: it cannot be traced by itself ({error}). It "
+            "runs as it is."
         )
         return found
     except Exception as error:

@@ -396,6 +396,25 @@ def test_what_cannot_be_traced_runs_as_it_is():
         assert_same(jax.grad(f)(W, X), jax.grad(branching)(W, X))
 
 
+@pytest.mark.parametrize("gradient", [jax.grad, lambda f: jax.jit(jax.grad(f))])
+def test_a_rule_that_reads_what_the_function_computes_runs_as_it_is(gradient):
+    """A `jax.checkpoint` fails there."""
+
+    def clipped(w, x):
+        bound = jnp.full(x.shape, 1e-4)
+
+        @jax.custom_vjp
+        def identity(x):
+            return x
+
+        identity.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -bound, bound),))
+        return wide(w, identity(jnp.sin(x @ w)))
+
+    with pytest.warns(monet_jax.PlanningWarning, match="custom_vjp"):
+        got = gradient(monet_jax.remat(clipped, budget=0.8))(W, X)
+    assert_same(got, gradient(clipped)(W, X))
+
+
 def test_errors_of_the_function_are_its_own():
     def wrong(w, x):
         return jnp.sum(x @ w.nosuch)

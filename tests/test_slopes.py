@@ -251,7 +251,7 @@ def drawn(codec, dtype=jnp.float32, count=400):
 
 @pytest.mark.parametrize("bits", [2, 4])
 def test_gradients_are_unbiased(bits):
-    found = drawn(OfSlopes(bits))
+    found = drawn(OfSlopes(bits), count=1600)
     assert found.bias < 1.5
     assert found.largest_z(np.sqrt(found.mean_square)) < math.sqrt(2 * math.log(1024)) + 1
 
