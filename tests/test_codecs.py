@@ -538,6 +538,16 @@ def test_a_range_clamps_what_is_outside_and_marks_what_is_not_finite():
 SOME = (Mask(), Integers(-3, 9), *BIASED, *UNBIASED[:2], *UNBIASED[5:7], *UNBIASED[9:11])
 
 
+@each(ALL)
+def test_no_dtype_is_promoted_without_a_word(codec):
+    for dtype in (dtype_of(codec), jnp.bfloat16, jnp.float16):
+        x = jax.ShapeDtypeStruct((4, 6, 7, 8), dtype)
+        if codec.applies(x):
+            with jax.numpy_dtype_promotion("strict"):
+                for run in (round_trip, mean_square):
+                    assert jax.eval_shape(ft.partial(run, codec), x).shape == x.shape
+
+
 @each(SOME)
 def test_codecs_are_the_same_apart_and_together_and_under_transformations(codec):
     """Apart, what is stored is rounded for certain; in one program XLA may drop pairs of casts."""

@@ -45,7 +45,7 @@ def nothing(graph):
     return [Region(s, s) for s, _ in enumerate(graph.stages)]
 
 
-def pool(x, window=(3, 3), strides=(2, 2), padding="SAME", combine=lax.max, spread=(1, 1)):
+def pool(x, window=(3, 3), strides=(2, 2), padding: Any = "SAME", combine=lax.max, spread=(1, 1)):
     worst = np.array(-np.inf if combine is lax.max else np.inf, x.dtype)
     return lax.reduce_window(x, worst, combine, window, strides, padding, spread)
 

@@ -63,7 +63,8 @@ def randomly(x: jax.Array, dtype: Any, u: jax.Array) -> jax.Array:
         return x
     step, reciprocal = spacing(x, dtype)
     floor = jnp.floor(x * reciprocal)
-    return (floor + (u < x * reciprocal - floor)) * step
+    rounded_up = (u < x * reciprocal - floor).astype(jnp.float32)
+    return (floor + rounded_up) * step
 
 
 def random_variance(x: jax.Array, dtype: Any) -> jax.Array:
@@ -107,7 +108,7 @@ class Grid:
         Values outside go to the nearest level, NaN to 0.
         """
         number, floor, ceiling = self._neighbours(x)
-        rounded_up = u * (ceiling - floor) < x - floor
+        rounded_up = (u * (ceiling - floor) < x - floor).astype(jnp.float32)
         return jnp.where(jnp.isnan(number), 0, number + rounded_up).astype(jnp.uint8)
 
     def mean_square(self, x: jax.Array) -> jax.Array:

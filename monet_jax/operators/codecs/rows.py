@@ -129,7 +129,8 @@ def _winners(highest: jax.Array) -> jax.Array:
     """c, from the k highest chances in order: where the draws that are left share least."""
     k = len(highest)
     rest = jnp.maximum(1 - (jnp.cumsum(highest) - highest), 0)
-    return jnp.argmin(rest / (k - jnp.arange(k))).astype(jnp.int32)
+    others = (k - jnp.arange(k)).astype(rest.dtype)
+    return jnp.argmin(rest / others).astype(jnp.int32)
 
 
 def _ticks(chance: jax.Array, is_winner: jax.Array) -> jax.Array:
@@ -157,7 +158,8 @@ def _drawn(lots: _Lots, noise: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     drawn = jnp.searchsorted(edges, number, side="right").astype(jnp.int32)
     is_winner = slot < lots.winners
     row = jnp.where(is_winner, lots.largest, drawn)
-    expected = (k - lots.winners) * (lots.ticks[drawn].astype(jnp.float32) / float(_TICKS))
+    draws = (k - lots.winners).astype(jnp.float32)
+    expected = draws * (lots.ticks[drawn].astype(jnp.float32) / float(_TICKS))
     weight = jnp.where(is_winner, 1, 1 / expected) + lots.poison
     summed = jnp.zeros(n, jnp.float32).at[row].add(weight)
     first = jnp.full(n, k).at[row].min(slot)
@@ -166,7 +168,7 @@ def _drawn(lots: _Lots, noise: jax.Array | None) -> tuple[jax.Array, jax.Array]:
 
 def _variance_of_weights(lots: _Lots) -> jax.Array:
     """Of the summed weight of each row."""
-    draws = jnp.maximum(len(lots.largest) - lots.winners, 1)
+    draws = jnp.maximum(len(lots.largest) - lots.winners, 1).astype(jnp.float32)
     chance = lots.ticks.astype(jnp.float32) / float(_TICKS)
     variance = (1 - chance) / (jnp.where(chance == 0, 1, chance) * draws)
     return jnp.where(chance == 0, 0, variance) + lots.poison
