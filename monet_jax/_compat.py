@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax._src.config import trace_context as trace_context
 from jax._src.core import trace_ctx
 from jax._src.interpreters.ad import CustomVJPException
+from jax._src.interpreters.partial_eval import convert_constvars_jaxpr
 from jax._src.state.discharge import discharge_state
 from jax._src.state.types import AbstractRef
 from jax.extend import core, source_info_util
@@ -54,6 +55,11 @@ def jaxpr_inputs(jaxpr: Any) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any
 def as_function(jaxpr: Any) -> Callable[..., list[Any]]:
     """A closed jaxpr as a function of its arguments."""
     return core.jaxpr_as_fun(jaxpr)
+
+
+def of_constants(jaxpr: Any) -> Any:
+    """A closed jaxpr as one of its constants, which come first, and its inputs."""
+    return convert_constvars_jaxpr(jaxpr.jaxpr)
 
 
 def evaluated(jaxpr: Any, inputs: int, *values: Any) -> list[Any]:

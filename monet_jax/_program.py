@@ -174,16 +174,15 @@ def flatten(
             loops, branches and calls with rules of their own.
         inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
             recomputes nothing.
-        closed_over: values of the last of the jaxpr's inputs, which are constants of the program.
+        closed_over: values of the first of the jaxpr's inputs, which are constants of the program.
     """
     jaxpr = _compat.without_references(jaxpr)
     flattener = _Flattener(rewrite, inline_checkpoints)
     constvars, consts, invars = _compat.jaxpr_inputs(jaxpr)
     numbers = [flattener.new(var.aval) for var in invars]
     env = dict(zip(invars, numbers, strict=True))
-    split = len(invars) - len(closed_over)
-    inputs = tuple(numbers[:split])
-    flattener.constants.update(zip(numbers[split:], closed_over, strict=True))
+    inputs = tuple(numbers[len(closed_over) :])
+    flattener.constants.update(zip(numbers, closed_over, strict=False))
     outputs = flattener.inline(jaxpr, env, constvars, consts, None)
     equations = without_dead_code(flattener.equations, outputs)
     return Program(

@@ -1,7 +1,6 @@
 """From a function and example arguments to a flat program, and back from its flat outputs."""
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -64,7 +63,7 @@ class Recorded:
     """What JAX sees of a function: nothing of it is rewritten.
 
     Attributes:
-        jaxpr: closed; of the flat inputs, and of `closed_over` behind them.
+        jaxpr: closed; of `closed_over`, and of the flat inputs behind that.
         closed_over: tracers of outer transformations among what the function closes over, and all
             arrays beside them; nothing if there are none of them.
         avals: `ShapeDtypeStruct`s of the inputs, shardings included.
@@ -109,7 +108,7 @@ class Traced:
         It ignores the program's constants, for it closes over its own.
         """
         del constants
-        given = (*inputs, *self.recorded.closed_over)
+        given = (*self.recorded.closed_over, *inputs)
         return _compat.as_function(self.recorded.jaxpr)(*given)
 
     def closing_over(self, values: Sequence[Any]) -> "Traced":
@@ -167,10 +166,7 @@ def record(fun: Callable[..., Any], call: Call) -> Recorded:
     if not any(isinstance(x, jax.core.Tracer) for x in closed_over):
         return Recorded(jaxpr, (), avals, rebuild)
     # A tracer must not outlive its trace, and what is recorded may: see `_wrapped`.
-    lifted = jax.make_jaxpr(functools.partial(_compat.evaluated, jaxpr, len(avals)))
-    return Recorded(
-        lifted(*avals, *map(abstract_leaf, closed_over)), tuple(closed_over), avals, rebuild
-    )
+    return Recorded(_compat.of_constants(jaxpr), tuple(closed_over), avals, rebuild)
 
 
 def traced_as(

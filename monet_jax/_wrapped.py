@@ -169,15 +169,15 @@ def _differentiated(source: Source, traced: Traced, marked: Marked) -> Sequence[
 def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> list[Any]:
     """Flat outputs of the function as it is, which is planned once these are differentiated."""
     recorded, leaves = traced.recorded, marked.call.leaves
-    jaxpr, count = recorded.jaxpr, len(leaves)
+    jaxpr, count = recorded.jaxpr, len(recorded.closed_over)
     abstract = traced.closing_over([*map(abstract_leaf, recorded.closed_over)])
     later = dataclasses.replace(marked, fun=None, call=_abstract(marked.call))
 
     def differentiated(*operands: Any) -> Sequence[Any]:
         if _nesting.is_inside():
             return _compat.as_function(jaxpr)(*operands)
-        bound = abstract.closing_over(operands[count:])
-        call = dataclasses.replace(later.call, leaves=operands[:count])
+        bound = abstract.closing_over(operands[:count])
+        call = dataclasses.replace(later.call, leaves=operands[count:])
         now = dataclasses.replace(later, call=call, started=time.perf_counter())
         try:
             outputs = _differentiated(source, bound, now)
@@ -188,7 +188,7 @@ def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> lis
             outputs = None
         return bound.flat(call.leaves) if outputs is None else outputs
 
-    operands = (*leaves, *recorded.closed_over)
+    operands = (*recorded.closed_over, *leaves)
     return _compat.until_differentiated(jaxpr, differentiated, operands)
 
 

@@ -1074,9 +1074,9 @@ def with_users_line(call):
 
 @row(
     "RematTest.test_concreteness_error_includes_user_code",
-    error=jax.errors.TracerBoolConversionError,
-    match="boolean conversion of traced array",
-    why="what is planned is traced, as under `jax.checkpoint`",
+    warns="cannot be traced",
+    recomputes=False,
+    why="what is planned is traced, as under `jax.checkpoint`; else it runs as it is",
 )
 def _(remat):
     f = remat(lambda x: x if x > 0 else jnp.sin(x))
@@ -1085,9 +1085,9 @@ def _(remat):
 
 @row(
     "RematTest.test_concreteness_error_includes_user_code_with_static_argnums",
-    error=jax.errors.TracerBoolConversionError,
-    match="boolean conversion of traced array",
-    why="what is planned is traced, as under `jax.checkpoint`",
+    warns="cannot be traced",
+    recomputes=False,
+    why="what is planned is traced, as under `jax.checkpoint`; else it runs as it is",
 )
 def _(remat):
     f = remat(lambda x, _: x if x > 0 else jnp.sin(x), static_argnums=1)
@@ -1137,9 +1137,9 @@ def _(remat):
 
 @row(
     "CustomVJPTest.test_python_control_flow",
-    error=jax.errors.TracerBoolConversionError,
-    match="boolean conversion of traced array",
-    why="what is planned is traced, as under `jax.checkpoint`",
+    warns="cannot be traced",
+    recomputes=False,
+    why="what is planned is traced, as under `jax.checkpoint`; else it runs as it is",
 )
 def _(remat):
     f = ruled(
@@ -1670,9 +1670,9 @@ def _(remat):
 
 @row(
     "CustomVJPTest.test_closure_with_vmap2",
-    error=jax.errors.UnexpectedTracerError,
-    match="unexpected tracer",
-    why="a rule that reads a tracer of `vmap` by closure is refused under `jax.checkpoint` as well",
+    warns="JAX cannot trace the gradient",
+    recomputes=False,
+    why="a rule reads a tracer of `vmap` by closure: `jax.checkpoint` refuses it, here it runs plain",
 )
 def _(remat):
     def h(z):
@@ -2097,5 +2097,5 @@ def test_table_is_sound():
     assert len(set(names)) == len(names)
     assert all(r.why for r in ROWS if not (r.plain_too or (r.kind == "same" and r.recomputes)))
     counts = collections.Counter(r.kind for r in ROWS)
-    assert counts == {"same": 127, "refused": 21, "not applicable": 15}
+    assert counts == {"same": 132, "refused": 16, "not applicable": 15}
     assert len({name.partition(":")[0] for name in names}) == 80 + 79  # tests of the two classes
