@@ -1443,9 +1443,8 @@ def _(remat):
 
 @row(
     "CustomVJPTest.test_initial_style_vmap_with_collective",
-    warns="mapped axes",
     recomputes=False,
-    why="a function of an outer axis cannot be compiled alone: it runs as it is, with a warning",
+    why="no gradient is taken",
 )
 def _(remat):
     f = ruled(
@@ -1672,7 +1671,7 @@ def _(remat):
     "CustomVJPTest.test_closure_with_vmap2",
     warns="JAX cannot trace the gradient",
     recomputes=False,
-    why="a rule reads a tracer of `vmap` by closure: `jax.checkpoint` refuses it, here it runs plain",
+    why="a rule reads a tracer of `vmap` by closure, which `jax.checkpoint` refuses",
 )
 def _(remat):
     def h(z):
