@@ -62,11 +62,6 @@ def of_constants(jaxpr: Any) -> Any:
     return convert_constvars_jaxpr(jaxpr.jaxpr)
 
 
-def evaluated(jaxpr: Any, inputs: int, *values: Any) -> list[Any]:
-    """The results of a closed jaxpr for other constants, which follow so many inputs."""
-    return jax.core.eval_jaxpr(jaxpr.jaxpr, values[inputs:], *values[:inputs])
-
-
 def integers_of(eqn: Any) -> list[Any]:
     """The parameters of an equation that are integers, or nested tuples of them, by no name."""
 
@@ -487,13 +482,12 @@ def until_differentiated(
     _, constants, _ = jaxpr_inputs(jaxpr)
     if not constants:
         return planned_p.bind(*operands, jaxpr=jaxpr, differentiated=differentiated)
-    count = len(operands)  # arrays that it closes over belong to the program round it
-    lifted = jax.make_jaxpr(functools.partial(evaluated, jaxpr, count))
+    count = len(constants)  # arrays that it closes over belong to the program round it
     return planned_p.bind(
-        *operands,
         *constants,
-        jaxpr=lifted(*map(jax.typeof, (*operands, *constants))),
-        differentiated=lambda *given: differentiated(*given[:count]),
+        *operands,
+        jaxpr=of_constants(jaxpr),
+        differentiated=lambda *given: differentiated(*given[count:]),
     )
 
 
