@@ -22,17 +22,16 @@ from ._diff import Change as Change
 from ._diff import PlanDiff as PlanDiff
 from ._diff import ValueChange as ValueChange
 from ._diff import diff as diff
-from ._fit import Fit as Fit
-from ._fit import FitSize as FitSize
 from ._fit import fit as fit
+from ._fit_result import Fit as Fit
+from ._fit_result import FitSize as FitSize
 from ._plan import Plan as Plan
-from ._plan import PlanMismatch as PlanMismatch
 from ._plan import load_plan as load_plan
+from ._record import PlanMismatch as PlanMismatch
 from ._settle import InfeasibleBudget as InfeasibleBudget
-from ._sweep import Sweep as Sweep
-from ._sweep import SweepPoint as SweepPoint
-from ._sweep import load_sweep as load_sweep
 from ._sweep import sweep as sweep
+from ._sweep_points import SweepPoint as SweepPoint
+from ._sweep_result import Sweep as Sweep
+from ._sweep_result import load_sweep as load_sweep
 from ._targets import TargetUnavailable as TargetUnavailable
-
-__version__ = "0.1.0"
+from ._version import __version__ as __version__

@@ -175,7 +175,8 @@ def apply(
     Raises:
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
-    return rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
+    given = argnums, static_argnums, static_argnames
+    return rematerialized(fun, Fixed(plan), given)
 
 
 def make_settings(
@@ -216,4 +217,4 @@ def plan_call(
     settings = settings.for_call(call)
     traced = _trace.trace(fun, call, settings.rewrite(call), settings.terms)
     refuse(traced, name_of(fun))
-    return plan_traced(traced, settings, limit, started)
+    return Plan.of(plan_traced(traced, settings, limit, started))

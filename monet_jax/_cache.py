@@ -13,7 +13,8 @@ from pathlib import Path
 import platformdirs
 
 from . import _compat
-from ._plan import Plan, plan_from_json, write_whole
+from ._files import write_whole
+from ._record import PlanRecord, record_from_json
 
 #: Set to anything but "" or "0", this environment variable turns the cache off.
 DISABLE = "MONET_JAX_NO_CACHE"
@@ -31,15 +32,15 @@ def is_enabled() -> bool:
     return os.environ.get(DISABLE, "") in ("", "0")
 
 
-def read(key: str) -> Plan | None:
+def read(key: str) -> PlanRecord | None:
     """The plan kept under `key`; None where there is none that can be trusted."""
     try:
-        return plan_from_json(_path(key).read_text(encoding="utf-8"))
+        return record_from_json(_path(key).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def write(key: str, plan: Plan) -> None:
+def write(key: str, plan: PlanRecord) -> None:
     """Keep a plan under `key`; warns where that is not possible."""
     path = _path(key)
     try:

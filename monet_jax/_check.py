@@ -8,14 +8,15 @@ from typing import Any
 import jax
 
 from . import _compat
+from ._applied import as_planned
 from ._budget import format_bytes, parse_budget
 from ._compile import compile_bytes, devices_of
 from ._options import options_of
 from ._origins import Origins, origins_of, value_number
-from ._plan import Plan, ValueRow
+from ._plan import Plan
+from ._record import ValueRow
 from ._targets import Target, compiler_version, resolve_target, usable_bytes
 from ._trace import Traced, difference, fingerprint, summary, trace_for
-from ._transform import as_planned
 from ._trials import step_to_compile
 
 

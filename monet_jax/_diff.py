@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._budget import format_bytes
-from ._plan import Plan, ValueRow
+from ._plan import Plan
+from ._record import ValueRow
 from ._trace import difference
 
 #: What a value that only the other plan has was decided to be.
@@ -66,9 +67,7 @@ class PlanDiff:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     def __str__(self) -> str:
-        from .report.answers import describe_diff  # rich is imported only where a text is wanted
-
-        return describe_diff(self)
+        return _described(self)
 
 
 def diff(a: Plan, b: Plan) -> PlanDiff:
@@ -133,3 +132,35 @@ def _keyed(rows: Iterable[ValueRow], by_name: bool) -> dict[Any, ValueRow]:
         found[like, seen[like]] = row
         seen[like] += 1
     return found
+
+
+def _described(found: PlanDiff) -> str:
+    """What differs between two plans, as text."""
+    # rich is imported only where a text is wanted
+    from .report.text import plain_table, render, totals, values_table
+
+    if not found:
+        return "The plans say the same."
+    parts = [f"Another program: {x.after}." for x in found.changes if x.what == "program"]
+    table = plain_table("", "Before", "After", right=("Before", "After"))
+    for change in found.changes:
+        if change.what != "program":
+            shown = (_shown(change.what, x) for x in (change.before, change.after))
+            table.add_row(change.what.removesuffix("_bytes").replace("_", " "), *shown)
+    if table.row_count:
+        parts.append(render(table))
+    if found.values:
+        moved = [
+            dataclasses.replace(x.value, decision=f"{x.before} -> {x.after}") for x in found.values
+        ]
+        parts += ["", values_table(moved), *totals(moved)]
+    return "\n".join(parts).strip("\n")
+
+
+def _shown(what: str, value: Any) -> str:
+    """A figure of a plan as people see it."""
+    if value is None:
+        return "unknown"
+    show = SHOWN[what] or str
+    both = show is format_bytes and value >= 1024  # else two sizes may look the same
+    return f"{show(value)} ({value:,} B)" if both else show(value)

@@ -22,7 +22,7 @@ import numpy as np
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.stages import saving_codes
+from planners.simple_plans import saving_codes
 
 from ._gradient import cotangent_avals, value_and_gradient
 from ._origins import Origins

@@ -4,9 +4,7 @@ Compiled bytes are all but linear in such a size, so that two programs say where
 found is then shown by its own compiled bytes, and by those of the next size up.
 """
 
-import dataclasses
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +12,7 @@ import planners
 
 from ._arguments import arguments_of
 from ._budget import parse_budget
+from ._fit_result import Fit, FitSize
 from ._hand_over import on_arrays
 from ._largest import largest
 from ._marked import name_of
@@ -21,74 +20,12 @@ from ._mistakes import refuse
 from ._pins import make_pins
 from ._plan import Plan
 from ._progress import progress
+from ._record import PlanRecord
 from ._reserved import Optimizer, check_reserved, reserved_bytes
 from ._settle import InfeasibleBudget, Settling
 from ._targets import Target, resolve_target, usable_bytes
 from ._trace import trace_for
 from ._trials import Trials
-
-
-@dataclasses.dataclass(frozen=True)
-class FitSize:
-    """A size of the arguments, and what the step takes with it.
-
-    Attributes:
-        size: of the axis.
-        total_bytes: as compiled; of a planned step that does not fit, the least that was found.
-    """
-
-    size: int
-    total_bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """The largest size that fits a budget.
-
-    Attributes:
-        axis: what was varied.
-        planned: the largest size with which the planned step fits.
-        planned_next: the next size, with which no plan was found that fits; None where the limit
-            fits.
-        plain: the largest size with which the step fits as it is written; None where not even the
-            smallest does.
-        plain_next: the next size, with which it does not; None where the limit fits.
-        plan: for `planned`.
-        budget_bytes: what the step may take, `reserved_bytes` included.
-        reserved_bytes: the part of that which is kept for other things.
-        target: what was compiled for.
-        limit: sizes up to this one were considered.
-    """
-
-    axis: str
-    planned: FitSize
-    planned_next: FitSize | None
-    plain: FitSize | None
-    plain_next: FitSize | None
-    plan: Plan
-    budget_bytes: int
-    reserved_bytes: int
-    target: str
-    limit: int
-
-    @property
-    def size(self) -> int:
-        """The largest size with which the planned step fits."""
-        return self.planned.size
-
-    def to_json(self) -> str:
-        """The answer as JSON text, with its plan."""
-        fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        data = {
-            name: dataclasses.asdict(value) if isinstance(value, FitSize) else value
-            for name, value in fields.items()
-        }
-        return json.dumps({**data, "plan": json.loads(self.plan.to_json())}, indent=1)
-
-    def __str__(self) -> str:
-        from .report.answers import describe_fit  # rich is imported only where a text is wanted
-
-        return describe_fit(self)
 
 
 def fit(
@@ -169,7 +106,7 @@ def fit(
         _size(above, probes.planned),
         _size(plain, probes.plain),
         _size(plain_above, probes.plain),
-        plan,
+        Plan.of(plan),
         total,
         aside,
         resolved.name,
@@ -216,7 +153,7 @@ class _Probes:
             self._planned[size] = self._least(size)
         return self._planned[size]
 
-    def plan(self, size: int) -> Plan:
+    def plan(self, size: int) -> PlanRecord:
         """The plan for a size that fits.
 
         Raises:

@@ -1,9 +1,11 @@
-"""Is it a Flax module that is planned, or a function that is given some? Then `flax` does it.
+"""Hands Flax modules, and functions that are given some, over to what knows how to plan them.
 
 To JAX an NNX module is a pytree: a function that is traced with one changes a copy, statistics and
-random keys included. Nothing here imports Flax: where it is not imported, there is no module.
+random keys included. Nothing here imports Flax: where it is not imported, there is no module. Nor
+is `monet_jax.flax` imported: it registers a `ModuleSupport`.
 """
 
+import abc
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,34 +19,54 @@ from ._signature import Call, make_options, take_apart
 Given = tuple[Any, Any, Any]
 
 
+class ModuleSupport(abc.ABC):
+    """What plans modules; `given` is how the arguments of a function are meant."""
+
+    @abc.abstractmethod
+    def decorated(self, fun: Any, source: Any, given: Given) -> Any:
+        """What stands for a module, its class or its method, and runs as planned."""
+
+    @abc.abstractmethod
+    def function(self, fun: Callable[..., Any], source: Any, given: Given) -> Callable[..., Any]:
+        """What stands for a function that is called with modules, and runs as planned."""
+
+    @abc.abstractmethod
+    def on_arrays(
+        self, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
+    ) -> tuple[Callable[..., Any], Call]:
+        """A function of NNX modules and a call of it, on arrays."""
+
+
+_registered: list[ModuleSupport] = []
+
+
+def register(support: ModuleSupport) -> None:
+    """Make known what plans modules; the last one is asked."""
+    _registered.append(support)
+
+
 def planned(fun: Any, source: Any, given: Given) -> Any:
-    """What `monet_jax.flax` makes of a module, its class or its method; None of what is none.
+    """What runs as planned in the place of a module, its class or its method; None of others.
 
     Arguments:
         fun: what is to be planned.
         source: where its plans come from.
         given: how its arguments are meant.
     """
-    if not _is_of_module(fun):
-        return None
-    from .flax import _planned  # late, as Flax is
-
-    return _planned.decorate(_planned.Planning(source, *given), "__call__", fun)
+    return _registered[-1].decorated(fun, source, given) if _is_of_module(fun) else None
 
 
 def planned_for(
     fun: Callable[..., Any], source: Any, given: Given, args: Sequence[Any], kwargs: Any
 ) -> Any:
-    """What `monet_jax.flax` makes of a function for a call with modules; None for any other."""
+    """What runs a function as planned for a call with modules; None for any other call."""
     if not (_holds_state(args, kwargs) or (args and _is_bound_linen(args[0]))):
         return None
-    from .flax import _planned  # late, as Flax is
-
-    return _planned.PlannedFunction(_planned.Planning(source, *given), fun)
+    return _registered[-1].function(fun, source, given)
 
 
 def planned_method(wrapped: Any, source: Any, given: Given, owner: type) -> Any:
-    """What `monet_jax.flax` makes of what stands in the body of a class of modules; or None.
+    """The planned method for what stands in the body of a class of modules; None in others.
 
     Arguments:
         wrapped: the planned function, as it stands there.
@@ -54,9 +76,7 @@ def planned_method(wrapped: Any, source: Any, given: Given, owner: type) -> Any:
     """
     if not issubclass(owner, _linen_modules() + _nnx_modules()):
         return None
-    from .flax import _planned  # late, as Flax is
-
-    method = _planned.PlannedFunction(_planned.Planning(source, *given), wrapped.__wrapped__)
+    method: Any = _registered[-1].function(wrapped.__wrapped__, source, given)
     if hasattr(wrapped, "compact"):  # Linen's mark
         method.compact = wrapped.compact
     return method
@@ -65,16 +85,14 @@ def planned_method(wrapped: Any, source: Any, given: Given, owner: type) -> Any:
 def on_arrays(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
 ) -> tuple[Callable[..., Any], Call]:
-    """A function and a call of it, on arrays: that of NNX modules as `monet_jax.flax` plans it.
+    """A function and a call of it, on arrays: that of NNX modules as they are planned.
 
     Raises:
         TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
     module = fun.__self__ if inspect.ismethod(fun) else fun
     if isinstance(module, _nnx_modules()) or _holds_state(args, kwargs):
-        from .flax import _modules  # late, as Flax is
-
-        return _modules.on_arrays(fun, args, kwargs, given)
+        return _registered[-1].on_arrays(fun, args, kwargs, given)
     return fun, take_apart(make_options(fun, *given), args, kwargs)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from ._errors import ErrorBound, Errors
-from ._plan import Plan
+from ._record import PlanRecord
 from ._settle import InfeasibleBudget
 from ._signature import Call, abstract_leaf
 from ._trace import Terms
@@ -80,7 +80,9 @@ def limit_of(error: float, terms: Terms, call: Call, samples: Sequence[Call]) ->
     return ErrorLimit(float(error), tuple(tuple(sample.leaves) for sample in samples))
 
 
-def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBound], Plan]) -> Plan:
+def settled_within(
+    limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBound], PlanRecord]
+) -> PlanRecord:
     """The plan whose gradient is as right as a limit asks for, as measured on its samples.
 
     It is no slower than the one without lossy codes, or takes next to nothing.
@@ -96,7 +98,7 @@ def settled_within(limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBou
     of_codes, best, most = errors.of_codes(), None, (AIM * limit.measured) ** 2
     refused: list[InfeasibleBudget] = []
 
-    def settled(most: float) -> Plan | None:
+    def settled(most: float) -> PlanRecord | None:
         try:
             return settle(ErrorBound(of_codes, most))
         except InfeasibleBudget as error:

@@ -24,7 +24,8 @@ from ._branches import Branch, Choice, renamed_equation, renamed_stage, shifted
 from ._codes import with_codes
 from ._hoist import hoisted
 from ._program import Equation, Program, dependents, flatten, flatten_changed, without_dead_code
-from ._stages import Differentiation, Replaced, Stage, active_values, split
+from ._split import split
+from ._stages import Differentiation, Replaced, Stage, active_values
 
 #: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least, unless
 #: forward mode has to work.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from ._plan import Plan, plan_from_json
+from ._record import PlanRecord, record_from_json
 
 #: Processes exchange arrays of one size, so the text is preceded by its length.
 _HEADER = 8 + 32
@@ -24,8 +24,8 @@ class FirstProcessFailed(ValueError):
 
 
 def from_first_process(
-    make: Callable[[], Plan], fatal: tuple[type[BaseException], ...] = ()
-) -> Plan:
+    make: Callable[[], PlanRecord], fatal: tuple[type[BaseException], ...] = ()
+) -> PlanRecord:
     """The plan that process 0 makes.
 
     Raises:
@@ -52,7 +52,7 @@ def _send(message: str) -> None:
     _broadcast(np.frombuffer(text, np.uint8))
 
 
-def _receive() -> Plan:
+def _receive() -> PlanRecord:
     header = _broadcast(np.zeros(_HEADER, np.uint8)).tobytes()
     text = _broadcast(np.zeros(int.from_bytes(header[:8], "big"), np.uint8)).tobytes()
     if hashlib.sha256(text).digest() != header[8:]:
@@ -61,7 +61,7 @@ def _receive() -> Plan:
         )
     kind, content = text.decode()[0], text.decode()[1:]
     if kind == _MADE:
-        return plan_from_json(content)
+        return record_from_json(content)
     failure = FirstProcessFailed if kind == _FATAL else RuntimeError
     raise failure(f"Process 0 could not make a plan: {content}")
 

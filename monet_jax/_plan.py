@@ -1,210 +1,55 @@
-"""The public `Plan`: what was decided for a function, what it costs, and how to store it."""
+"""The public `Plan`: a stored plan's record, and what a user does with it."""
 
 import dataclasses
-import json
-import math
 import os
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import planners.plan
-
 from ._extras import needing_extra
-from ._timeline import Timeline, timeline_from_json
-
-#: Raised when the stored fields change, or functions are cut into other stages.
-FORMAT = 5
-#: What plans of format 1 lack.
-_SINCE_2 = {
-    "fixed_bytes": None,
-    "before": None,
-    "after": None,
-    "operators": [],
-    "checkpoints": "keep",
-}
-#: What plans of formats 1 and 2 lack.
-_SINCE_3 = {"error": None, "error_limit": None}
-#: What plans of formats before 4 lack.
-_SINCE_4 = {"chunks": None}
-_TIMELINES = ("before", "after")
+from ._files import write_whole
+from ._record import PlanRecord, record_from_json
+from ._sources import Fixed
+from ._wrapped import rematerialized
 
 
 @dataclasses.dataclass(frozen=True)
-class ValueRow:
-    """A value of the forward pass in a report.
-
-    Attributes:
-        name: what pins call it.
-        nbytes: its size in bytes.
-        decision: "saved", "recomputed" or "kept" (in a stage left alone).
-        operator: how it is stored: "exact", or by which codec.
-        shape: of the array.
-        dtype: of the array.
-        primitive: of the equation that makes it.
-        path: module path; "" where the model gives none.
-        source: `file:line` of the user's code.
-        stage: the stage that makes it.
-    """
-
-    name: str
-    nbytes: int
-    decision: str
-    operator: str
-    shape: tuple[int, ...]
-    dtype: str
-    primitive: str
-    path: str
-    source: str
-    stage: int
-
-
-@dataclasses.dataclass(frozen=True)
-class StageRow:
-    """A stage in a report.
-
-    Attributes:
-        title: module path of its first equation.
-        decision: "alone", "checkpoint", or "nested" inside a larger region.
-        saved_bytes: bytes of the values that its forward saves by name.
-        key: equal for isomorphic stages.
-    """
-
-    title: str
-    decision: str
-    saved_bytes: int
-    key: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(PlanRecord):
     """Which values a function's forward pass keeps for its gradient, and what that costs.
 
-    All bytes are totals on one device: argument + output + temp - alias.
-
-    Attributes:
-        decisions: the planner's plan; None where the function runs as it is.
-        fingerprint: of the traced function and the derivative planned for.
-        inputs: the traced inputs as text, to explain a mismatch.
-        equations: how many equations the trace has.
-        target: what the program was compiled for.
-        compiler: which compiler gave the figures.
-        jax_version: that traced the function.
-        budget_bytes: what the program may take.
-        reserved_bytes: the part of the budget that is kept for other things.
-        predicted_bytes: by the model, before the plan was compiled.
-        compiled_bytes: by the compiler; None if it was not asked.
-        unplanned_bytes: of the function as written, XLA's own rematerialization off.
-        base_seconds: modelled time of the step when nothing is recomputed.
-        base_flops: FLOPs of products and convolutions, likewise.
-        planning_seconds: wall time of planning, tracing and all compilations included; of a plan
-            that was found on the disk, when it was made.
-        rounds: how many plans were compiled.
-        values: the values of the forward pass, largest first.
-        stages: the stages in order.
-        cheaper: modelled seconds and compiled bytes of the next faster plan that was compiled;
-            it broke the budget. None where the plan fills the budget or recomputes nothing.
-        devices: how many the arguments are sharded over; bytes are those of one of them.
-        operators: names of the residual operators that could be chosen.
-        checkpoints: as it was given to `plan`.
-        error: of the gradient, relative, as measured for `error_limit`; None if it was not.
-        error_limit: as it was given to `plan`, where it was.
-        chunks: iterations in a chunk for each `scan` of the function that no other loop or branch
-            holds, 0 where a loop has none. Such a loop keeps what it carries from chunk to chunk
-            only, and runs each once more (as in Chen et al., 2016); loops in others, and in
-            branches, keep only what they carry while they run again. None where all loops are as
-            they are.
-        fixed_bytes: of arguments and results, which no plan can change.
-        before: what is in memory over the step, by the model, where nothing is recomputed; None
-            where the function runs as it is.
-        after: the same as planned. Both are None in plans stored in format 1.
-        is_cached: whether it was found on the disk, where it had been kept before. It is not
-            stored.
+    All bytes are totals on one device: argument + output + temp - alias. What is stored, attribute
+    by attribute, is said at `PlanRecord`.
     """
 
-    decisions: planners.plan.Plan | None
-    fingerprint: str
-    inputs: tuple[str, ...]
-    equations: int
-    target: str
-    compiler: str
-    jax_version: str
-    budget_bytes: int
-    reserved_bytes: int
-    predicted_bytes: int
-    compiled_bytes: int | None
-    unplanned_bytes: int | None
-    base_seconds: float
-    base_flops: int
-    planning_seconds: float
-    rounds: int
-    values: tuple[ValueRow, ...] = ()
-    stages: tuple[StageRow, ...] = ()
-    cheaper: tuple[float, int] | None = None
-    devices: int = 1
-    operators: tuple[str, ...] = ()
-    checkpoints: str = "keep"
-    error: float | None = None
-    error_limit: float | None = None
-    chunks: tuple[int, ...] | None = None
-    fixed_bytes: int | None = None
-    before: Timeline | None = None
-    after: Timeline | None = None
-    is_cached: bool = dataclasses.field(default=False, compare=False)
+    @staticmethod
+    def of(record: PlanRecord) -> "Plan":
+        """The public plan on top of a record."""
+        names = (field.name for field in dataclasses.fields(PlanRecord))
+        return Plan(**{name: getattr(record, name) for name in names})
 
-    @property
-    def seconds(self) -> float:
-        """Modelled time of the step."""
-        return self.decisions.seconds if self.decisions else self.base_seconds
-
-    @property
-    def bound_seconds(self) -> float:
-        """No plan of the planner's space within the same model budget is faster."""
-        return self.decisions.bound_seconds if self.decisions else self.base_seconds
-
-    @property
-    def overhead(self) -> float:
-        """Seconds beyond recomputing nothing, as a fraction."""
-        return self.seconds / self.base_seconds - 1 if self.base_seconds else 0.0
-
-    @property
-    def gap(self) -> float:
-        """`(seconds - bound_seconds) / seconds`."""
-        return self.decisions.gap if self.decisions else 0.0
-
-    @property
-    def flops(self) -> int:
-        """FLOPs of products and convolutions of the step."""
-        return self.decisions.flops if self.decisions else self.base_flops
-
-    def apply(self, fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    def apply(
+        self,
+        fun: Callable[..., Any],
+        *,
+        argnums: int | Sequence[int] = 0,
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+    ) -> Callable[..., Any]:
         """`fun`, run as planned.
 
         Arguments:
             fun: the function that the plan was made for.
-            **options: `argnums`, `static_argnums` and `static_argnames`, as in `plan`.
+            argnums, static_argnums, static_argnames: as in `plan`.
 
         Returns:
             A function with the arguments, values and derivatives of `fun`. Called with arguments
             for which the plan was not made, it raises `PlanMismatch`.
         """
-        from . import _api  # the plan is data; only applying it needs the pipeline
-
-        return _api.apply(self, fun, **options)
+        return rematerialized(fun, Fixed(self), (argnums, static_argnums, static_argnames))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON; a file that stood there is replaced whole or not at all."""
         write_whole(Path(path), self.to_json())
-
-    def to_json(self) -> str:
-        """The plan as JSON text."""
-        stored = (f.name for f in dataclasses.fields(self) if f.compare)
-        data: dict[str, Any] = {name: getattr(self, name) for name in stored}
-        data["decisions"] = self.decisions and self.decisions.to_json()
-        data |= {name: data[name] and data[name].to_json() for name in _TIMELINES}
-        data |= {name: [vars(row) for row in data[name]] for name in ("values", "stages")}
-        return _to_lines({"format": FORMAT, **data})
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report as one HTML file, which needs nothing else: no network, no package.
@@ -226,7 +71,7 @@ class Plan:
             The matplotlib `Axes`.
 
         Raises:
-            ValueError: the plan was stored in format 1, without its timeline.
+            ValueError: the step runs no op, so that there is nothing to draw.
         """
         return needing_extra("monet_jax.report.plots", "plot").plot_plan(self, axes)
 
@@ -241,15 +86,11 @@ class Plan:
         return report(self)
 
 
-class PlanMismatch(ValueError):
-    """A plan was applied to a function or to arguments that it was not made for."""
-
-
 def load_plan(path: str | os.PathLike[str]) -> Plan:
     """Read a plan that `Plan.save` wrote. Needs neither CVXPY nor a device.
 
     Raises:
-        ValueError: the file is not a stored plan, or is damaged.
+        ValueError: the file is not a stored plan, is damaged, or of another version's format.
         OSError: the file cannot be read.
     """
     data = Path(path).read_bytes()
@@ -265,107 +106,4 @@ def plan_from_json(text: str) -> Plan:
     Raises:
         ValueError: the text is not JSON, or a field is missing, unknown or of the wrong type.
     """
-    data = json.loads(text)
-    version = data.pop("format", None) if isinstance(data, dict) else None
-    if not isinstance(version, int) or not 1 <= version <= FORMAT:
-        raise ValueError(f'need a JSON object with "format": {FORMAT}; make the plan again')
-    if version == 1:
-        data |= _SINCE_2
-    if version < 3:
-        data |= _SINCE_3
-    if version < 4:
-        data |= _SINCE_4
-    decisions = data.pop("decisions", None)
-    timelines = {name: data.pop(name, None) for name in _TIMELINES}
-    fields = _checked(data, Plan, skip=("decisions", "is_cached", *_TIMELINES))
-    made = Plan(
-        decisions=None if decisions is None else planners.plan.plan_from_json(decisions),
-        **{name: x and timeline_from_json(x) for name, x in timelines.items()},
-        **fields
-        | {
-            "inputs": tuple(fields["inputs"]),
-            "operators": tuple(fields["operators"]),
-            "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
-            "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
-            "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
-            "cheaper": fields["cheaper"] and tuple(fields["cheaper"]),
-        },
-    )
-    _check_regions(made)
-    return made
-
-
-def _to_lines(data: Mapping[str, Any]) -> str:
-    """JSON text of an object, compact but for a line for each field and each row of a table."""
-    parts = []
-    for name, value in data.items():
-        text = json.dumps(value, separators=(",", ":"))
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            rows = (json.dumps(row, separators=(",", ":")) for row in value)
-            text = "[\n  " + ",\n  ".join(rows) + "\n ]"
-        parts.append(f' "{name}": {text}')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _check_regions(plan: Plan) -> None:
-    """That the regions cover the stages in order, and save values that the plan lists."""
-    regions = plan.decisions.regions if plan.decisions else ()
-    covered = [s for region in regions for s in range(region.first, region.last + 1)]
-    if plan.decisions and covered != list(range(len(plan.stages))):
-        raise ValueError(f"its regions cover the stages {covered} of {len(plan.stages)}")
-    saved = {name for region in regions for inner in region.walk() for name in inner.saved}
-    if unknown := saved - {row.name for row in plan.values}:
-        raise ValueError(f"its regions save {sorted(unknown)}, which are no values of the plan")
-
-
-def _row(data: Any, cls: type) -> dict[str, Any]:
-    fields = _checked(data, cls)
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-
-
-def _checked(data: Any, cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`data`, if its keys are the fields of `cls` and its values are of the fields' types."""
-    types = {f.name: _type_name(f.type) for f in dataclasses.fields(cls) if f.name not in skip}
-    if not isinstance(data, Mapping) or set(data) != set(types):
-        got = sorted(data) if isinstance(data, Mapping) else type(data).__name__
-        raise ValueError(f"a {cls.__name__} has the fields {sorted(types)}; got {got}")
-    for name, kind in types.items():
-        if not _is_of(data[name], kind):
-            raise ValueError(f"`{name}` of a {cls.__name__} must be {kind}; got {data[name]!r}")
-    return dict(data)
-
-
-def _type_name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) else str(kind)
-
-
-def _is_of(value: Any, kind: str) -> bool:
-    if value is None:
-        return "None" in kind
-    if kind.startswith("tuple["):  # JSON has lists only
-        kinds = kind[len("tuple[") : kind.index("]")].split(", ")
-        if not isinstance(value, list):
-            return False
-        kinds = kinds[:1] * len(value) if kinds[-1] == "..." else kinds
-        return len(kinds) == len(value) and all(map(_is_of, value, kinds))
-    if kind.startswith("int"):
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind.startswith("float"):
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(value, Mapping if kind.endswith("Row") else str)
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that no reader ever sees a part of it.
-
-    Raises:
-        OSError: it cannot be written; what stood there is untouched, and nothing is left behind.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    return Plan.of(record_from_json(text))

@@ -185,7 +185,7 @@ def sweep(
         positional, keywords = load_arguments(args)
         import monet_jax  # with JAX
 
-        from ._sweep import check_path
+        from ._sweep_result import check_path
 
         if out is not None:
             check_path(out)

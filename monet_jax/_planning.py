@@ -17,6 +17,7 @@ import jax
 import planners
 
 from . import _cache, _multihost, _pins, _trace
+from ._applied import as_traced_for
 from ._budget import parse_budget
 from ._errors import Errors
 from ._fallback import STATEMENTS, BadPlanner, statements, warn
@@ -24,14 +25,15 @@ from ._limit import ErrorLimit, settled_within
 from ._loops import lay_out
 from ._mistakes import refuse_budget, refuse_reserved
 from ._pins import Pins
-from ._plan import FORMAT, Plan, PlanMismatch
 from ._program import Rewrite
+from ._record import FORMAT, PlanMismatch, PlanRecord
 from ._reserved import Optimizer, reserved_bytes
 from ._settle import InfeasibleBudget, Settling
 from ._signature import Call
 from ._targets import Target, compiler_version, resolve_target, usable_bytes
 from ._trace import Terms, Traced
 from ._trials import Trials
+from ._version import __version__
 
 log = logging.getLogger("monet_jax")
 
@@ -120,7 +122,7 @@ def check_for(traced: Traced, settings: Settings, limit: ErrorLimit | None = Non
 
 def plan_traced(
     traced: Traced, settings: Settings, limit: ErrorLimit | None, started: float
-) -> Plan:
+) -> PlanRecord:
     """The plan of a traced function: from the disk, from process 0, or made now.
 
     Arguments:
@@ -147,10 +149,10 @@ def _found_or_made(
     fingerprint: str,
     limit: ErrorLimit | None,
     started: float,
-) -> Plan:
+) -> PlanRecord:
     target = resolve_target(settings.target)
 
-    def timed(made: Plan) -> Plan:
+    def timed(made: PlanRecord) -> PlanRecord:
         return dataclasses.replace(made, planning_seconds=time.perf_counter() - started)
 
     use_disk = settings.cache and settings.planner is None and _cache.is_enabled()
@@ -169,26 +171,30 @@ def _found_or_made(
     return made
 
 
-def _is_largest(plan: Plan, settings: Settings) -> bool:
+def _is_largest(plan: PlanRecord, settings: Settings) -> bool:
     """Whether a share is of what the planned function takes itself."""
     return settings.floor_bytes == 0 or (plan.unplanned_bytes or 0) >= settings.floor_bytes
 
 
-def _is_for(plan: Plan, traced: Traced, fingerprint: str) -> bool:
+def _is_for(plan: PlanRecord, traced: Traced, fingerprint: str) -> bool:
     """Whether a plan is for a function of some fingerprint, or for that without operators."""
     if plan.fingerprint == fingerprint:
         return True
-    planned = _trace.as_traced_for(traced, plan)
+    planned = as_traced_for(traced, plan)
     return plan.fingerprint == _trace.fingerprint(planned.program, planned.derivative)
 
 
-def _made(traced: Traced, settings: Settings, target: Target, limit: ErrorLimit | None) -> Plan:
+def _made(
+    traced: Traced, settings: Settings, target: Target, limit: ErrorLimit | None
+) -> PlanRecord:
     if limit is not None:
         return _settle_within(traced, settings, target, limit)
     return _settle(traced, settings, target)
 
 
-def _settle_within(traced: Traced, settings: Settings, target: Target, limit: ErrorLimit) -> Plan:
+def _settle_within(
+    traced: Traced, settings: Settings, target: Target, limit: ErrorLimit
+) -> PlanRecord:
     """The settled plan whose gradient is as right as a limit asks for."""
     trials = _trials(traced, settings, target)
     errors = Errors(traced, limit.samples, *trials.analyzed)
@@ -199,11 +205,11 @@ def _trials(traced: Traced, settings: Settings, target: Target) -> Trials:
     return Trials(traced, target, settings.pins, settings.verify)
 
 
-def _settle(traced: Traced, settings: Settings, target: Target) -> Plan:
+def _settle(traced: Traced, settings: Settings, target: Target) -> PlanRecord:
     return _planned(_trials(traced, settings, target), settings)
 
 
-def _planned(trials: Trials, settings: Settings) -> Plan:
+def _planned(trials: Trials, settings: Settings) -> PlanRecord:
     planner = settings.planner or planners.Stages(time_limit=settings.time_limit)
     if not hasattr(planner, "prepare"):
         planner = functools.partial(_replayed, planner)
@@ -243,8 +249,6 @@ def _key(
     traced: Traced, settings: Settings, target: Target, fingerprint: str, floor_bytes: int
 ) -> str:
     """The name in the cache of a plan: a hash of all that it depends on."""
-    from . import __version__
-
     return _cache.key_of(
         (
             (__version__, FORMAT),

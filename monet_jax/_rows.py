@@ -9,7 +9,7 @@ from planners.plan import Region
 from . import _compat
 from ._budget import format_bytes
 from ._origins import Origins
-from ._plan import StageRow, ValueRow
+from ._record import StageRow, ValueRow
 from .operators import form_name
 
 

@@ -20,11 +20,11 @@ import jax
 import planners
 from planners.graph import Graph, Op
 from planners.plan import Region
-from planners.stages import left_alone, saving_all
+from planners.simple_plans import left_alone, saving_all
 
 from ._answers import Answers, with_regions
 from ._nearly import try_between, try_without_change
-from ._plan import Plan
+from ._record import PlanRecord
 from ._rows import describe_values, stage_rows, value_rows
 from ._timeline import Timeline, timeline_of
 from ._trace import describe_inputs, fingerprint
@@ -135,7 +135,9 @@ class Settling:
             found += (Answers(self.trials, self.planner, other),)
         return found
 
-    def plan(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0) -> Plan:
+    def plan(
+        self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int = 0
+    ) -> PlanRecord:
         """The fastest plan found whose compiled program keeps a budget.
 
         Arguments:
@@ -151,7 +153,9 @@ class Settling:
             self.__dict__ = vars(Settling(self.trials.anew(), self.planner))
             return self._settled(budget, reserved_bytes)
 
-    def _settled(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int) -> Plan:
+    def _settled(
+        self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int
+    ) -> PlanRecord:
         """The same, as long as all its programs are compiled under the same options.
 
         Raises:
@@ -169,14 +173,14 @@ class Settling:
 
     def _outcome(
         self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int
-    ) -> Plan | InfeasibleBudget:
+    ) -> PlanRecord | InfeasibleBudget:
         """The plan, or why there is none, as far as operators are used as they were asked for."""
         try:
             return self._found(budget, reserved_bytes)
         except InfeasibleBudget as error:
             return error
 
-    def _found(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int) -> Plan:
+    def _found(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int) -> PlanRecord:
         started = time.perf_counter()
         for answers in self._all_answers:
             answers.restart()
@@ -405,13 +409,13 @@ class Settling:
         best: Trial | None,
         seconds: float,
         rounds: int,
-    ) -> Plan:
+    ) -> PlanRecord:
         trials = self.trials
         decisions = best.decisions if best else None
         figures = best.figures if best else trials.unplanned
         program = trials.traced.program
         predicted = best.predicted_temp_bytes if best else trials.unplanned.temp_bytes
-        return Plan(
+        return PlanRecord(
             decisions=decisions,
             fingerprint=fingerprint(program, trials.traced.derivative),
             inputs=describe_inputs(program),
@@ -463,14 +467,14 @@ class Settling:
 
 
 def _better(
-    found: Plan | InfeasibleBudget, without: Plan | InfeasibleBudget
-) -> Plan | InfeasibleBudget:
+    found: PlanRecord | InfeasibleBudget, without: PlanRecord | InfeasibleBudget
+) -> PlanRecord | InfeasibleBudget:
     """The plan that is worth its operators, or that without, which took the time of both.
 
     Of two errors it is that of the lesser minimum.
     """
     if isinstance(found, InfeasibleBudget):
-        is_less = isinstance(without, Plan) or without.minimum_budget < found.minimum_budget
+        is_less = isinstance(without, PlanRecord) or without.minimum_budget < found.minimum_budget
         return without if is_less else found
     if isinstance(without, InfeasibleBudget):
         return found

@@ -10,6 +10,7 @@ import jax
 import planners
 
 from . import _trace
+from ._applied import as_planned
 from ._backend import backend_of
 from ._budget import format_bytes
 from ._compile import CompilerDied, compile_bytes
@@ -17,13 +18,12 @@ from ._fallback import STATEMENTS, report, statements, warn
 from ._marked import Marked, Traces
 from ._mistakes import mistake_in
 from ._multihost import FirstProcessFailed
-from ._plan import Plan, PlanMismatch
 from ._planning import Settings, plan_traced
 from ._program import aval_nbytes, mutable_references
+from ._record import PlanMismatch, PlanRecord
 from ._settle import InfeasibleBudget
 from ._targets import TargetUnavailable, resolve_target
 from ._trace import Terms, Traced
-from ._transform import as_planned
 from ._trials import step_to_compile
 from .operators import Context, rewriter, selected
 
@@ -33,7 +33,7 @@ class Planned:
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        self._plans: dict[Any, Plan | None] = {}
+        self._plans: dict[Any, PlanRecord | None] = {}
         self._largest: dict[Hashable, _Largest] = {}  # by function
         self._traces = Traces()
         self._lock = threading.RLock()
@@ -47,7 +47,7 @@ class Planned:
         rewrite = self.settings.rewrite(marked.call)
         return self._traces.traced(marked, rewrite, self.settings.terms, target)
 
-    def plan_for(self, traced: Traced, marked: Marked) -> Plan | None:
+    def plan_for(self, traced: Traced, marked: Marked) -> PlanRecord | None:
         """The plan; None where the function must run as it is."""
         axes = _trace.outer_axes(traced, marked.call)
         with statements():
@@ -69,7 +69,7 @@ class Planned:
                 self._plans[key] = None if axes else self._made(traced, marked, settings)
             return self._plans[key]
 
-    def mended(self, traced: Traced, marked: Marked) -> Plan | None:
+    def mended(self, traced: Traced, marked: Marked) -> PlanRecord | None:
         """A new plan in the place of one that was found, but is for another layout."""
         with statements():
             settings = self.settings.for_call(marked.call)
@@ -88,7 +88,7 @@ class Planned:
         fingerprint = _trace.fingerprint(traced.program, traced.derivative)
         return marked.function, marked.call.signature, axes, fingerprint, settings.reserved
 
-    def _made(self, traced: Traced, marked: Marked, settings: Settings) -> Plan | None:
+    def _made(self, traced: Traced, marked: Marked, settings: Settings) -> PlanRecord | None:
         """The plan, or None where there is none, which a warning says."""
         if not traced.derivative.outputs:
             return None  # JAX itself has something to say about that
@@ -109,7 +109,7 @@ class Planned:
             _say_why_not(error, traced, settings, marked.name)
             return None
 
-    def _within_floor(self, traced: Traced, marked: Marked, settings: Settings) -> Plan:
+    def _within_floor(self, traced: Traced, marked: Marked, settings: Settings) -> PlanRecord:
         """The plan, whose budget is a share of the largest program that was seen."""
         largest = self._largest.get(marked.function)
         own = sum(map(aval_nbytes, traced.avals))
@@ -135,7 +135,7 @@ class _Largest:
     argument_bytes: int
 
 
-def _smallest(traced: Traced, marked: Marked, settings: Settings, least: int) -> Plan:
+def _smallest(traced: Traced, marked: Marked, settings: Settings, least: int) -> PlanRecord:
     """The plan of a smaller batch, with which no run must end, whatever the search finds."""
     warn(
         f"No plan was found for a smaller batch of `{marked.name}` within its budget; it takes "
@@ -180,7 +180,7 @@ def _has_gradient(traced: Traced) -> bool:
 class Fixed:
     """One stored plan, in the place of those that are made as signatures come."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: PlanRecord):
         self.plan = plan
         self._trusted = plan.decisions is None
         self._traces = Traces()
@@ -196,7 +196,7 @@ class Fixed:
         terms = Terms(self.plan.operators, self.plan.checkpoints)
         return self._traces.traced(marked, rewrite, terms, self.plan.target)
 
-    def plan_for(self, traced: Traced, marked: Marked) -> Plan:
+    def plan_for(self, traced: Traced, marked: Marked) -> PlanRecord:
         """The plan, once it is known to be for this function.
 
         Raises:

@@ -1,13 +1,9 @@
-"""What does each number of bytes cost in seconds: plans over a range of budgets, and their rivals?
+"""Plans over a range of budgets, beside what people do by hand: bytes against seconds.
 
 All programs go through the same compiler, the same counter of FLOPs and the same roofline.
 """
 
-import dataclasses
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,131 +11,18 @@ import numpy as np
 
 import planners
 
-from ._extras import needing_extra
+from ._applied import as_planned, as_traced_for
 from ._marked import name_of
 from ._mistakes import refuse
 from ._pins import make_pins
-from ._plan import write_whole
 from ._progress import progress
 from ._rivals import POLICIES, Costs, costs_of, round_the_loss, work_of_step
 from ._settle import InfeasibleBudget, Settling
+from ._sweep_points import SweepPoint
+from ._sweep_result import Sweep
 from ._targets import Target, compiler_version, resolve_target
-from ._trace import Traced, as_traced_for, trace_for
-from ._transform import as_planned
+from ._trace import Traced, trace_for
 from ._trials import Trials
-
-#: Raised when the stored fields change.
-FORMAT = 1
-#: Files that a sweep can be written to, beside ".json".
-PICTURES = (".svg", ".png", ".pdf")
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepPoint:
-    """A program of the step.
-
-    Attributes:
-        program: "plain", "jax.checkpoint: dots", ..., or "planned".
-        kind: "plain", "baseline" or "planned".
-        budget_bytes: what a planned one may take; None for others.
-        total_bytes: as compiled, XLA's own rematerialization off; None where it failed.
-        temp_bytes: the temporaries of it.
-        seconds: of a step, by a roofline of the target.
-        flops: of products and convolutions, of a step.
-        error: why it failed; "" where it did not.
-    """
-
-    program: str
-    kind: str
-    budget_bytes: int | None = None
-    total_bytes: int | None = None
-    temp_bytes: int | None = None
-    seconds: float | None = None
-    flops: int | None = None
-    error: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-    """Programs of one step: what each takes in bytes and in seconds.
-
-    Attributes:
-        points: the plain program, the baselines, and plans with falling budgets.
-        target: what they were compiled for.
-        compiler: by which compiler.
-        jax_version: that traced them.
-    """
-
-    points: tuple[SweepPoint, ...]
-    target: str
-    compiler: str
-    jax_version: str
-
-    def of_kind(self, kind: str) -> tuple[SweepPoint, ...]:
-        """The programs of one kind that did not fail."""
-        return tuple(p for p in self.points if p.kind == kind and not p.error)
-
-    def plot(self, axes: Any = None, *, against: str = "seconds") -> Any:
-        """Draws the curve of bytes against seconds; needs the extra `plot`.
-
-        Arguments:
-            axes: matplotlib's; None makes new ones.
-            against: "seconds" or "flops".
-
-        Returns:
-            The matplotlib `Axes`.
-        """
-        return needing_extra("monet_jax.report.plots", "plot").plot_sweep(self, axes, against)
-
-    def to_json(self) -> str:
-        """The sweep as JSON text."""
-        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sweep: as JSON, or as a picture, by the ending of the path.
-
-        Raises:
-            ValueError: the path ends neither in ".json" nor in one of `PICTURES`.
-        """
-        path = check_path(path)
-        if path.suffix == ".json":
-            write_whole(path, self.to_json())
-        else:
-            needing_extra("monet_jax.report.plots", "plot").save_sweep(self, path)
-
-    def __str__(self) -> str:
-        from .report.answers import describe_sweep  # rich is imported only where a text is wanted
-
-        return describe_sweep(self)
-
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """A path that `Sweep.save` can write to, as far as its ending goes.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    path = Path(path)
-    if path.suffix not in (".json", *PICTURES):
-        raise ValueError(f"`{path}` must end in one of .json, {', '.join(PICTURES)}")
-    return path
-
-
-def load_sweep(path: str | os.PathLike[str]) -> Sweep:
-    """Read a sweep that `Sweep.save` wrote as JSON.
-
-    Raises:
-        ValueError: the file holds something else.
-        OSError: it cannot be read.
-    """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise ValueError(f'need a JSON object with "format": {FORMAT}; sweep again')
-        points = tuple(SweepPoint(**point) for point in data.pop("points"))
-        return Sweep(points, **data)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"`{path}` does not hold a stored sweep: {error}") from error
 
 
 def sweep(

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.core
@@ -18,9 +18,6 @@ from ._signature import Call, abstract_leaf, is_traced
 from ._stages import Differentiation
 from ._targets import Target
 from .operators import Context, rewriter, selected
-
-if TYPE_CHECKING:
-    from ._plan import Plan
 
 #: What may be done with `jax.checkpoint` regions of the user's.
 CHECKPOINTS = ("keep", "plan")
@@ -187,14 +184,6 @@ def traced_as(
 def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
     """The program of a function as it was before any operator, and its derivative."""
     return _traced_again(traced, unchanged, traced.terms.forward_mode)
-
-
-def as_traced_for(traced: Traced, plan: "Plan") -> Traced:
-    """The function as the plan is for it that was made of it: as it is, or without operators."""
-    if plan.operators or not traced.terms.operators:
-        return traced
-    is_for_it = fingerprint(traced.program, traced.derivative) == plan.fingerprint
-    return traced if is_for_it else without_operators(traced, plan.target)
 
 
 def without_operators(traced: Traced, target: str) -> Traced:

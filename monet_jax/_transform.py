@@ -20,16 +20,13 @@ from planners.plan import Region
 
 from . import _compat
 from ._branches import Branch, Choice
-from ._chunks import in_chunks
 from ._loops import Loop
 from ._naming import run_named
-from ._origins import Origins, origins_of, origins_to_emit, value_name, value_number
-from ._plan import Plan, PlanMismatch
+from ._origins import Origins, origins_to_emit, value_name, value_number
 from ._program import Program, aval_of, run, values_of
 from ._scan import Body, Hoisted, Run, run_loop
 from ._stages import Stage, active_in
 from ._ties import accumulated, tied, tied_cotangents
-from ._trace import Traced
 from .operators import Encoding, Stored, forms_of, is_tap
 from .operators.codecs import words_of
 
@@ -65,25 +62,6 @@ def transform(
         return _compat.unused(results)
 
     return planned
-
-
-def as_planned(traced: Traced, plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """A traced function as a plan says that was made for it, and that leaves decisions to make.
-
-    Raises:
-        PlanMismatch: the plan is for other stages than the function has.
-    """
-    decisions = plan.decisions
-    assert decisions is not None
-    program = traced.program if plan.chunks is None else in_chunks(traced.program, plan.chunks)
-    origins = origins_of(program, traced.derivative)
-    planned, found = decisions.regions[-1].last + 1, len(origins.stages)
-    if planned != found:
-        raise PlanMismatch(
-            f"The plan has {planned} stages, and the function is cut into {found}: the plan was "
-            "made by another version of monet_jax. Plan again."
-        )
-    return transform(origins, decisions)
 
 
 def _words(program: Program, env: Mapping[int, Any]) -> jax.Array | None:

@@ -17,7 +17,7 @@ import jax
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.stages import bare, certified, left_alone
+from planners.simple_plans import bare, certified, left_alone
 
 from ._analyze import analyze
 from ._backend import backend_of

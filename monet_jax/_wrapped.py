@@ -16,17 +16,17 @@ from typing import Any
 import jax
 
 from . import _compat, _hand_over, _nesting
+from ._applied import as_planned, as_traced_for
 from ._fallback import STATEMENTS, report, warn
 from ._hand_over import Given
 from ._marked import Marked, Untraceable
 from ._mistakes import mistake_in, returns_own_gradient
 from ._multihost import FirstProcessFailed
-from ._plan import PlanMismatch
 from ._program import mutable_references
+from ._record import PlanMismatch
 from ._signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
 from ._sources import Source
-from ._trace import Traced, as_traced_for, outer_axes
-from ._transform import as_planned
+from ._trace import Traced, outer_axes
 
 #: What a call may raise beside what the function itself raises.
 _PASSED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)

@@ -41,10 +41,10 @@ from .rotor import Rotor as Rotor
 from .schedule import Run as Run
 from .schedule import error_of as error_of
 from .schedule import runs as runs
+from .simple_plans import save_all as save_all
+from .simple_plans import save_nothing as save_nothing
+from .simple_plans import whole_iterations as whole_iterations
 from .stages import Stages as Stages
-from .stages import save_all as save_all
-from .stages import save_nothing as save_nothing
-from .stages import whole_iterations as whole_iterations
 from .steps import Cost as Cost
 from .steps import Execute as Execute
 from .steps import Free as Free

@@ -29,8 +29,8 @@ from .errors import InvalidPlan
 from .graph import Graph
 from .plan import Region
 from .rolling import neighbours
+from .simple_plans import bare
 from .stage_program import options, priced_options
-from .stages import bare
 
 # Lengths of intervals, most useful first, as many as keep within the two numbers below.
 _LENGTHS = (2, 4, 3, 8, 6, 12, 16, 5, 24)

@@ -29,7 +29,7 @@ from .plan import Plan, Region
 from .replay import replay
 from .rolling import evened, rolled
 from .schedule import error_of
-from .stages import Stages, certified, save_all, save_nothing
+from .simple_plans import certified, save_all, save_nothing
 
 # Solves of one composition before giving up on a model that replay contradicts.
 _ROUNDS = 4
@@ -63,8 +63,9 @@ class _Attempt:
 class Search:
     """One graph's candidates and integer programs, made once for any number of budgets."""
 
-    def __init__(self, graph: Graph, planner: Stages):
-        self._graph, self._planner = graph, planner
+    def __init__(self, graph: Graph, time_limit: float, gap: float, max_options: int):
+        self._graph, self._time_limit = graph, time_limit
+        self._gap, self._max_options = gap, max_options
         self._start = time.monotonic()
         self._plans: dict[tuple[Region, ...], Plan] = {}  # by their regions, as replayed
         self._least: Plan | None = None
@@ -99,7 +100,7 @@ class Search:
 
     def _stopped(self, budget_bytes: int) -> SolverStopped:
         return SolverStopped(
-            f"No plan within {budget_bytes:,} bytes was found in {self._planner.time_limit:g} s, "
+            f"No plan within {budget_bytes:,} bytes was found in {self._time_limit:g} s, "
             f"and none was ruled out. Raise `time_limit` or the budget."
         )
 
@@ -221,9 +222,7 @@ class Search:
 
     @ft.cached_property
     def _candidates(self) -> Candidates:
-        return Candidates(
-            self._graph, max_options=self._planner.max_options, deadline=self._at(_FIRST)
-        )
+        return Candidates(self._graph, max_options=self._max_options, deadline=self._at(_FIRST))
 
     @ft.cached_property
     def _singles(self) -> list[Candidate]:
@@ -254,7 +253,7 @@ class Search:
         limit, bound = budget_bytes, 0.0
         for _ in range(_ROUNDS):
             seconds = max(self._left(share), _LEAST_SHARE * self._left(1.0))
-            outcome = composition.fastest(limit, time_limit=seconds, gap=self._planner.gap)
+            outcome = composition.fastest(limit, time_limit=seconds, gap=self._gap)
             # Only the first round is a bound: the others solve for less than the budget.
             bound = outcome.bound if limit == budget_bytes else bound
             if not outcome.found:
@@ -300,13 +299,13 @@ class Search:
     @property
     def _tolerated(self) -> float:
         """Seconds that a plan may be from its bound."""
-        return max(self._planner.gap, _LEAST_GAP) * self._graph.seconds
+        return max(self._gap, _LEAST_GAP) * self._graph.seconds
 
     def _certified(self, regions: tuple[Region, ...], bound_seconds: float) -> Plan:
         plan = self._plan(regions)
         bound = min(self._graph.seconds + max(bound_seconds, 0.0), plan.seconds)
         proven = plan.seconds - bound <= self._tolerated * (1 + 1e-9)
-        limit = f"stages (not proven in {self._planner.time_limit:g} s)"
+        limit = f"stages (not proven in {self._time_limit:g} s)"
         planner = plan.planner if proven else limit
         return dataclasses.replace(plan, bound_seconds=bound, planner=planner)
 
@@ -316,7 +315,7 @@ class Search:
         return self._left(1.0) <= 2 * self._seconds_per_candidate * len(candidates)
 
     def _at(self, share: float) -> float:
-        return self._start + share * self._planner.time_limit
+        return self._start + share * self._time_limit
 
     def _left(self, share: float) -> float:
         """Seconds until this share of the time has passed; negative once it has."""

@@ -17,7 +17,17 @@ import numpy as np
 import pytest
 from programs import Case
 
-from monet_jax import _compat, _costs, _cut, _gradient, _program, _stages, _transform, operators
+from monet_jax import (
+    _compat,
+    _costs,
+    _cut,
+    _gradient,
+    _program,
+    _split,
+    _stages,
+    _transform,
+    operators,
+)
 from monet_jax._analyze import Origins, analyze
 from monet_jax._backend import Backend
 from planners.errors import InvalidPlan
@@ -114,7 +124,7 @@ def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, Orig
         return tuple(sorted({0, *chosen, *_cut._forced_cuts(program)}))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_stages, "cut", random_cut)
+        patch.setattr(_split, "cut", random_cut)
         return analyze(flat.program, flat.derivative, ROOFLINE, Backend())
 
 

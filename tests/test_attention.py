@@ -337,7 +337,7 @@ def test_plans_of_tiles_have_the_gradient_of_the_network(form, share, monkeypatc
         operators.selected(["attention"])[0],
         program=Attention(tile_bytes=2**14, least_bytes=2**12),
     )
-    monkeypatch.setitem(operators._REGISTRY, "attention", small)
+    monkeypatch.setitem(operators._registry._REGISTRY, "attention", small)
     args = [_array(4, 12) for _ in range(2)], _array(4, 64, 4)
     made = monet_jax.plan(form, *args, operators=[*EXACT, "attention"], budget=share, target="cpu")
     assert made.decisions is not None and made.compiled_bytes <= made.budget_bytes

@@ -8,7 +8,7 @@ from networks import args, assert_same, net, recomputes, specs
 from processes import finished, free_port, in_a_job, start
 
 import monet_jax
-from monet_jax import _cache, _plan, _planning
+from monet_jax import _cache, _files, _plan, _planning
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_the_cache_can_be_off(off, directory, settlings, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "null", "[" * 100_000, '{"format": 1}', "\x00", "foreign"]
+    "content", ["", "{", "null", "[" * 100_000, '{"format": 5}', "\x00", "foreign"]
 )
 def test_damaged_and_foreign_files_are_made_again(content, directory, settlings):
     first = planned()
@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_nothing_half_written(step, directory, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_plan.os if step == "replace" else _plan, step, full, raising=False)
+    monkeypatch.setattr(_files.os if step == "replace" else _files, step, full, raising=False)
     with pytest.warns(UserWarning, match="No space left"):
         plan = planned()
     with pytest.raises(OSError, match="No space left"):
@@ -177,7 +177,7 @@ def test_a_new_process_takes_the_plan_without_a_solver(directory):
     plan = planned(0.6)
     without = "\n".join(
         [
-            "from monet_jax import _planning",
+            "from monet_jax import _files, _planning",
             "_planning._settle = None",
             "assert not {'cvxpy', 'highspy'} & set(sys.modules), 'imported for nothing'",
         ]
@@ -197,7 +197,7 @@ def test_two_processes_at_once(directory):
 
 JOB = """
 import monet_jax
-from monet_jax import _planning
+from monet_jax import _files, _planning
 from networks import args, net
 if rank == 1:
     _planning._settle = None  # only process 0 plans

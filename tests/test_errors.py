@@ -23,7 +23,7 @@ from monet_jax._plan import plan_from_json
 from monet_jax._targets import resolve_target
 from monet_jax._trace import trace_for
 from monet_jax._trials import Trials
-from planners.stages import saving_codes
+from planners.simple_plans import saving_codes
 
 LAYERS = [(array(i, 32, 32), 1 + array(9 + i, 32)) for i in range(4)]
 BATCH = array(20, 256, 32)

@@ -34,7 +34,7 @@ from test_operators import saving_results
 from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
 from monet_jax.operators import masks
-from planners.stages import save_nothing, saving_codes
+from planners.simple_plans import save_nothing, saving_codes
 
 DTYPES = ("float32", "bfloat16")
 HUGE = 1e30  # whose square no narrow dtype holds
@@ -159,7 +159,12 @@ def plans(f: Flat, seed: int) -> Iterator[tuple[str, Callable]]:
 
 # ------------------------------------------------------------------------------ comparison
 
-UNITS = 2
+#: By which sums of `SIZE` terms in another order may differ: half a unit for each addition.
+UNITS = SIZE // 2
+#: XLA:CPU writes a chain of updates in place over what it still reads (openxla/xla, issue 49176).
+#: Which program it does that to is chance; it does not where it leaves these as they are.
+MISCOMPILED = {"xla_disable_hlo_passes": "algsimp"}
+UPDATES_IN_PLACE = ("jnp.polydiv",)
 
 
 def _parts(x: Any) -> np.ndarray:
@@ -168,12 +173,14 @@ def _parts(x: Any) -> np.ndarray:
     return np.stack([x.real, x.imag]) if np.iscomplexobj(x) else x
 
 
-def _off(got: Any, plain: Any) -> str:
-    """How arrays differ that should be equal up to some units in the last place; "" if not.
+def _off(got: Any, plain: Any, reference: Callable[[], Any]) -> str:
+    """How arrays differ, where there may be NaN and infinities, by more than rounding; "" if not.
 
-    The units are those of one, or of the largest number; of what is not huge, those of the largest
-    that is not. Signs of zeros may differ. Where plain JAX adds cotangents and multiplies the sum
-    by infinity, a plan may add infinite products, and have no number.
+    What is finite may differ by some units in the last place, of one or of the largest number, or
+    must be as near to the reference, in float64, as that of plain JAX is, up to a factor. What is
+    not huge has units and errors of its own. Signs of zeros may differ. Where plain JAX adds
+    cotangents and multiplies the sum by infinity, a plan may add infinite products, and have no
+    number.
     """
     assert (got.shape, got.dtype, got.weak_type) == (plain.shape, plain.dtype, plain.weak_type)
     if not is_float(plain):
@@ -188,22 +195,33 @@ def _off(got: Any, plain: Any) -> str:
     size = np.nan_to_num(np.abs(b))
     is_huge = size > HUGE / 1e20
     scale = np.where(is_huge, np.max(size, initial=1), np.max(size, where=~is_huge, initial=1))
+    room = UNITS * float(info.eps) * scale + float(info.tiny)
     with np.errstate(invalid="ignore"):
-        wrong = np.abs(a - b) > UNITS * float(info.eps) * scale + float(info.tiny)
-    wrong &= a != b
+        wrong = (np.abs(a - b) > room) & (a != b)
+        if not wrong.any():
+            return ""
+        c = _parts(reference())
+        ours, its = np.abs(a - c), np.abs(b - c)
+        known = np.isfinite(c) & np.isfinite(b)
+        worst = np.where(
+            is_huge,
+            np.max(its, where=known & is_huge, initial=0),
+            np.max(its, where=known & ~is_huge, initial=0),
+        )
+        wrong &= ~(known & (ours <= 2 * worst + room))
     if not wrong.any():
         return ""
     n = np.argmax(wrong)
-    return f"{wrong.sum()} of {wrong.size}: {a.flat[n]} for {b.flat[n]}"
+    return f"{wrong.sum()} of {wrong.size}: {a.flat[n]} for {b.flat[n]}, {c.flat[n]} in float64"
 
 
 def _far(got: Any, plain: Any, reference: Callable[[], Any]) -> str:
     """How an array is farther from the reference, in float64, than that of plain JAX."""
     if not is_float(plain) or not plain.size:
-        return _off(got, plain)
+        return _off(got, plain, reference)
     a, b = _parts(got), _parts(plain)
     if not np.isfinite(a).all() or not np.isfinite(b).all():
-        return _off(got, plain)
+        return _off(got, plain, reference)
     unit = float(jnp.finfo(plain.dtype).eps) * max(np.max(np.abs(b)), 1e-3)
     if np.max(np.abs(a - b)) <= 2 * unit:  # then it is as near to the reference, up to that
         return ""
@@ -234,14 +252,15 @@ def differences(entry: Entry, dtype: str, between=between_barriers) -> Iterator[
     def reference(name, n):
         return references(name)[n]
 
+    options = MISCOMPILED if entry.name in UPDATES_IN_PLACE else None
     for plan, planned in plans(f, 0):
-        ours = jax.jit(pulled(f, planned))
+        ours = jax.jit(pulled(f, planned), compiler_options=options)
         for name, pair in pairs.items():
             got = jax.tree.leaves(ours(*pair, w, v))
             for n, (a, b) in enumerate(zip(got, expected[name], strict=True)):
                 is_ordinary = name in ("ordinary", "products")
                 exact = functools.partial(reference, name, n)
-                off = _far(a, b, exact) if is_ordinary else _off(a, b)
+                off = (_far if is_ordinary else _off)(a, b, exact)
                 if off:
                     yield f"{entry.name} {dtype} {between.__name__} {plan} {name} {n}: {off}"
 

@@ -29,7 +29,8 @@ def settled() -> tuple[Plan, planners.Graph]:
     """A plan of the network that recomputes something, and the graph that it was made for."""
     target = resolve_target("cpu")
     trials = Trials(trace_for(target, net, specs()), target, make_pins(None))
-    plan = Settling(trials, planners.Stages()).plan(lambda unplanned: int(0.6 * unplanned()))
+    found = Settling(trials, planners.Stages()).plan(lambda unplanned: int(0.6 * unplanned()))
+    plan = Plan.of(found)
     assert plan.decisions is not None and plan.flops > plan.base_flops
     return plan, trials.graph
 

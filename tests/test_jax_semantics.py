@@ -31,7 +31,7 @@ from networks import assert_same
 
 import monet_jax
 import planners
-from monet_jax import _planning, _stages
+from monet_jax import _planning, _split
 from planners.errors import InvalidPlan
 from planners.plan import Plan, Region
 from planners.replay import replay
@@ -155,7 +155,7 @@ def plans(request, monkeypatch):
 
     monkeypatch.setattr(_planning, "_settle", settle)
     if way is not as_cut:
-        monkeypatch.setattr(_stages, "cut", lambda program, free: cut_everywhere(program))
+        monkeypatch.setattr(_split, "cut", lambda program, free: cut_everywhere(program))
     return made
 
 

@@ -22,7 +22,7 @@ UPWARDS = {"jax", "jaxlib", "flax", "monet_jax"}
 # What an extra brings. `import monet_jax` and planning do without; these files are the exceptions.
 OPTIONAL = {"flax", "optax", "sklearn", "matplotlib"}
 # `_reserved.py` needs Optax where it is given an optimizer of Optax.
-NEEDING_EXTRAS = ("_demo.py", "_reserved.py", "zoo/", "flax/", "report/plots.py")
+NEEDING_EXTRAS = ("_demo.py", "_reserved.py", "zoo/", "flax/", "report/plots.py", "_sweep_plot.py")
 
 
 def name_of(path: Path) -> str:

@@ -50,7 +50,7 @@ from monet_jax.bench._programs import trace_loss
 from planners.errors import InvalidPlan
 from planners.plan import Region
 from planners.rolling import neighbours
-from planners.stages import saving_all
+from planners.simple_plans import saving_all
 
 
 @ft.cache

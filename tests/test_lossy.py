@@ -31,7 +31,7 @@ from monet_jax.operators import _tap, codecs
 from monet_jax.operators.codecs import Codec, Groups, Kind, Pixel, Pool, PoolResidual, _noise
 from monet_jax.operators.operands import Convolutions, Products
 from planners.plan import Region
-from planners.stages import saving_codes
+from planners.simple_plans import saving_codes
 
 _index = _noise._index
 

@@ -315,7 +315,7 @@ STEPS = [
     "_cache.write",
     "_wrapped.as_traced_for",
     "_wrapped.as_planned",
-    "_transform.origins_of",
+    "_applied.origins_of",
     "_transform._run_region",
 ]
 

@@ -30,7 +30,7 @@ from monet_jax._trials import Trials, step_to_compile
 from monet_jax.operators import Context, Stored, forms_of, is_tap, rewriter, selected
 from monet_jax.operators._ranges import bounds_of
 from monet_jax.operators.codecs import Integers
-from planners.stages import saving_codes
+from planners.simple_plans import saving_codes
 
 ROWS, WIDTH = 70, 12
 

@@ -18,7 +18,7 @@ from monet_jax._analyze import analyze
 from monet_jax._backend import Backend
 from monet_jax.operators import masks
 from planners import Graph, Region, runs
-from planners.stages import saving_codes
+from planners.simple_plans import saving_codes
 
 
 def saving_results(graph: Graph) -> list[Region]:

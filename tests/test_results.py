@@ -29,7 +29,7 @@ from monet_jax.operators import Derived, forms_of, is_tap, results
 from monet_jax.operators._elementwise import numbers
 from planners import Graph, Region
 from planners.plan import Plan
-from planners.stages import certified, saving_codes
+from planners.simple_plans import certified, saving_codes
 
 #: With code as users have it; that of the other tests rounds `softplus` otherwise here and there.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3})

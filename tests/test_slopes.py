@@ -32,7 +32,7 @@ from monet_jax.operators import OfSlopes, Slope, Stored, form_name, forms_of, is
 from monet_jax.operators.codecs import Kind
 from planners.graph import Graph
 from planners.plan import Plan, Region
-from planners.stages import certified, saving_codes
+from planners.simple_plans import certified, saving_codes
 
 #: Elementwise functions, and the ranges of their slopes.
 CHAINS: dict[str, tuple[Callable[[Any], Any], float, float]] = {

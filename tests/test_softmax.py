@@ -31,7 +31,8 @@ from monet_jax._trials import Trials, step_to_compile
 from monet_jax.operators import softmax
 from monet_jax.operators.codecs import Groups
 from planners.plan import Region
-from planners.stages import Stages, save_all
+from planners.simple_plans import save_all
+from planners.stages import Stages
 
 SHAPE = (3, 8, 5)
 

@@ -7,7 +7,7 @@ import pytest
 from networks import by_hand, compiled, net, specs
 
 import monet_jax
-from monet_jax import _sweep
+from monet_jax import _sweep, _sweep_result
 
 
 def fails(params, x):
@@ -110,4 +110,4 @@ def test_what_cannot_be_is_refused_before_any_work(monkeypatch, tmp_path):
         with pytest.raises(ValueError, match="points"):
             monet_jax.sweep(net, *specs(), points=points)
     with pytest.raises(ValueError, match=r"must end in one of .json, .svg"):
-        _sweep.check_path(tmp_path / "sweep.gif")
+        _sweep_result.check_path(tmp_path / "sweep.gif")

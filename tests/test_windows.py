@@ -18,7 +18,7 @@ from monet_jax.operators import windows
 from monet_jax.operators.codecs import Pool
 from monet_jax.operators.operands import Convolutions
 from planners.plan import Plan
-from planners.stages import saving_codes
+from planners.simple_plans import saving_codes
 
 KERNELS = [(1, 1), (3, 3), (5, 5), (2, 2), (4, 3), (1, 3)]
 #: Before and behind the image, along both axes.

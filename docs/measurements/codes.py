@@ -31,7 +31,7 @@ from monet_jax._transform import transform
 from monet_jax._trials import Trials, step_to_compile
 from planners.graph import Graph
 from planners.plan import Plan
-from planners.stages import bare, certified, saving_codes
+from planners.simple_plans import bare, certified, saving_codes
 
 HERE = Path(__file__).parent
 OPERATORS = {"mask": ["mask", "pool"]} | {

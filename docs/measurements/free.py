@@ -26,6 +26,7 @@ import monet_jax
 import planners
 from monet_jax import zoo
 from monet_jax._analyze import NO_PINS
+from monet_jax._applied import as_planned, as_traced_for
 from monet_jax._compile import compile_bytes
 from monet_jax._errors import GRADED, ErrorBound, Errors
 from monet_jax._limit import AIM, ErrorLimit
@@ -33,8 +34,7 @@ from monet_jax._measure import StepCosts
 from monet_jax._rivals import Costs, costs_of, work_of_step
 from monet_jax._settle import Settling
 from monet_jax._targets import Target, compiler_version, resolve_target
-from monet_jax._trace import Traced, as_traced_for, trace_for
-from monet_jax._transform import as_planned
+from monet_jax._trace import Traced, trace_for
 from monet_jax._trials import Trials, step_to_compile
 
 HERE = Path(__file__).parent

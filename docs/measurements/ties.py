@@ -31,7 +31,7 @@ from monet_jax._trace import trace_for
 from monet_jax._trials import Trials
 from planners import Graph, Region
 from planners.plan import Plan
-from planners.stages import certified
+from planners.simple_plans import certified
 
 HERE = Path(__file__).parent
 #: How many times as many examples as elsewhere: a TPU keeps up to 128 MiB of a net on the chip.
@@ -230,7 +230,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     # Attention in tiles spares something only where tiles run again.
-    known = [x.name for x in operators._REGISTRY.values() if not x.by_name]
+    known = [x.name for x in operators._registry._REGISTRY.values() if not x.by_name]
     parser.add_argument("--operators", nargs="+", default=known)
     asked = parser.parse_args()
     if missing := [name for name in known if name not in NETS]:

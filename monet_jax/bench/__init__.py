@@ -17,10 +17,10 @@ Needs the extra `flax`.
 
 from ..report.claims import Claim as Claim
 from ._claims import check_claims as check_claims
+from ._claims import to_json as to_json
 from ._programs import baselines as baselines
 from ._rows import Results as Results
 from ._rows import Row as Row
-from ._rows import to_json as to_json
 from ._run import BUDGETS as BUDGETS
 from ._run import Request as Request
 from ._run import make_request as make_request

@@ -8,15 +8,14 @@ from typing import Any
 import planners
 
 from .. import zoo
+from .._applied import as_planned, as_traced_for
 from .._compile import CompiledBytes
 from .._measure import StepCosts
 from .._pins import make_pins
-from .._plan import Plan
+from .._record import PlanRecord
 from .._rivals import costs_of, work_of_step
 from .._settle import InfeasibleBudget, Settling
 from .._targets import Target
-from .._trace import as_traced_for
-from .._transform import as_planned
 from .._trials import Trials
 from ._programs import baselines, trace_loss
 from ._rows import Row
@@ -139,7 +138,7 @@ class Cell:
         except Exception as error:  # one budget that fails must not end the comparison
             return Program(self._failed(name, "ours", error, **asked))
 
-    def _planned(self, name: str, plan: Plan, asked: dict[str, Any]) -> Program:
+    def _planned(self, name: str, plan: PlanRecord, asked: dict[str, Any]) -> Program:
         traced = self.traced
         if plan.decisions is None:
             function, key, work = traced.flat, "plain", self.plain_work
@@ -151,7 +150,7 @@ class Cell:
         row = self._row(name, "ours", **asked, **self._work(work), **self._outcome(plan))
         return Program(row, key, traced, function)
 
-    def _outcome(self, plan: Plan) -> dict[str, Any]:
+    def _outcome(self, plan: PlanRecord) -> dict[str, Any]:
         """What a row keeps of a plan."""
         assert plan.compiled_bytes is not None  # the search verifies every plan
         temp = plan.compiled_bytes - self._fixed_bytes
@@ -169,7 +168,7 @@ class Cell:
             "prediction_error": abs(predicted - temp) / temp if self._is_predicted(plan) else None,
         }
 
-    def _is_predicted(self, plan: Plan) -> bool:
+    def _is_predicted(self, plan: PlanRecord) -> bool:
         """Whether the bytes were predicted, and not among those that the model is placed by."""
         graph = self.trials.graph
         known = planners.save_nothing(graph).regions, planners.save_all(graph).regions

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..report.claims import Claim
 from ._cells import FREE
-from ._rows import Row
+from ._rows import FORMAT, Results, Row
 
 #: Ours may exceed a rival's FLOPs or seconds by this fraction.
 TOLERANCE = 0.01
@@ -34,6 +34,11 @@ def check_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         _poor_use_explained(rows),
         *_predictions(rows),
     )
+
+
+def to_json(results: Results) -> str:
+    """The results as JSON text, with the verdict on each claim."""
+    return results.to_json(check_claims(results.rows), FORMAT)
 
 
 def _claim(title: str, checked: int, against: Iterable[Row], what: str = "cells") -> Claim:

@@ -80,13 +80,6 @@ class Row:
 Results = _results.Results[Row]
 
 
-def to_json(results: Results) -> str:
-    """The results as JSON text, with the verdict on each claim."""
-    from ._claims import check_claims  # it reads rows
-
-    return results.to_json(check_claims(results.rows), FORMAT)
-
-
 def from_json(text: str) -> Results:
     """The results that `to_json` wrote; the claims are checked again from the rows.
 

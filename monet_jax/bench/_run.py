@@ -14,11 +14,12 @@ import jax
 from rich.console import Console
 
 from .. import __version__, zoo
-from .._plan import write_whole
+from .._files import write_whole
 from .._targets import Target, compiler_version, require_compiler, resolve_target
 from ._cells import Cell, Program
+from ._claims import to_json
 from ._clock import step_seconds
-from ._rows import Results, Row, to_json
+from ._rows import Results, Row
 from ._text import one_line
 
 #: The groups of budgets that ours is asked for.

@@ -11,9 +11,9 @@ bound and the seconds it took, beside what was published. Neither JAX nor a devi
 """
 
 from ._claims import check_claims as check_claims
+from ._claims import to_json as to_json
 from ._rows import Results as Results
 from ._rows import Row as Row
-from ._rows import to_json as to_json
 from ._run import Request as Request
 from ._run import make_request as make_request
 from ._run import run_bench as run_bench

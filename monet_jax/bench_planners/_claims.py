@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from ..report.claims import Claim
-from ._rows import Row
+from ._rows import FORMAT, Results, Row
 
 #: The planner that claims are about where they name no other.
 OURS = "gap"
@@ -112,6 +112,11 @@ def check_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         _monotone([r for r in rows if r.purpose == "sweep" and r.planner == OURS]),
         *_limits([r for r in rows if r.purpose == "limits"]),
     )
+
+
+def to_json(results: Results) -> str:
+    """The results as JSON text, with the verdict on each claim."""
+    return results.to_json(check_claims(results.rows), FORMAT)
 
 
 _FAILED = ("refused", "error")

@@ -74,10 +74,3 @@ class Row:
 
 
 Results = _results.Results[Row]
-
-
-def to_json(results: Results) -> str:
-    """The results as JSON text, with the verdict on each claim."""
-    from ._claims import check_claims  # it reads rows
-
-    return results.to_json(check_claims(results.rows), FORMAT)

@@ -19,9 +19,10 @@ from planners.instances import Cell, Instance, read_instance
 from planners.steps import with_frees
 
 from .. import __version__
-from .._plan import write_whole
+from .._files import write_whole
 from ._answers import Answer, ask, row_of
-from ._rows import Results, Row, to_json
+from ._claims import to_json
+from ._rows import Results, Row
 from ._text import one_line, to_markdown
 
 #: The smallest feasible budget is found to within this share of the peak without recomputation.

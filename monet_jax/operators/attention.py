@@ -13,7 +13,7 @@ operand, keys and values say, its gradient is a sum over them, in float32 at lea
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax import lax
@@ -24,11 +24,9 @@ from .._places import filled
 from .._program import Equation, Program, dependents, listed, without_dead_code
 from .._stages import Differentiation, active_values
 from ._chunks import summed_in
+from ._context import Context
 from ._cuts import cuts_of
 from ._slices import Sliced, Slicer
-
-if TYPE_CHECKING:
-    from . import Context
 
 #: How many times the bytes that the loop reads and hands on its largest array takes, at least.
 _WORTH = 4
@@ -46,9 +44,7 @@ class Attention:
     tile_bytes: int = 32 * 2**20
     least_bytes: int = 8 * 2**20
 
-    def __call__(
-        self, program: Program, derivative: Differentiation, context: "Context"
-    ) -> Program:
+    def __call__(self, program: Program, derivative: Differentiation, context: Context) -> Program:
         """The program, its attention in tiles; itself where there is none that is worth it."""
         if context.is_sharded:
             return program

@@ -11,7 +11,7 @@ but for the order of sums over tokens.
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,9 @@ from .._fusion import STOPS, Kind, is_random, kind_of
 from .._program import Equation, Program, aval_nbytes, dependents, without_dead_code
 from .._stages import Differentiation, abstract, active_values
 from ._chunks import Chunks, summed_in
+from ._context import Context
 from ._cuts import Cut, cuts_of
 from ._slices import Slicer
-
-if TYPE_CHECKING:
-    from . import Context
 
 #: How many times the bytes of its token-wise operand, at least, the result of a wide product has.
 _WIDE = 4
@@ -58,9 +56,7 @@ class Head:
     rows: int = 1024
     least_rows: int = 512
 
-    def __call__(
-        self, program: Program, derivative: Differentiation, context: "Context"
-    ) -> Program:
+    def __call__(self, program: Program, derivative: Differentiation, context: Context) -> Program:
         """The program, its heads in chunks; itself where there are none that are worth it."""
         if context.is_sharded or context.in_loop:
             return program
@@ -75,7 +71,7 @@ class Head:
         self,
         program: Program,
         derivative: Differentiation,
-        context: "Context",
+        context: Context,
         least_bytes: int,
     ) -> Program | None:
         active = active_values(program, derivative)
@@ -293,7 +289,7 @@ class _Found:
     computed: frozenset[int]
     chunks: Chunks
 
-    def is_worth_it(self, context: "Context") -> bool:
+    def is_worth_it(self, context: Context) -> bool:
         """Whether nothing is larger than the logits, and chunks need clearly fewer bytes."""
         steps, backend = self.chunks.sliced.steps, context.backend
         largest = max(self.program.nbytes(i) for e, _ in steps for i in e.outputs)

@@ -10,7 +10,7 @@ equation by equation, so that gradients are the same bit for bit.
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,10 @@ from .. import _compat
 from .._fusion import Kind, kind_of
 from .._places import filled
 from .._program import Equation, Replacement, dependents, flatten
+from ._context import Context
 from ._derivative import Derivative, joined
 from ._tap import Derived, Form, Stored, tap
 from .codecs import Mask
-
-if TYPE_CHECKING:
-    from . import Context
 
 #: Primitives whose derivative may read booleans only.
 _PRIMITIVES = ("max", "min", "clamp", "select_n", "custom_jvp_call")
@@ -32,7 +30,7 @@ _PRIMITIVES = ("max", "min", "clamp", "select_n", "custom_jvp_call")
 _LEAST = 64
 
 
-def rewrite(eqn: Any, context: "Context") -> Replacement | None:
+def rewrite(eqn: Any, context: Context) -> Replacement | None:
     """What replaces an equation; None where its derivative reads other things than booleans."""
     if _compat.primitive_name(eqn) not in _PRIMITIVES or len(eqn.outvars) != 1:
         return None

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +23,11 @@ from jax import lax
 from .. import _compat
 from .._program import Equation, Program, dependents, listed
 from .._stages import Differentiation, active_values
+from ._context import Context
 from ._derivative import joined, with_derivative_at
 from ._ranges import Bounds, bounds_of
 from ._tap import Stored, tap
 from .codecs import Integers
-
-if TYPE_CHECKING:
-    from . import Context
 
 #: Elements below which nothing is gained.
 _LEAST = 64
@@ -37,7 +35,7 @@ _LEAST = 64
 _PLACES = 1
 
 
-def rewrite(program: Program, derivative: Differentiation, context: "Context") -> Program:
+def rewrite(program: Program, derivative: Differentiation, context: Context) -> Program:
     """The program, with places that may be kept in fewer bits; itself where there are none."""
     if context.is_sharded:
         return program

@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,10 @@ from jax import lax
 
 from .. import _compat
 from .._program import Replacement
+from ._context import Context
 from ._derivative import joined
 from ._tap import Stored, tap
 from .codecs import Codec, Integers
-
-if TYPE_CHECKING:
-    from . import Context
 
 #: Elements of a window, at most: each is an operand of the program that replaces the pooling.
 MAX_WINDOW = 64
@@ -37,7 +35,7 @@ _POOLING = {
 }
 
 
-def rewrite(eqn: Any, context: "Context") -> Replacement | None:
+def rewrite(eqn: Any, context: Context) -> Replacement | None:
     """What replaces an equation; None for all that is no max or min pooling."""
     if not context.backend.expands_pooling:
         return None

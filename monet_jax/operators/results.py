@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,13 +39,11 @@ from .._program import (
 )
 from .._stages import Replaced, Stage, active_in
 from ._chains import Blocks, Chain
+from ._context import Context
 from ._derivative import Derivative, joined
 from ._elementwise import Function, computed, is_elementwise_program, numbers
 from ._smooth import is_smooth_beside_zero
 from ._tap import Derived, is_tap, tap
-
-if TYPE_CHECKING:
-    from . import Context
 
 #: Elements below which nothing is gained.
 _LEAST = 64
@@ -57,7 +55,7 @@ _NEAREST = 1e-30
 _UNITS = 4
 
 
-def rewrite(stage: Stage, avals: list[Any], context: "Context") -> Replaced:
+def rewrite(stage: Stage, avals: list[Any], context: Context) -> Replaced:
     """A stage whose functions have derivatives that may read their results.
 
     Not where products compute what they read: then nothing keeps the results, and one thing to keep

@@ -15,7 +15,7 @@ their own derivatives go on serving that.
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,8 @@ from .. import _compat
 from .._fusion import STOPS
 from .._program import Equation, listed
 from .._stages import Replaced, Stage
+from ._context import Context
 from ._tap import is_tap
-
-if TYPE_CHECKING:
-    from . import Context
 
 #: Equations that hand on the numbers that they read, rounded perhaps, in another shape.
 _MOVES = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape", "squeeze")
@@ -39,7 +37,7 @@ _MOVES = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape
 _Places = tuple[int | None, ...]
 
 
-def rewrite(stage: Stage, avals: list[Any], context: "Context") -> Replaced:
+def rewrite(stage: Stage, avals: list[Any], context: Context) -> Replaced:
     """A stage whose softmaxes have derivatives that read their weights.
 
     Arguments:

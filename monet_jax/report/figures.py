@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._budget import format_bytes
-from .._plan import Plan
+from .._record import PlanRecord
 from .._timeline import Timeline
 from .charts import FIXED, LAYERS
 
@@ -30,7 +30,7 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / unit:,.2f} {name}"
 
 
-def figures(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def figures(plan: PlanRecord) -> Iterator[tuple[str, str, str]]:
     """The few numbers that matter: what it is, the number, and what to compare it with."""
     taken = plan.compiled_bytes
     yield (
@@ -70,7 +70,7 @@ class Bar:
     seconds: float
 
 
-def bars(plan: Plan) -> dict[str, Any]:
+def bars(plan: PlanRecord) -> dict[str, Any]:
     """Compiled bytes as written and as planned, and the budget as a share of the widest bar."""
     rows = [("as written", plan.unplanned_bytes, plan.base_flops, plan.base_seconds)]
     if plan.decisions:
@@ -95,7 +95,7 @@ def bars(plan: Plan) -> dict[str, Any]:
     return {"rows": made, "budget": room / widest if near else None, "room": room}
 
 
-def peaks(plan: Plan) -> list[tuple[str, int | None, int | None]]:
+def peaks(plan: PlanRecord) -> list[tuple[str, int | None, int | None]]:
     """What is in memory at the peak of each timeline: kind, bytes before, bytes after."""
     fixed = fixed_bytes(plan)
 
@@ -108,6 +108,6 @@ def peaks(plan: Plan) -> list[tuple[str, int | None, int | None]]:
     return [row for row in rows if row[1] or row[2]]
 
 
-def fixed_bytes(plan: Plan) -> int:
+def fixed_bytes(plan: PlanRecord) -> int:
     """What lies under a timeline; nothing where values are those of several devices."""
     return (plan.fixed_bytes or 0) if plan.devices == 1 else 0

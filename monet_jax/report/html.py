@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from .._budget import format_bytes
-from .._plan import Plan, ValueRow
+from .._record import PlanRecord, ValueRow
 from .._timeline import Band, Timeline
 from .charts import COLOURS, HEIGHT, LAYERS, TITLES, Chart, Scale, chart_of, scale_of
 from .figures import FAR_ABOVE, bars, figures, fixed_bytes, format_flops, format_seconds, peaks
@@ -65,7 +65,7 @@ class Panel:
     data: dict[str, Any]
 
 
-def page(plan: Plan) -> str:
+def page(plan: PlanRecord) -> str:
     """The whole report as an HTML file."""
     return _render(
         "page.html",
@@ -81,12 +81,12 @@ def page(plan: Plan) -> str:
     )
 
 
-def snippet(plan: Plan) -> str:
+def snippet(plan: PlanRecord) -> str:
     """Verdict, compiled bytes and the planned step, without script: for a notebook."""
     return _render("snippet.html", plan, _timelines(plan)[-1:])
 
 
-def _render(template: str, plan: Plan, timelines: Sequence[_Named], **more: Any) -> str:
+def _render(template: str, plan: PlanRecord, timelines: Sequence[_Named], **more: Any) -> str:
     scale, panels = _panels(plan, timelines)
     return (
         _environment()
@@ -130,14 +130,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f}%"
 
 
-def _target(plan: Plan) -> str:
+def _target(plan: PlanRecord) -> str:
     return plan.target if plan.devices == 1 else f"each of {plan.devices} {plan.target}"
 
 
 # -------------------------------------------------------------------------------------- charts
 
 
-def _timelines(plan: Plan) -> list[_Named]:
+def _timelines(plan: PlanRecord) -> list[_Named]:
     """The timelines of a plan; none where it was stored without."""
     if plan.after is None:
         return []
@@ -149,7 +149,7 @@ def _timelines(plan: Plan) -> list[_Named]:
     ]
 
 
-def _panels(plan: Plan, named: Sequence[_Named]) -> tuple[Scale | None, list[Panel]]:
+def _panels(plan: PlanRecord, named: Sequence[_Named]) -> tuple[Scale | None, list[Panel]]:
     """The charts of timelines, on one scale."""
     if not named:
         return None, []
@@ -208,7 +208,7 @@ def _named(band: Band, rows: dict[str, ValueRow]) -> tuple[str, str, str]:
 # -------------------------------------------------------------------------------------- tables
 
 
-def _values(plan: Plan) -> list[dict[str, Any]]:
+def _values(plan: PlanRecord) -> list[dict[str, Any]]:
     """Rows of the table of values; small ones are one row at the end."""
     rows = merge_rows(plan.values)
     least = SMALL * sum(row.nbytes for row in rows)

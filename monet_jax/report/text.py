@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .._budget import format_bytes
-from .._plan import Plan, StageRow, ValueRow
+from .._record import PlanRecord, StageRow, ValueRow
 
 #: Values below this share of all values' bytes are summed in one row.
 SMALL = 0.001
@@ -44,7 +44,7 @@ class MergedRow:
     path: str
 
 
-def report(plan: Plan) -> str:
+def report(plan: PlanRecord) -> str:
     """The plan as text: verdict, values by bytes, totals, stages."""
     parts = [verdict(plan), *notes(plan)]
     if plan.values:
@@ -54,7 +54,7 @@ def report(plan: Plan) -> str:
     return "\n".join(parts)
 
 
-def verdict(plan: Plan) -> str:
+def verdict(plan: PlanRecord) -> str:
     """The line that says whether the budget is kept, and at what price."""
     return " ".join(
         (
@@ -69,7 +69,7 @@ def verdict(plan: Plan) -> str:
     )
 
 
-def outcome(plan: Plan) -> str:
+def outcome(plan: PlanRecord) -> str:
     """Whether the budget is kept, in a few words."""
     budget = format_bytes(plan.budget_bytes)
     if plan.reserved_bytes:
@@ -82,19 +82,19 @@ def outcome(plan: Plan) -> str:
     return f"{'Keeps' if kept else 'BREAKS'} its budget of {budget}"
 
 
-def _error(plan: Plan) -> list[str]:
+def _error(plan: PlanRecord) -> list[str]:
     """What lossy codes do to the gradient, where that was measured."""
     if plan.error is None or plan.error_limit is None:
         return []
     return [f"Gradient error {plan.error:.2%} on the sample (limit {plan.error_limit:.2%})."]
 
 
-def notes(plan: Plan) -> list[str]:
+def notes(plan: PlanRecord) -> list[str]:
     """What else is to be said of a plan as a whole, in sentences."""
     return [*_loops(plan), *_use_of_budget(plan)]
 
 
-def _loops(plan: Plan) -> list[str]:
+def _loops(plan: PlanRecord) -> list[str]:
     """How loops run, where they do not run as they are written."""
     if plan.chunks is None:
         return []
@@ -106,7 +106,7 @@ def _loops(plan: Plan) -> list[str]:
     ]
 
 
-def _use_of_budget(plan: Plan) -> list[str]:
+def _use_of_budget(plan: PlanRecord) -> list[str]:
     """Why memory is left over, where much of it is."""
     if plan.decisions is None or plan.compiled_bytes is None or _used(plan) >= POOR_USE:
         return []
@@ -120,7 +120,7 @@ def _use_of_budget(plan: Plan) -> list[str]:
     ]
 
 
-def _device(plan: Plan) -> str:
+def _device(plan: PlanRecord) -> str:
     return plan.target if plan.devices == 1 else f"each of {plan.devices} {plan.target}"
 
 
@@ -183,13 +183,13 @@ def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = No
     return table
 
 
-def _compiled(plan: Plan) -> str:
+def _compiled(plan: PlanRecord) -> str:
     if plan.compiled_bytes is None:
         return "not compiled"
     return f"{format_bytes(plan.compiled_bytes)} compiled ({_used(plan):.1%} of the budget)"
 
 
-def _used(plan: Plan) -> float:
+def _used(plan: PlanRecord) -> float:
     return ((plan.compiled_bytes or 0) + plan.reserved_bytes) / plan.budget_bytes
 
 
@@ -197,7 +197,7 @@ def _or_unknown(nbytes: int | None) -> str:
     return "unknown" if nbytes is None else format_bytes(nbytes)
 
 
-def _overhead(plan: Plan) -> str:
+def _overhead(plan: PlanRecord) -> str:
     bound = plan.bound_seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
     return f"Overhead {plan.overhead:.2%} (proven bound {bound:.2%}, gap {plan.gap:.2%})."
 
