@@ -10,27 +10,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import _trace
-from ._budget import validate_budget
-from ._errors import GRADED
-from ._fallback import PlanningWarning as PlanningWarning
-from ._hand_over import on_arrays
-from ._limit import ErrorLimit, limit_of, samples_of
-from ._marked import name_of
-from ._mistakes import refuse
-from ._pins import make_pins
 from ._plan import Plan
-from ._planning import Settings, plan_traced
-from ._reserved import Optimizer, check_reserved
-from ._signature import Call
 from ._sources import Fixed, Planned
 from ._sources import Source as Source
-from ._targets import resolve_target
-from ._trace import Terms
 from ._wrapped import Rematerialized as Rematerialized
 from ._wrapped import rematerialized
 from ._wrapped import run_planned as run_planned
 from ._wrapped import runs_as_it_is as runs_as_it_is
+from .analyzer.pins import make_pins
+from .compiler.budget import validate_budget
+from .compiler.targets import resolve_target
+from .search.error_limit import ErrorLimit, limit_of, samples_of
+from .search.failures import PlanningWarning as PlanningWarning
+from .search.gradient_error import GRADED
+from .search.mistakes import refuse
+from .search.pipeline import Settings, plan_traced
+from .search.reserved import Optimizer, check_reserved
+from .tracing import trace
+from .tracing.marked import name_of
+from .tracing.modules import on_arrays
+from .tracing.signature import Call
+from .tracing.trace import Terms
 
 
 def remat(
@@ -215,6 +215,6 @@ def plan_call(
     """The plan of a function for one call of it."""
     started = time.perf_counter()
     settings = settings.for_call(call)
-    traced = _trace.trace(fun, call, settings.rewrite(call), settings.terms)
+    traced = trace.trace(fun, call, settings.rewrite(call), settings.terms)
     refuse(traced, name_of(fun))
     return Plan.of(plan_traced(traced, settings, limit, started))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ._extras import needing_extra
-from ._files import write_whole
-from ._record import PlanRecord, record_from_json
 from ._sources import Fixed
 from ._wrapped import rematerialized
+from .plans.files import write_whole
+from .plans.record import PlanRecord, record_from_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,23 +9,23 @@ import jax
 
 import planners
 
-from . import _trace
-from ._applied import as_planned
-from ._backend import backend_of
-from ._budget import format_bytes
-from ._compile import CompilerDied, compile_bytes
-from ._fallback import STATEMENTS, report, statements, warn
-from ._marked import Marked, Traces
-from ._mistakes import mistake_in
-from ._multihost import FirstProcessFailed
-from ._planning import Settings, plan_traced
-from ._program import aval_nbytes, mutable_references
-from ._record import PlanMismatch, PlanRecord
-from ._settle import InfeasibleBudget
-from ._targets import TargetUnavailable, resolve_target
-from ._trace import Terms, Traced
-from ._trials import step_to_compile
+from .compiler.backend import backend_of
+from .compiler.budget import format_bytes
+from .compiler.compile import CompilerDied, compile_bytes
+from .compiler.targets import TargetUnavailable, resolve_target
+from .ir.program import aval_nbytes, mutable_references
 from .operators import Context, rewriter, selected
+from .plans.multihost import FirstProcessFailed
+from .plans.record import PlanMismatch, PlanRecord
+from .search.compiled_plans import step_to_compile
+from .search.failures import STATEMENTS, report, statements, warn
+from .search.mistakes import mistake_in
+from .search.pipeline import Settings, plan_traced
+from .search.search import InfeasibleBudget
+from .tracing import trace
+from .tracing.marked import Marked, Traces
+from .tracing.trace import Terms, Traced
+from .transformer.apply import as_planned
 
 
 class Planned:
@@ -49,7 +49,7 @@ class Planned:
 
     def plan_for(self, traced: Traced, marked: Marked) -> PlanRecord | None:
         """The plan; None where the function must run as it is."""
-        axes = _trace.outer_axes(traced, marked.call)
+        axes = trace.outer_axes(traced, marked.call)
         with statements():
             settings = self.settings.for_call(marked.call)
         key = self._key(traced, marked, axes, settings)
@@ -60,7 +60,7 @@ class Planned:
                         f"No plan was made: the function depends on the mapped axes {axes} of what "
                         "it is called in, so it cannot be compiled alone; it runs as it is."
                     )
-                if _trace.is_batched(traced, marked.call):
+                if trace.is_batched(traced, marked.call):
                     warn(
                         "The function is traced under `vmap`, which hides the size of its axis: "
                         "the plan is for one example. Put `remat` round the vmapped function "
@@ -81,11 +81,11 @@ class Planned:
 
     def give_up(self, traced: Traced, marked: Marked) -> None:
         """From now on the function runs as it is, called like that."""
-        axes = _trace.outer_axes(traced, marked.call)
+        axes = trace.outer_axes(traced, marked.call)
         self._plans[self._key(traced, marked, axes, self.settings.for_call(marked.call))] = None
 
     def _key(self, traced: Traced, marked: Marked, axes: tuple[str, ...], settings: Settings):
-        fingerprint = _trace.fingerprint(traced.program, traced.derivative)
+        fingerprint = trace.fingerprint(traced.program, traced.derivative)
         return marked.function, marked.call.signature, axes, fingerprint, settings.reserved
 
     def _made(self, traced: Traced, marked: Marked, settings: Settings) -> PlanRecord | None:
@@ -203,9 +203,9 @@ class Fixed:
             PlanMismatch: it is not.
         """
         del marked
-        if _trace.fingerprint(traced.program, traced.derivative) != self.plan.fingerprint:
+        if trace.fingerprint(traced.program, traced.derivative) != self.plan.fingerprint:
             then = self.plan.inputs, self.plan.equations
-            what = _trace.difference(_trace.summary(traced.program), then)
+            what = trace.difference(trace.summary(traced.program), then)
             raise PlanMismatch(f"The plan was made for another function: {what}. Plan again.")
         with self._lock:
             if not self._trusted:

@@ -15,18 +15,19 @@ from typing import Any
 
 import jax
 
-from . import _compat, _hand_over, _nesting
-from ._applied import as_planned, as_traced_for
-from ._fallback import STATEMENTS, report, warn
-from ._hand_over import Given
-from ._marked import Marked, Untraceable
-from ._mistakes import mistake_in, returns_own_gradient
-from ._multihost import FirstProcessFailed
-from ._program import mutable_references
-from ._record import PlanMismatch
-from ._signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
 from ._sources import Source
-from ._trace import Traced, outer_axes
+from .ir import compat
+from .ir.program import mutable_references
+from .plans.multihost import FirstProcessFailed
+from .plans.record import PlanMismatch
+from .search.failures import STATEMENTS, report, warn
+from .search.mistakes import mistake_in, returns_own_gradient
+from .tracing import modules, nesting
+from .tracing.marked import Marked, Untraceable
+from .tracing.modules import Given
+from .tracing.signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
+from .tracing.trace import Traced, outer_axes
+from .transformer.apply import as_planned, as_traced_for
 
 #: What a call may raise beside what the function itself raises.
 _PASSED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
@@ -42,7 +43,7 @@ class Rematerialized:
         if runs_as_it_is():
             return self._fun(*args, **kwargs)
         given = self._options.given
-        of_flax = _hand_over.planned_for(self._fun, self._source, given, args, kwargs)
+        of_flax = modules.planned_for(self._fun, self._source, given, args, kwargs)
         if of_flax is not None:
             return of_flax(*args, **kwargs)
         return run_planned(self._source, self._fun, take_apart(self._options, args, kwargs))
@@ -55,7 +56,7 @@ class Rematerialized:
         return rematerialized(bound, self._source, self._options.given)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        of_flax = _hand_over.planned_method(self, self._source, self._options.given, owner)
+        of_flax = modules.planned_method(self, self._source, self._options.given, owner)
         if of_flax is not None:
             setattr(owner, name, of_flax)
 
@@ -83,7 +84,7 @@ def rematerialized(fun: Callable[..., Any], source: Source, given: Given) -> Any
     Raises:
         TypeError, ValueError: there is no function, or its arguments cannot be meant like that.
     """
-    of_flax = _hand_over.planned(fun, source, given)
+    of_flax = modules.planned(fun, source, given)
     return _wrapped(fun, make_options(fun, *given), source) if of_flax is None else of_flax
 
 
@@ -99,7 +100,7 @@ def runs_as_it_is() -> bool:
     That is where no gradient can be taken, and inside of another planned function, whose plan
     covers it.
     """
-    return _nesting.is_inside() or _compat.no_gradient_is_taken()
+    return nesting.is_inside() or compat.no_gradient_is_taken()
 
 
 def run_planned(source: Source, fun: Callable[..., Any], call: Call) -> Any:
@@ -131,9 +132,9 @@ def run_planned(source: Source, fun: Callable[..., Any], call: Call) -> Any:
 def _outputs(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | None:
     """Flat outputs of a call; None where the function must be called as it is."""
     operands = (*marked.call.leaves, *traced.recorded.closed_over)
-    if any(map(_compat.carries_tangent, operands)):
+    if any(map(compat.carries_tangent, operands)):
         return _differentiated(source, traced, marked)
-    if not _compat.is_staged() or outer_axes(traced, marked.call):
+    if not compat.is_staged() or outer_axes(traced, marked.call):
         return None
     if mutable_references(traced.program):
         return None
@@ -174,8 +175,8 @@ def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> lis
     later = dataclasses.replace(marked, fun=None, call=_abstract(marked.call))
 
     def differentiated(*operands: Any) -> Sequence[Any]:
-        if _nesting.is_inside():
-            return _compat.as_function(jaxpr)(*operands)
+        if nesting.is_inside():
+            return compat.as_function(jaxpr)(*operands)
         bound = abstract.closing_over(operands[:count])
         call = dataclasses.replace(later.call, leaves=operands[count:])
         now = dataclasses.replace(later, call=call, started=time.perf_counter())
@@ -189,7 +190,7 @@ def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> lis
         return bound.flat(call.leaves) if outputs is None else outputs
 
     operands = (*recorded.closed_over, *leaves)
-    return _compat.until_differentiated(jaxpr, differentiated, operands)
+    return compat.until_differentiated(jaxpr, differentiated, operands)
 
 
 def _abstract(call: Call) -> Call:

@@ -11,8 +11,8 @@ from typing import Literal
 
 from .graph import Graph, Op
 from .plan import Plan, Region
-from .schedule import Run, first_forward, runs, spans_alone
-from .steps import executions, lifetimes
+from .runs import Run, first_forward, runs, spans_alone
+from .schedules.steps import executions, lifetimes
 
 #: Why bytes are in memory. `passing`: of the forward pass, and gone before the backward starts;
 #: `saved`: waits from the forward for the backward; `compressed`: so does a code of something;

@@ -10,7 +10,7 @@ from typing import Any
 import planners
 
 from .graph import Graph
-from .steps import Schedule
+from .schedules.steps import Schedule
 
 #: Name -> class of `planners` (a dataclass of options, called with a graph and a budget in bytes),
 #: and the options that make it that planner.

@@ -26,7 +26,7 @@ import numpy as np
 from .errors import InvalidPlan
 from .graph import Choice, Graph
 from .plan import Plan, Region
-from .schedule import Run, first_forward, runs
+from .runs import Run, first_forward, runs
 
 #: By choice and branch, or None: for each run, and once more, the bytes that it adds or takes away.
 Changes = dict[tuple[Choice, int] | None, np.ndarray]

@@ -17,25 +17,20 @@ import numpy as np
 import pytest
 from programs import Case
 
-from monet_jax import (
-    _compat,
-    _costs,
-    _cut,
-    _gradient,
-    _program,
-    _split,
-    _stages,
-    _transform,
-    operators,
-)
-from monet_jax._analyze import Origins, analyze
-from monet_jax._backend import Backend
+from monet_jax import operators
+from monet_jax.analyzer.analyze import Origins, analyze
+from monet_jax.compiler.backend import Backend
+from monet_jax.ir import compat, costs, gradient
+from monet_jax.ir import program as program_module
+from monet_jax.ir import stage as stage_module
+from monet_jax.tracing import partition, split
+from monet_jax.transformer import transform
 from planners.errors import InvalidPlan
 from planners.graph import Graph
 from planners.plan import Plan, Region
 from planners.replay import Replay, replay
 
-ROOFLINE = _costs.Roofline({"float32": 1e12}, 1e12, 1e11)
+ROOFLINE = costs.Roofline({"float32": 1e12}, 1e12, 1e11)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +48,14 @@ class Flat:
     function: Callable[..., list[Any]]
     leaves: tuple[Any, ...]
     places: tuple[int, ...]
-    program: _program.Program
+    program: program_module.Program
     forward_mode: bool = False
 
     @property
-    def derivative(self) -> _stages.Differentiation:
+    def derivative(self) -> stage_module.Differentiation:
         """With respect to all float arguments."""
         chosen = [n in self.places for n in range(len(self.leaves))]
-        return _gradient.derivative_of(self.program, chosen, self.forward_mode)
+        return gradient.derivative_of(self.program, chosen, self.forward_mode)
 
 
 #: Every exact operator, on a backend that wants all of them.
@@ -69,7 +64,7 @@ EXACT = operators.rewriter(
 )
 
 
-def flat(case: Case, rewrite: _program.Rewrite = EXACT) -> Flat:
+def flat(case: Case, rewrite: program_module.Rewrite = EXACT) -> Flat:
     """The case with its pytrees flattened."""
     leaves, tree = jax.tree.flatten(case.args)
 
@@ -77,7 +72,7 @@ def flat(case: Case, rewrite: _program.Rewrite = EXACT) -> Flat:
         return jax.tree.leaves(case.function(*jax.tree.unflatten(tree, leaves)))
 
     places = tuple(n for n, leaf in enumerate(leaves) if is_float(leaf))
-    program = _program.flatten(jax.make_jaxpr(function)(*leaves), rewrite=rewrite)
+    program = program_module.flatten(jax.make_jaxpr(function)(*leaves), rewrite=rewrite)
     return Flat(function, tuple(leaves), places, program)
 
 
@@ -121,17 +116,17 @@ def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, Orig
     def random_cut(program, free):
         positions = range(1, len(program.equations))
         chosen = rng.sample(positions, min(cuts, len(positions)))
-        return tuple(sorted({0, *chosen, *_cut._forced_cuts(program)}))
+        return tuple(sorted({0, *chosen, *partition._forced_cuts(program)}))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_split, "cut", random_cut)
+        patch.setattr(split, "cut", random_cut)
         return analyze(flat.program, flat.derivative, ROOFLINE, Backend())
 
 
 def emitted(flat: Flat, graph: Graph, origins: Origins, regions: Sequence[Region]) -> Emitted:
     """The program as these regions say."""
     plan = Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    planned = _transform.transform(origins, plan)
+    planned = transform.transform(origins, plan)
     constants = list(flat.program.constants.values())
 
     def function(*leaves):
@@ -211,15 +206,15 @@ def savable(graph: Graph, first: int, last: int) -> list[str]:
 @contextlib.contextmanager
 def planted(primitive: str, function: Callable) -> Iterator[None]:
     """Emits another function in the place of a primitive, as a fault that a test must notice."""
-    bind = _compat.bind
+    bind = compat.bind
 
     def other(eqn, inputs, name_stack):
-        if _compat.primitive_name(eqn) == primitive:
+        if compat.primitive_name(eqn) == primitive:
             return [function(*inputs)]
         return bind(eqn, inputs, name_stack)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_compat, "bind", other)
+        patch.setattr(compat, "bind", other)
         yield
 
 
@@ -294,11 +289,11 @@ def gradient_jaxpr(flat: Flat, function: Callable) -> Any:
     """The jaxpr of the value and gradient that a budget is about, without dead code."""
     from jax._src.interpreters import partial_eval  # no public way to remove dead code
 
-    step = _gradient.value_and_gradient(
+    step = gradient.value_and_gradient(
         lambda inputs, constants: function(*inputs), flat.program, flat.derivative
     )
     constants = list(flat.program.constants.values())
-    cotangents = _gradient.cotangent_avals(flat.program, flat.derivative)
+    cotangents = gradient.cotangent_avals(flat.program, flat.derivative)
     closed = jax.make_jaxpr(lambda leaves, cts: step(leaves, constants, cts))(
         list(flat.leaves), cotangents
     )
@@ -309,10 +304,10 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     """Every equation, those of nested jaxprs included."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for inner in _compat.subjaxprs(eqn):
+        for inner in compat.subjaxprs(eqn):
             yield from equations(inner.jaxpr)
 
 
 def flops(jaxpr: Any) -> int:
     """FLOPs of all products of a jaxpr."""
-    return sum(_costs._eqn_work(eqn).flops for eqn in jaxpr.eqns)
+    return sum(costs._eqn_work(eqn).flops for eqn in jaxpr.eqns)

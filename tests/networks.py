@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import planners
-from monet_jax import Plan, _planning, _trace
-from monet_jax._analyze import analyze
-from monet_jax._backend import backend_of
-from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler
-from monet_jax._trials import roofline_of
+from monet_jax import Plan
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler
+from monet_jax.search import pipeline
+from monet_jax.search.compiled_plans import roofline_of
+from monet_jax.tracing import trace
 
 WIDTH, BATCH, DEPTH = 32, 1024, 4
 
@@ -117,8 +119,8 @@ def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
     )
     return Plan(
         decisions=decide(graph),
-        fingerprint=_trace.fingerprint(traced.program, traced.derivative),
-        inputs=_trace.describe_inputs(traced.program),
+        fingerprint=trace.fingerprint(traced.program, traced.derivative),
+        inputs=trace.describe_inputs(traced.program),
         equations=len(traced.program.equations),
         target=target.name,
         compiler="none",
@@ -144,7 +146,7 @@ def settled(monkeypatch):
         calls.append(traced)
         return made(traced, settings, target)
 
-    monkeypatch.setattr(_planning, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_settle", settle)
     return calls
 
 

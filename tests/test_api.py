@@ -22,7 +22,8 @@ from networks import settled as settled
 
 import monet_jax
 import planners
-from monet_jax import _planning, _targets
+from monet_jax.compiler import targets
+from monet_jax.search import pipeline
 
 planned = ft.partial(monet_jax.remat, budget=0.5, cache=False)
 
@@ -217,7 +218,7 @@ def test_what_fits_as_it_is_runs_so_with_all_that_is_in_it(monkeypatch):
     def settle(*given):
         return dataclasses.replace(made(*given), decisions=next(plans))  # of the outer one only
 
-    monkeypatch.setattr(_planning, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_settle", settle)
     assert not recomputes(jax.grad(outer), W, X)
 
 
@@ -488,9 +489,7 @@ def test_compiled_program_keeps_the_budget(kind):
 
 
 def test_auto_is_the_memory_less_a_reserve(monkeypatch):
-    monkeypatch.setattr(
-        _planning, "usable_bytes", lambda target: int(unplanned_bytes() * 0.6 / 0.9)
-    )
+    monkeypatch.setattr(pipeline, "usable_bytes", lambda target: int(unplanned_bytes() * 0.6 / 0.9))
     made = monet_jax.plan(net, *specs(), budget="auto")
     assert made.budget_bytes == pytest.approx(0.6 * unplanned_bytes(), abs=10)
     assert made.decisions is not None and made.compiled_bytes <= made.budget_bytes
@@ -585,7 +584,7 @@ def test_what_is_no_function():
 
 
 def test_target_without_compiler_names_the_extra(monkeypatch):
-    monkeypatch.setattr(_targets, "_version", lambda package: None)
+    monkeypatch.setattr(targets, "_version", lambda package: None)
     f = monet_jax.remat(net, budget=0.5, target="tpu:v5e", cache=False)
     with pytest.raises(monet_jax.TargetUnavailable, match=r"monet-jax\[tpu\]"):
         jax.grad(f)(*args())

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 import monet_jax
-from monet_jax import _compat, _gradient, _program, operators
-from monet_jax._backend import backend_of
-from monet_jax._loops import lay_out
-from monet_jax.operators.attention import Attention
+from monet_jax import operators
+from monet_jax.compiler.backend import backend_of
+from monet_jax.ir import compat
+from monet_jax.ir import gradient as gradient_module
+from monet_jax.ir import program as program_module
+from monet_jax.operators.tiling.attention import Attention
+from monet_jax.tracing.loops import lay_out
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 96, 90, 2
 #: In tiles of a fourth of the scores, or so.
@@ -33,15 +36,15 @@ def _qkv(dtype=jnp.float32, groups=HEADS, batch=BATCH, heads=HEADS):
 def _tiled(function, *args, attention=SMALL, sharded=False):
     """A function as the planner sees it, its flat program, and that without the operator."""
     jaxpr, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    plain = _program.flatten(jaxpr)
-    derivative = _gradient.derivative_of(plain, [True] * len(plain.inputs))
+    plain = program_module.flatten(jaxpr)
+    derivative = gradient_module.derivative_of(plain, [True] * len(plain.inputs))
     program = attention(plain, derivative, operators.Context(backend_of("gpu"), sharded))
 
     def run(*args):
         env = dict(zip(program.inputs, jax.tree.leaves(args), strict=True))
         env |= program.constants
-        _program.run(program.equations, env, {})
-        results = _program.values_of(env, program.outputs)
+        program_module.run(program.equations, env, {})
+        results = program_module.values_of(env, program.outputs)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return run, program, plain
@@ -119,8 +122,8 @@ def _largest(equations):
     """Elements of the largest array that equations, or loops among them, compute."""
     found = [v.aval.size for e in equations for v in e.eqn.outvars]
     for e in equations:
-        for body in _compat.subjaxprs(e.eqn):
-            found.append(_largest(_program.flatten(body).equations))
+        for body in compat.subjaxprs(e.eqn):
+            found.append(_largest(program_module.flatten(body).equations))
     return max(found, default=0)
 
 
@@ -275,8 +278,8 @@ def test_tiles_have_no_tiles_of_their_own():
     jaxpr = jax.make_jaxpr(own)(*args)
     attention = operators.Operator("small", operators.Kind.REORDERED, program=Attention(1, 1))
     rewrite = operators.rewriter([attention], operators.Context(backend_of("gpu")))
-    program = _program.flatten(jaxpr)
-    derivative = _gradient.derivative_of(program, [True] * len(args))
+    program = program_module.flatten(jaxpr)
+    derivative = gradient_module.derivative_of(program, [True] * len(args))
     changed = dataclasses.replace(rewrite.programs[0](program, derivative), rewrite=rewrite)
     (loop,) = lay_out(changed, derivative).loops
     assert "scan" not in [e.primitive for e in loop.body.equations]
@@ -337,7 +340,7 @@ def test_plans_of_tiles_have_the_gradient_of_the_network(form, share, monkeypatc
         operators.selected(["attention"])[0],
         program=Attention(tile_bytes=2**14, least_bytes=2**12),
     )
-    monkeypatch.setitem(operators._registry._REGISTRY, "attention", small)
+    monkeypatch.setitem(operators.registry._REGISTRY, "attention", small)
     args = [_array(4, 12) for _ in range(2)], _array(4, 64, 4)
     made = monet_jax.plan(form, *args, operators=[*EXACT, "attention"], budget=share, target="cpu")
     assert made.decisions is not None and made.compiled_bytes <= made.budget_bytes

@@ -11,12 +11,15 @@ import pytest
 from test_compile import _foreign
 
 import planners
-from monet_jax import _backend, _compile_worker, _fusion, _trace, _trials
-from monet_jax._pins import Pins
-from monet_jax._settle import Settling
-from monet_jax._targets import resolve_target
-from monet_jax._trials import Trials
-from monet_jax.bench._programs import trace_loss
+from monet_jax.analyzer.pins import Pins
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler import backend, worker
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir import primitives
+from monet_jax.search import compiled_plans
+from monet_jax.search.compiled_plans import Trials
+from monet_jax.search.search import Settling
+from monet_jax.tracing import trace
 
 Spec = jax.ShapeDtypeStruct
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -41,14 +44,14 @@ def test_every_primitive_of_lax_has_its_place():
     `tanh` and `erfc` kept what nothing needs, when their derivatives became primitives.
     """
     names = {getattr(jax.lax, name).name for name in dir(jax.lax) if name.endswith("_p")}
-    known = _fusion._VIEWS | _fusion._FUSED | _fusion._REDUCTIONS
+    known = primitives._VIEWS | primitives._FUSED | primitives._REDUCTIONS
     assert len(names) > 100
     assert names - known - SOLID == set()
 
 
 def test_a_device_of_an_unknown_platform_counts_as_a_gpu():
-    assert _backend.backend_of("metal:m3") == _backend.backend_of("gpu:h100")
-    assert _backend.backend_of("tpu:v9") != _backend.backend_of("gpu:h100")
+    assert backend.backend_of("metal:m3") == backend.backend_of("gpu:h100")
+    assert backend.backend_of("tpu:v9") != backend.backend_of("gpu:h100")
 
 
 def _transformer(params, words, targets):
@@ -105,8 +108,8 @@ def test_predictions_are_near_what_is_compiled(name):
 @pytest.mark.parametrize("name", [_foreign("tpu:v5e")])
 def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
     right = np.abs(_errors(_settling(resolve_target(name))))
-    mixed = dataclasses.replace(_backend.backend_of(name), fuses_into_products=False)
-    monkeypatch.setattr(_trials, "backend_of", lambda target: mixed)
+    mixed = dataclasses.replace(backend.backend_of(name), fuses_into_products=False)
+    monkeypatch.setattr(compiled_plans, "backend_of", lambda target: mixed)
     assert max(np.abs(_errors(_settling(resolve_target(name))))) > 2 * max(right)
 
 
@@ -125,8 +128,8 @@ def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_are_tied
     name, ties, monkeypatch
 ):
     """A relu computed again for a kernel's gradient would be fused with the one before it."""
-    other = dataclasses.replace(_backend.backend_of(name), fuses_gradients=ties)
-    monkeypatch.setattr(_trace, "backend_of", lambda target: other)
+    other = dataclasses.replace(backend.backend_of(name), fuses_gradients=ties)
+    monkeypatch.setattr(trace, "backend_of", lambda target: other)
     target, layer = (
         resolve_target(name),
         [Spec((3, 3, 32, 32), jnp.float32), Spec((32,), "float32")],
@@ -180,7 +183,7 @@ allocation 1303: size 300859904, page 0, preallocated-temp:
 allocation 1304: size 104, color 2, page 0, preallocated-temp:
 allocation 1305: size 78319616, color 1, page 0, preallocated-temp:
 """
-    assert _compile_worker.assigned_bytes(assignment) == {
+    assert worker.assigned_bytes(assignment) == {
         "argument": 9700,
         "output": 4796,
         "temp": 300859904,

@@ -11,11 +11,11 @@ from test_instances import node
 from typer.testing import CliRunner
 
 import planners
-from monet_jax import cli
-from monet_jax.bench_planners import Row, check_claims
-from monet_jax.bench_planners._answers import ask
+from monet_jax.bench.planners import Row, check_claims
+from monet_jax.bench.planners.answers import ask
+from monet_jax.cli import shell
 from planners import Execute, registry
-from planners.gap import Gap
+from planners.schedules.gap import Gap
 
 KIB = 1024
 
@@ -58,7 +58,7 @@ def folder(tmp_path):
 
 
 def run(*words):
-    return CliRunner().invoke(cli.app, ["bench", "planners", *map(str, words)])
+    return CliRunner().invoke(shell.app, ["bench", "planners", *map(str, words)])
 
 
 def rows_of(*words):
@@ -168,7 +168,7 @@ def test_time_limits_and_a_sweep(folder):
 )
 def test_options_that_do_not_fit_are_refused(folder, words, message):
     words = [word.replace("HERE", str(folder)) for word in words]
-    result = CliRunner().invoke(cli.app, ["bench", *words])
+    result = CliRunner().invoke(shell.app, ["bench", *words])
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ") and message in result.stderr
 
@@ -176,7 +176,7 @@ def test_options_that_do_not_fit_are_refused(folder, words, message):
 def test_planners_are_benched_without_extras():
     code = (
         "import sys; sys.modules['flax'] = None\n"
-        "import monet_jax.bench_planners, planners.registry\n"
+        "import monet_jax.bench.planners, planners.registry\n"
         "assert 'cvxpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -27,16 +27,17 @@ from programs import NAMED, Case, array
 
 import monet_jax
 import planners
-from monet_jax import _branches, _transform
-from monet_jax._analyze import analyze
-from monet_jax._backend import backend_of
-from monet_jax._compile import compile_bytes
-from monet_jax._places import filled
 from monet_jax._plan import plan_from_json
-from monet_jax._targets import resolve_target
-from monet_jax._transform import transform
-from monet_jax._trials import step_to_compile
-from monet_jax.bench._programs import trace_loss
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir.places import filled
+from monet_jax.search.compiled_plans import step_to_compile
+from monet_jax.tracing import branches
+from monet_jax.transformer import transform as transform_module
+from monet_jax.transformer.transform import transform
 from planners.plan import Region
 
 NAMES = ["cond_and_switch", "branches_of_layers", "branches_under_scan", "loops_in_branches"]
@@ -174,14 +175,14 @@ def test_a_planted_fault_in_a_choice_is_caught(fault, monkeypatch):
         switch = lax.switch
         monkeypatch.setattr(lax, "switch", lambda n, some, *x: switch(n, some[::-1], *x))
     else:
-        run = _transform._run_parts
+        run = transform_module._run_parts
 
         def losing(origins, parts, env, wanted, outer):
             floats = [i for i, x in env.items() if outer == {} and is_float(x)]
             env.update((i, lax.stop_gradient(env[i])) for i in floats[-1:])
             run(origins, parts, env, wanted, outer)
 
-        monkeypatch.setattr(_transform, "_run_parts", losing)
+        monkeypatch.setattr(transform_module, "_run_parts", losing)
     (made,) = random_emissions(f, 7, 1)
     with pytest.raises(AssertionError):
         assert_same(pulled(f, made.function)(*f.leaves), plain, exact)
@@ -246,7 +247,7 @@ def test_budgets_that_an_opaque_choice_breaks_are_met(monkeypatch):
             plain = jax.jit(jax.grad(chosen))(*concrete(), jnp.int32(which))
             jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), ours, plain)
     assert seconds == sorted(seconds) and seconds[0] < seconds[1]
-    monkeypatch.setattr(_branches, "may_be_planned", lambda *_: False)
+    monkeypatch.setattr(branches, "may_be_planned", lambda *_: False)
     with pytest.raises(monet_jax.InfeasibleBudget):
         planned(0.75)
 

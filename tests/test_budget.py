@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from monet_jax._budget import format_bytes, parse_budget, validate_budget
+from monet_jax.compiler.budget import format_bytes, parse_budget, validate_budget
 
 
 def _never() -> int:

@@ -8,27 +8,30 @@ from networks import args, assert_same, net, recomputes, specs
 from processes import finished, free_port, in_a_job, start
 
 import monet_jax
-from monet_jax import _cache, _files, _plan, _planning
+from monet_jax import _plan
+from monet_jax.plans import cache
+from monet_jax.plans import files as files_module
+from monet_jax.search import pipeline
 
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
     """An empty cache."""
-    monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "cache"))
-    monkeypatch.delenv(_cache.DISABLE, raising=False)
+    monkeypatch.setenv(cache.DIRECTORY, str(tmp_path / "cache"))
+    monkeypatch.delenv(cache.DISABLE, raising=False)
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def settlings(monkeypatch):
     """The plans made, not found."""
-    calls, settle = [], _planning._settle
+    calls, settle = [], pipeline._settle
 
     def counted(*arguments):
         calls.append(settle(*arguments))
         return calls[-1]
 
-    monkeypatch.setattr(_planning, "_settle", counted)
+    monkeypatch.setattr(pipeline, "_settle", counted)
     return calls
 
 
@@ -95,7 +98,7 @@ def test_pins_count_by_what_they_mean(directory, settlings):
 def test_the_cache_can_be_off(off, directory, settlings, monkeypatch):
     options = {"argument": {"cache": False}, "planner": {"planner": lambda graph, budget: None}}
     if off == "environment":
-        monkeypatch.setenv(_cache.DISABLE, "1")
+        monkeypatch.setenv(cache.DISABLE, "1")
     for _ in range(2):
         planned(**options.get(off, {}))
     assert len(settlings) == 2 and not files(directory)
@@ -127,9 +130,9 @@ def test_a_truncated_file_is_made_again(directory, settlings):
 
 def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path, settlings, monkeypatch):
     (tmp_path / "file").write_text("not a directory")
-    monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "file"))
+    monkeypatch.setenv(cache.DIRECTORY, str(tmp_path / "file"))
     f = monet_jax.remat(net, budget=0.6)
-    with pytest.warns(UserWarning, match=_cache.DIRECTORY) as caught:
+    with pytest.warns(UserWarning, match=cache.DIRECTORY) as caught:
         got = [jax.jit(jax.grad(f))(*args()) for _ in range(2)]
     assert len(caught) == 1 and caught[0].filename == __file__
     assert_same(got, [jax.grad(net)(*args())] * 2)
@@ -146,7 +149,9 @@ def test_a_full_disk_leaves_nothing_half_written(step, directory, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_files.os if step == "replace" else _files, step, full, raising=False)
+    monkeypatch.setattr(
+        files_module.os if step == "replace" else files_module, step, full, raising=False
+    )
     with pytest.warns(UserWarning, match="No space left"):
         plan = planned()
     with pytest.raises(OSError, match="No space left"):
@@ -169,7 +174,7 @@ print(monet_jax.plan(net, *specs(), budget=0.6).to_json())
 
 def started(code, directory, *argv):
     """A new process whose plans are cached in a directory, and whose warnings are errors."""
-    environment = {_cache.DIRECTORY: str(directory)}
+    environment = {cache.DIRECTORY: str(directory)}
     return start(code, *argv, options=("-W", "error::UserWarning:monet_jax"), **environment)
 
 
@@ -215,7 +220,7 @@ print(plan.to_json())
 @pytest.mark.slow
 def test_the_processes_of_a_job_take_the_plan_of_the_first(tmp_path, monkeypatch):
     # Each has a disk of its own, and the first has planned before.
-    monkeypatch.setenv(_cache.DIRECTORY, str(tmp_path / "0"))
+    monkeypatch.setenv(cache.DIRECTORY, str(tmp_path / "0"))
     plan = planned(0.6)
     port = free_port()
     code = in_a_job(JOB, 2)

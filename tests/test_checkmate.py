@@ -7,8 +7,9 @@ import graphs
 import pytest
 
 import planners
-from planners import Execute, Free, InfeasibleBudget, checkmate, cost_of
-from planners.checkmate import Checkmate
+from planners import Execute, Free, InfeasibleBudget, cost_of
+from planners.published import checkmate
+from planners.published.checkmate import Checkmate
 
 EXACT = Checkmate(time_limit=60.0, gap=1e-9)
 

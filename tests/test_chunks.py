@@ -16,8 +16,8 @@ from jax import lax
 from programs import LOOPS, NAMED, Case, array
 
 import monet_jax
-from monet_jax._chunks import chunking, in_chunks
 from monet_jax._plan import load_plan
+from monet_jax.tracing.nested_scans import chunking, in_chunks
 
 #: Iterations of the deep loop.
 DEPTH = 60

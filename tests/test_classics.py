@@ -16,14 +16,13 @@ from planners import (
     SaveAll,
     SaveNothing,
     SolverStopped,
-    _highs,
-    checkmate_rounding,
     cost_of,
-    knapsack,
 )
-from planners._orders import order_keeping
-from planners.checkmate import Checkmate
-from planners.steps import with_frees
+from planners.published import checkmate_rounding, knapsack
+from planners.published.checkmate import Checkmate
+from planners.schedules.orders import order_keeping
+from planners.schedules.steps import with_frees
+from planners.solver import highs
 
 QUICK = [
     SaveAll(),
@@ -237,8 +236,8 @@ def test_the_fewest_runs_are_those_of_the_paper(seed):
 
 @pytest.mark.parametrize("planner", SLOW, ids=repr)
 def test_a_solver_without_an_answer_is_no_infeasible_budget(planner, monkeypatch):
-    outcome = _highs.Outcome(found=False, infeasible=False, bound=float("-inf"))
-    monkeypatch.setattr(_highs, "solve", lambda *_, **__: outcome)
+    outcome = highs.Outcome(found=False, infeasible=False, bound=float("-inf"))
+    monkeypatch.setattr(highs, "solve", lambda *_, **__: outcome)
     for budget in (1, SaveAll()(graphs.chain(), 10**9).peak_bytes - 1):
         with pytest.raises(SolverStopped):
             planner(graphs.chain(), budget)

@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import monet_jax
-from monet_jax import cli
+from monet_jax.cli import shell
 
 TRAIN = """
 import jax
@@ -60,7 +60,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.delitem(sys.modules, "train_here", raising=False)
     monkeypatch.setenv("MONET_JAX_NO_CACHE", "1")
-    return lambda *words: CliRunner().invoke(cli.app, [str(word) for word in words])
+    return lambda *words: CliRunner().invoke(shell.app, [str(word) for word in words])
 
 
 PLAN = ("plan", "train_here:loss", "--args", "train_here:args", "--target", "cpu")
@@ -180,7 +180,7 @@ def test_errors_exit_with_1_and_say_what_to_do(run, words, message):
 
 def test_help_needs_no_extra():
     code = (
-        "import sys; from typer.testing import CliRunner; from monet_jax import cli\n"
+        "import sys; from typer.testing import CliRunner; from monet_jax.cli import shell as cli\n"
         "result = CliRunner().invoke(cli.app, ['--help'])\n"
         "assert result.exit_code == 0 and 'bench' in result.output\n"
         "heavy = {'flax', 'optax', 'sklearn', 'monet_jax.zoo'} & set(sys.modules)\n"
@@ -190,7 +190,7 @@ def test_help_needs_no_extra():
 
 
 def test_demo_keeps_its_budget_and_its_gradients():
-    _demo = pytest.importorskip("monet_jax._demo")
+    _demo = pytest.importorskip("monet_jax.cli.demo")
     settings = _demo.Settings(
         budget=0.75, epochs=1, batch=64, depth=1, width=16, seeds=2, timed_steps=2
     )
@@ -205,7 +205,7 @@ def test_demo_keeps_its_budget_and_its_gradients():
 
 
 def test_bench_keeps_every_budget(run, tmp_path, monkeypatch):
-    cells = pytest.importorskip("monet_jax.bench._cells")
+    cells = pytest.importorskip("monet_jax.bench.models.cells")
     monkeypatch.setattr(cells, "SHARES", (0.6,))
     monkeypatch.setattr(cells, "FREE_STEPS", 1)
     out = tmp_path / "bench.json"
@@ -227,18 +227,19 @@ def test_bench_keeps_every_budget(run, tmp_path, monkeypatch):
 
 def assert_users_get_it(row):
     """A bench's plan has the bytes of the function that a user gets for that budget."""
-    from monet_jax import _compile, _targets, zoo
+    from monet_jax import zoo
+    from monet_jax.compiler import compile, targets
 
     problem = zoo.build(row["model"], scale="tiny")
     plan = monet_jax.plan(problem.loss, *problem.args, budget=row["budget_bytes"], cache=False)
     step = jax.value_and_grad(plan.apply(problem.loss), has_aux=True)
-    target = _targets.resolve_target(row["target"])
-    figures = _compile.compile_bytes(step, problem.args, target=target)
+    target = targets.resolve_target(row["target"])
+    figures = compile.compile_bytes(step, problem.args, target=target)
     assert figures.total_bytes == plan.compiled_bytes <= row["budget_bytes"]
 
 
 def bench_rows():
-    from monet_jax.bench import Row
+    from monet_jax.bench.models import Row
 
     def make(program, kind, total, flops, **fields):
         return Row(
@@ -257,7 +258,7 @@ def bench_rows():
 
 
 def verdicts(rows):
-    from monet_jax.bench import check_claims
+    from monet_jax.bench.models import check_claims
 
     return [claim.title for claim in check_claims(rows) if claim.holds is False]
 
@@ -290,12 +291,12 @@ def test_claims_fail_where_a_row_speaks_against_them(change, claim):
 
 def test_a_model_that_fails_is_a_row(run, monkeypatch):
     pytest.importorskip("flax")
-    from monet_jax.bench import _run
+    from monet_jax.bench.models import run as run_module
 
     def fails(*_):
         raise RuntimeError("no such weights")
 
-    monkeypatch.setattr(_run, "Cell", fails)
+    monkeypatch.setattr(run_module, "Cell", fails)
     result = run("bench", "mlp", "vit_s16", "--scale", "tiny", "--json")
     assert result.exit_code == 0
     rows = json.loads(result.stdout)["rows"]

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from monet_jax import _compile
-from monet_jax._compile import compiled_bytes
-from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler
+from monet_jax.compiler import compile
+from monet_jax.compiler.compile import compiled_bytes
+from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler
 from monet_jax.operators.codecs import (
     BFloat16,
     Blocks,
@@ -30,12 +30,14 @@ from monet_jax.operators.codecs import (
     RandomBFloat16,
     Range,
     Rows,
-    _noise,
     fold,
     nbytes,
     words_of,
 )
-from monet_jax.operators.codecs._groups import Cut
+from monet_jax.operators.codecs import (
+    noise as noise_module,
+)
+from monet_jax.operators.codecs.groups import Cut
 
 Spec = jax.ShapeDtypeStruct
 WORDS = words_of(jax.random.key(0))
@@ -623,7 +625,7 @@ DRAWN = 2**16
 
 def naive_bits(words, shape):
     """A hash of the index and one word: words that differ by one permute the same bits."""
-    return _noise._finalize(_noise._index(shape, jnp.uint32(0)) ^ words[0])
+    return noise_module._finalize(noise_module._index(shape, jnp.uint32(0)) ^ words[0])
 
 
 def leaves(bits):
@@ -648,7 +650,7 @@ def shared_values(a, b):
 
 
 def test_noise_is_uniform():
-    for bits in leaves(_noise.bits):
+    for bits in leaves(noise_module.bits):
         for shift in (0, 8, 16, 24):
             counts = np.bincount((bits >> shift) & 255, minlength=256)
             chi_square = (np.square(counts - DRAWN / 256) / (DRAWN / 256)).sum()
@@ -656,7 +658,7 @@ def test_noise_is_uniform():
 
 
 def test_neighbours_and_leaves_are_independent():
-    found = leaves(_noise.bits)
+    found = leaves(noise_module.bits)
     limit = math.sqrt(2 * math.log(DRAWN * len(found) ** 2) / DRAWN) * 1.2
     for i, a in enumerate(found):
         for b in found[i:]:
@@ -669,8 +671,8 @@ def test_neighbours_and_leaves_are_independent():
 def test_one_element_is_uniform_over_keys_and_steps():
     """What one element draws at step after step, or under neighbouring words."""
     numbers = jnp.arange(DRAWN, dtype=jnp.uint32)
-    by_step = jax.vmap(lambda i: _noise.uniform(fold(WORDS, i), (3,))[1])(numbers)
-    by_word = jax.vmap(lambda i: _noise.uniform(jnp.stack([WORDS[0], i]), (3,))[1])(numbers)
+    by_step = jax.vmap(lambda i: noise_module.uniform(fold(WORDS, i), (3,))[1])(numbers)
+    by_word = jax.vmap(lambda i: noise_module.uniform(jnp.stack([WORDS[0], i]), (3,))[1])(numbers)
     for u in map(np.asarray, (by_step, by_word)):
         counts = np.bincount((u * 256).astype(int), minlength=256)
         assert abs((np.square(counts - 256) / 256).sum() - 255) < 5 * math.sqrt(2 * 255)
@@ -679,8 +681,8 @@ def test_one_element_is_uniform_over_keys_and_steps():
 
 
 def test_noise_of_an_array_is_that_of_its_flat_one():
-    flat = _noise.bits(WORDS, (60,))
-    assert exactly_equal(_noise.bits(WORDS, (3, 4, 5)), flat.reshape(3, 4, 5))
+    flat = noise_module.bits(WORDS, (60,))
+    assert exactly_equal(noise_module.bits(WORDS, (3, 4, 5)), flat.reshape(3, 4, 5))
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
@@ -731,7 +733,7 @@ def _targets():
 @pytest.fixture(scope="module", autouse=True)
 def _no_child_outlives_the_tests():
     yield
-    _compile._stop_children()
+    compile._stop_children()
 
 
 @pytest.mark.parametrize("codec", BYTES, ids=lambda c: c.name)

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import monet_jax
-from monet_jax import _compile, _options, _targets, zoo
-from monet_jax._compile import compile_bytes, compiled_bytes
-from monet_jax._options import Options
-from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
+from monet_jax import zoo
+from monet_jax.compiler import compile, targets
+from monet_jax.compiler import options as options_module
+from monet_jax.compiler.compile import compile_bytes, compiled_bytes
+from monet_jax.compiler.options import Options
+from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
 
 Spec = jax.ShapeDtypeStruct
 WIDTH = 256
@@ -40,7 +42,7 @@ def _foreign(name):
 @pytest.fixture(scope="module", autouse=True)
 def _no_child_outlives_the_tests():
     yield
-    _compile._stop_children()
+    compile._stop_children()
 
 
 def _block(weights, x, key):
@@ -110,9 +112,9 @@ def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatc
     cases = [(jax.jit(jax.grad(_convolution, 1)), pictures), (jax.jit(_step), _transformer_args())]
     target = resolve_target(name)
     quick = [compile_bytes(step, args, target=target) for step, args in cases]
-    monkeypatch.setattr(_options, "_QUICK_CODE", {})
-    monkeypatch.setattr(_options, "_NO_AUTOTUNING", {})
-    monkeypatch.setattr(_compile, "_AFTER_ASSIGNMENT", {target.platform: None})
+    monkeypatch.setattr(options_module, "_QUICK_CODE", {})
+    monkeypatch.setattr(options_module, "_NO_AUTOTUNING", {})
+    monkeypatch.setattr(compile, "_AFTER_ASSIGNMENT", {target.platform: None})
     assert quick == [compile_bytes(step, args, target=target) for step, args in cases]
 
 
@@ -124,18 +126,18 @@ FAILING = {"xla_no_such_option": True}
 def compilations(monkeypatch):
     """Options of every compilation that was asked for, where those that save time make it fail."""
     asked = []
-    ask, here = _compile._ask, _compile._compile_worker.compiled_figures
-    monkeypatch.setattr(_compile, "_ask", lambda x, y: asked.append(y.options) or ask(x, y))
+    ask, here = compile._ask, compile.worker.compiled_figures
+    monkeypatch.setattr(compile, "_ask", lambda x, y: asked.append(y.options) or ask(x, y))
     monkeypatch.setattr(
-        _compile._compile_worker, "compiled_figures", lambda x, y: asked.append(y) or here(x, y)
+        compile.worker, "compiled_figures", lambda x, y: asked.append(y) or here(x, y)
     )
-    monkeypatch.setattr(_options, "_QUICK_CODE", FAILING)
+    monkeypatch.setattr(options_module, "_QUICK_CODE", FAILING)
     return asked
 
 
 @pytest.mark.parametrize("target", [resolve_target("cpu"), CPU_CHILD])
 def test_what_fails_under_options_that_save_time_is_compiled_without_them(compilations, target):
-    options, always = Options(target), _options._REMAT_OFF["cpu"]
+    options, always = Options(target), options_module._REMAT_OFF["cpu"]
     args = (Spec((8, 8), jnp.float32),)
     for n in (7, 8):
         figures = compile_bytes(lambda x, n=n: x @ x + n, args, target=target, options=options)
@@ -169,7 +171,7 @@ def test_a_product_without_a_configuration_is_left_to_the_defaults(name):
 
 
 def test_an_error_is_believed_that_is_one_under_all_options(compilations, monkeypatch):
-    monkeypatch.setitem(_options._REMAT_OFF, "cpu", {"xla_nor_such": 1})
+    monkeypatch.setitem(options_module._REMAT_OFF, "cpu", {"xla_nor_such": 1})
     options = Options(CPU_CHILD)
     with pytest.raises(RuntimeError, match="xla_nor_such"):
         compile_bytes(
@@ -201,7 +203,7 @@ def test_what_is_no_fault_of_the_options_is_not_repeated(error):
 def test_a_compiler_that_dies_of_the_options_is_asked_without_them():
     def compiled(options):
         if options:
-            raise _compile.CompilerDied("twice")
+            raise compile.CompilerDied("twice")
         return {"temp": 0}
 
     options = Options(CPU_CHILD)
@@ -214,7 +216,7 @@ def test_a_compiler_that_dies_of_the_options_is_asked_without_them():
 def test_plans_of_a_function_are_measured_alike(monkeypatch):
     """The third program fails: those before it are measured again, and later plans begin so."""
     asked = []
-    here = _compile._compile_worker.compiled_figures
+    here = compile.worker.compiled_figures
 
     def compiled(lowered, options):
         asked.append("xla_backend_optimization_level" in options)
@@ -222,7 +224,7 @@ def test_plans_of_a_function_are_measured_alike(monkeypatch):
             raise RuntimeError("no configuration")
         return here(lowered, options)
 
-    monkeypatch.setattr(_compile._compile_worker, "compiled_figures", compiled)
+    monkeypatch.setattr(compile.worker, "compiled_figures", compiled)
 
     def plan(budget):
         args = Spec((4096, 64), jnp.float32), [Spec((64, 64), jnp.float32)] * 16
@@ -273,9 +275,9 @@ def test_it_compiles_inside_an_outer_trace_and_over_its_tracers():
 
 def test_equal_programs_of_one_source_line_are_compiled_once(monkeypatch):
     asked = []
-    ask = _compile._CompilerChild.ask
+    ask = compile._CompilerChild.ask
     monkeypatch.setattr(
-        _compile._CompilerChild, "ask", lambda *args: asked.append(args) or ask(*args)
+        compile._CompilerChild, "ask", lambda *args: asked.append(args) or ask(*args)
     )
     x = Spec((33,), jnp.float32)
     first, second = (
@@ -287,25 +289,25 @@ def test_equal_programs_of_one_source_line_are_compiled_once(monkeypatch):
 def test_a_child_that_dies_is_replaced():
     x = Spec((8,), jnp.float32)
     compile_bytes(lambda x: x + 1, (x,), target=CPU_CHILD)
-    process = _compile._compiler_child(CPU_CHILD)._running()
+    process = compile._compiler_child(CPU_CHILD)._running()
     os.kill(process.popen.pid, signal.SIGKILL)
     assert compile_bytes(lambda x: x + 4, (x,), target=CPU_CHILD).output_bytes == 32
 
 
 def test_a_compiler_that_cannot_start_says_why():
     broken = dataclasses.replace(CPU_CHILD, name="broken", platform="abacus", topology="1x1")
-    with pytest.raises(_compile.CompilerDied, match=r"(?s)broken ended twice.*abacus"):
-        _compile._compiler_child(broken).ask({})
+    with pytest.raises(compile.CompilerDied, match=r"(?s)broken ended twice.*abacus"):
+        compile._compiler_child(broken).ask({})
 
 
 def test_an_interrupted_request_does_not_answer_the_next_one(monkeypatch):
     def interrupt(stream):
         raise KeyboardInterrupt
 
-    child = _compile._compiler_child(CPU_CHILD)
+    child = compile._compiler_child(CPU_CHILD)
     child._running()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(_compile._compile_worker, "receive", interrupt)
+        patch.setattr(compile.worker, "receive", interrupt)
         compile_bytes(lambda x: x + 5, (Spec((8,), jnp.float32),), target=CPU_CHILD)
     figures = compile_bytes(lambda x: x + 6, (Spec((16,), jnp.float32),), target=CPU_CHILD)
     assert figures.output_bytes == 64
@@ -337,9 +339,9 @@ def test_what_cannot_leave_the_process_says_so():
 
 
 def test_a_compile_error_comes_back_in_words():
-    request = _compile._Request(b"no program", (), None, {}, then=None)
+    request = compile._Request(b"no program", (), None, {}, then=None)
     with pytest.raises(RuntimeError, match="the compiler of cpu says: "):
-        _compile._ask(CPU_CHILD, request)
+        compile._ask(CPU_CHILD, request)
 
 
 def test_targets_have_names_and_unknown_ones_a_list():
@@ -370,13 +372,13 @@ def test_attached_devices_are_recognised(kind, name):
         def memory_stats(self):
             return {"bytes_limit": 123}
 
-    target = _targets._attached_target(Device(name[:3], kind))
+    target = targets._attached_target(Device(name[:3], kind))
     assert target.name == name and target.attached
     assert target.memory_bytes == (TARGETS[name].memory_bytes if name in TARGETS else 123)
 
 
 def test_a_missing_compiler_names_the_extra(monkeypatch):
-    monkeypatch.setattr(_targets, "_version", lambda package: None)
+    monkeypatch.setattr(targets, "_version", lambda package: None)
     with pytest.raises(TargetUnavailable, match=r'libtpu.*pip install "monet-jax\[tpu\]"'):
         compiled_bytes(lambda x: x, np.ones(3), target="tpu:v5e")
 
@@ -384,9 +386,9 @@ def test_a_missing_compiler_names_the_extra(monkeypatch):
 def test_usable_bytes_is_jax_s_pool_on_a_gpu_and_all_of_a_tpu(monkeypatch):
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
     h100, v5e = TARGETS["gpu:h100"], TARGETS["tpu:v5e"]
-    assert _targets.usable_bytes(h100) == int(0.75 * h100.memory_bytes)
-    assert _targets.usable_bytes(v5e) == v5e.memory_bytes
-    assert _targets.usable_bytes(TARGETS["cpu"]) > 2**28
+    assert targets.usable_bytes(h100) == int(0.75 * h100.memory_bytes)
+    assert targets.usable_bytes(v5e) == v5e.memory_bytes
+    assert targets.usable_bytes(TARGETS["cpu"]) > 2**28
 
 
 @pytest.mark.parametrize("name", [_foreign("gpu:h100"), _foreign("tpu:v6e")])
@@ -424,10 +426,10 @@ def test_a_program_compiles_for_a_tpu_of_little_more_than_it_takes(name, monkeyp
     step = jax.value_and_grad(problem.loss, has_aux=True)
     taken = compile_bytes(step, problem.args, target=target).total_bytes
 
-    request, remat_off = _compile._Request, _options._REMAT_OFF["tpu"]
+    request, remat_off = compile._Request, options_module._REMAT_OFF["tpu"]
     memory = {"xla_tpu_max_hbm_size_mib": int(1.05 * taken / 2**20)}
-    monkeypatch.setattr(_compile, "_Request", lambda *given: request(*given[:-1], None))
-    monkeypatch.setitem(_options._REMAT_OFF, "tpu", remat_off | memory)
+    monkeypatch.setattr(compile, "_Request", lambda *given: request(*given[:-1], None))
+    monkeypatch.setitem(options_module._REMAT_OFF, "tpu", remat_off | memory)
     said = compile_bytes(step, problem.args, target=target)
     assert "refusal" not in said.compiler
     assert said.total_bytes > 1.05 * taken

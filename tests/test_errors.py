@@ -14,16 +14,16 @@ from programs import array
 
 import monet_jax
 import planners
-from monet_jax import _codes
-from monet_jax._analyze import NO_PINS
-from monet_jax._answers import Answers
-from monet_jax._errors import ErrorBound, Errors, with_errors
-from monet_jax._limit import ErrorLimit, settled_within
 from monet_jax._plan import plan_from_json
-from monet_jax._targets import resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._trials import Trials
-from planners.simple_plans import saving_codes
+from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.operators.compression import encoding
+from monet_jax.search.compiled_plans import Trials
+from monet_jax.search.error_limit import ErrorLimit, settled_within
+from monet_jax.search.gradient_error import ErrorBound, Errors, with_errors
+from monet_jax.search.proposals import Answers
+from monet_jax.tracing.trace import trace_for
+from planners.regions.simple_plans import saving_codes
 
 LAYERS = [(array(i, 32, 32), 1 + array(9 + i, 32)) for i in range(4)]
 BATCH = array(20, 256, 32)
@@ -61,7 +61,7 @@ ARGS = (LAYERS, BATCH, jax.random.key(0))
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Small values may be kept as codes."""
-    monkeypatch.setattr(_codes, "_LEAST", 1024)
+    monkeypatch.setattr(encoding, "_LEAST", 1024)
 
 
 def measured(function, operators, samples=(ARGS,)):

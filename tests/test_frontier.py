@@ -7,7 +7,7 @@ import graphs
 import pytest
 
 import planners
-from planners import frontier, gap
+from planners.schedules import frontier, gap
 
 GRAPH = graphs.without_extras(graphs.blocks(3, n_forward=6, seed=1))
 PEAK = planners.SaveAll()(GRAPH, 10**12).peak_bytes

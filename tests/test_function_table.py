@@ -31,10 +31,10 @@ from functions import MODULES, SIZE, TABLE, Entry, function_of, left_out, public
 from programs import Case, array
 from test_operators import saving_results
 
-from monet_jax._analyze import analyze
-from monet_jax._backend import Backend
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.compiler.backend import Backend
 from monet_jax.operators import masks
-from planners.simple_plans import save_nothing, saving_codes
+from planners.regions.simple_plans import save_nothing, saving_codes
 
 DTYPES = ("float32", "bfloat16")
 HUGE = 1e30  # whose square no narrow dtype holds

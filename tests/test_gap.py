@@ -15,14 +15,14 @@ from test_checkmate import (
 )
 
 import planners
-from planners import gap, gap_program
-from planners._deadline import Deadline
+from planners.schedules import gap, gap_program
+from planners.solver.deadline import Deadline
 
 EXACT = gap.Gap((gap.Grid(),), time_limit=60.0, gap=1e-9)
 
 
 class Space:
-    """The space of `planners.gap_program`, by looking at every schedule of it."""
+    """The space of `planners.schedules.gap_program`, by looking at every schedule of it."""
 
     def __init__(self, graph, budget):
         self.graph, self.budget = graph, budget
@@ -272,7 +272,7 @@ def test_a_program_is_not_written_beyond_its_deadline():
 
 def is_point(graph, budget, groups, schedule):
     """Whether a schedule keeps all constraints of the program on some groups of backward ops."""
-    order = planners.steps.runs_of(schedule)
+    order = planners.schedules.steps.runs_of(schedule)
     program = gap_program.GapProgram(graph, groups, budget, 14, order)
     for variable, value in program.start(order).items():
         variable.value = value

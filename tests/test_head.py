@@ -8,10 +8,12 @@ import pytest
 from programs import NAMED
 
 import monet_jax
-from monet_jax import _compat, _gradient, _program, operators, zoo
-from monet_jax._backend import backend_of
-from monet_jax._costs import flops_of
-from monet_jax.operators.head import Head
+from monet_jax import operators, zoo
+from monet_jax.compiler.backend import backend_of
+from monet_jax.ir import compat, gradient
+from monet_jax.ir import program as program_module
+from monet_jax.ir.costs import flops_of
+from monet_jax.operators.tiling.chunked_loss import Head
 
 BATCH, LENGTH, WIDTH, WORDS = 2, 16, 8, 64
 SMALL = Head(rows=8, least_rows=4)
@@ -33,16 +35,16 @@ def _matrix(dtype=jnp.float32):
 def _chunked(loss, *args, head=SMALL, target="gpu"):
     """A loss as the planner sees it, its flat program, and that without the operator."""
     jaxpr, shape = jax.make_jaxpr(loss, return_shape=True)(*args)
-    plain = _program.flatten(jaxpr)
-    derivative = _gradient.derivative_of(plain, [True] * len(plain.inputs))
+    plain = program_module.flatten(jaxpr)
+    derivative = gradient.derivative_of(plain, [True] * len(plain.inputs))
     program = head(plain, derivative, operators.Context(backend_of(target)))
 
     def run(*args):
         env = dict(zip(program.inputs, jax.tree.leaves(args), strict=True))
         env |= program.constants
-        _program.run(program.equations, env, {})
+        program_module.run(program.equations, env, {})
         return jax.tree.unflatten(
-            jax.tree.structure(shape), _program.values_of(env, program.outputs)
+            jax.tree.structure(shape), program_module.values_of(env, program.outputs)
         )
 
     return run, program, plain
@@ -306,7 +308,8 @@ def test_no_logits_of_all_tokens_and_no_product_more():
     x, w = _features(), _matrix()
     chunked, _, _ = _chunked(mean, x, w)
     steps = [
-        _program.flatten(jax.make_jaxpr(jax.grad(loss, (0, 1)))(x, w)) for loss in (chunked, mean)
+        program_module.flatten(jax.make_jaxpr(jax.grad(loss, (0, 1)))(x, w))
+        for loss in (chunked, mean)
     ]
     assert flops_of(steps[0].equations) == flops_of(steps[1].equations)
     logits = BATCH * LENGTH * WORDS
@@ -317,7 +320,7 @@ def test_no_logits_of_all_tokens_and_no_product_more():
 def test_whatever_can_be_sliced_gives_the_same(name, monkeypatch):
     """Programs that are no language models, as if slicing them were worth it."""
     for limit, any_value in (("_WIDE", 0), ("_LARGE_SHARE", 4), ("_WORTH", 100)):
-        monkeypatch.setattr(operators.head, limit, any_value)
+        monkeypatch.setattr(operators.tiling.chunked_loss, limit, any_value)
     case = NAMED[name]()
     chunked, program, _ = _chunked(case.function, *case.args, head=Head(4, 1))
     assert any(e.apart for e in program.equations)
@@ -337,8 +340,8 @@ def _largest(equations):
     """Elements of the largest array that equations, or loops among them, compute."""
     found = [v.aval.size for e in equations for v in e.eqn.outvars]
     for e in equations:
-        for body in _compat.subjaxprs(e.eqn):
-            found.append(_largest(_program.flatten(body).equations))
+        for body in compat.subjaxprs(e.eqn):
+            found.append(_largest(program_module.flatten(body).equations))
     return max(found, default=0)
 
 

@@ -11,9 +11,12 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from planners import SolverStopped, _child, _highs, _highs_worker
+from planners import SolverStopped
+from planners.solver import child as child_module
+from planners.solver import highs
+from planners.solver import worker as worker_module
 
-WORKER = str(_highs_worker.__file__)
+WORKER = str(worker_module.__file__)
 # A child in which HiGHS, once it has run to its end, goes on and on instead of returning.
 ENDLESS = f"""
 import os, pathlib, runpy, time
@@ -44,19 +47,19 @@ def knapsack(**kind: object) -> cp.Problem:
 @pytest.fixture
 def start_anew(monkeypatch):
     """Has programs solved by a new process, which runs the code that is given."""
-    monkeypatch.setattr(_child, "_children", {})
+    monkeypatch.setattr(child_module, "_children", {})
 
     def force(worker: Path, code: str):
         worker.write_text(code)
-        monkeypatch.setattr(_highs_worker, "__file__", str(worker))
+        monkeypatch.setattr(worker_module, "__file__", str(worker))
 
     yield force
-    _child._end()
+    child_module._end()
 
 
-def solved(problem: cp.Problem, **how: object) -> tuple[_highs.Outcome, list]:
+def solved(problem: cp.Problem, **how: object) -> tuple[highs.Outcome, list]:
     """What is said of a problem, and what its variables hold."""
-    outcome = _highs.solve(problem, time_limit=30.0, **({"absolute_gap": 0.0} | how))
+    outcome = highs.solve(problem, time_limit=30.0, **({"absolute_gap": 0.0} | how))
     values = [None if x.value is None else x.value.tolist() for x in problem.variables()]
     return outcome, values
 
@@ -74,14 +77,14 @@ def never() -> cp.Problem:
 
 
 def test_highs_at_its_time_limit_has_found_nothing():
-    outcome = _highs.solve(hard()[0], time_limit=0.01, absolute_gap=0.0)
+    outcome = highs.solve(hard()[0], time_limit=0.01, absolute_gap=0.0)
     assert not outcome.found and not outcome.infeasible
 
 
 def test_highs_tells_infeasible_from_solved():
     x = cp.Variable(3, boolean=True)
     twice = cp.Problem(cp.Minimize(cp.sum(x)), [cp.sum(x) >= 2])
-    assert solved(never())[0] == _highs.Outcome(infeasible=True, bound=float("inf"))
+    assert solved(never())[0] == highs.Outcome(infeasible=True, bound=float("inf"))
     assert solved(twice)[0].bound == pytest.approx(2)
 
 
@@ -114,11 +117,11 @@ def test_a_process_that_minds_no_time_is_ended_and_its_best_point_kept(
     solves, start_anew, tmp_path, monkeypatch
 ):
     best, values = solved(knapsack(boolean=True))
-    _child._end()
+    child_module._end()
     pid = tmp_path / "pid"
     start_anew(tmp_path / "worker.py", ENDLESS.format(solves=solves, pid=str(pid)))
     problem = knapsack(boolean=True)
-    outcome = _highs.solve(problem, time_limit=4.0, absolute_gap=0.0)
+    outcome = highs.solve(problem, time_limit=4.0, absolute_gap=0.0)
     with pytest.raises(ProcessLookupError):  # not even one that waits for its parent
         os.kill(int(pid.read_text()), 0)
     if solves:
@@ -126,8 +129,8 @@ def test_a_process_that_minds_no_time_is_ended_and_its_best_point_kept(
         assert problem.value == pytest.approx(best.bound)
         assert [x.value.tolist() for x in problem.variables()] == values
     else:
-        assert outcome == _highs.Outcome()
-    monkeypatch.setattr(_highs_worker, "__file__", WORKER)
+        assert outcome == highs.Outcome()
+    monkeypatch.setattr(worker_module, "__file__", WORKER)
     assert solved(knapsack(boolean=True))[0] == best  # by another
 
 
@@ -136,7 +139,7 @@ def test_one_process_solves_for_all_threads(start_anew):
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: solved(knapsack(boolean=True)), range(8)))
     assert all(x == found[0] for x in found) and found[0][0].proven
-    (child,) = _child._children.values()
+    (child,) = child_module._children.values()
     assert child._process is not None and child._process.is_running
 
 
@@ -144,8 +147,8 @@ def test_a_process_ends_by_itself_where_its_parent_has_died(tmp_path, monkeypatc
     child = tmp_path / "child.py"
     child.write_text(ENDLESS.format(solves=False, pid=str(tmp_path / "pid")))
     requests = []
-    monkeypatch.setattr(_highs, "ask", lambda request, _: requests.append(request))
-    assert _highs.solve(never(), time_limit=1.0, absolute_gap=0.0) == _highs.Outcome()
+    monkeypatch.setattr(highs, "ask", lambda request, _: requests.append(request))
+    assert highs.solve(never(), time_limit=1.0, absolute_gap=0.0) == highs.Outcome()
     done = subprocess.run(
         [sys.executable, child], input=pickle.dumps(requests[0]), capture_output=True, timeout=60
     )
@@ -160,9 +163,9 @@ def test_a_process_that_dies_is_no_answer(start_anew, tmp_path):
 
 def test_a_program_too_large_for_the_time_left_is_not_handed_over(monkeypatch):
     problem = knapsack(boolean=True)
-    monkeypatch.setattr(_highs, "_RATE", 1.0)
+    monkeypatch.setattr(highs, "_RATE", 1.0)
     monkeypatch.setattr(problem, "get_problem_data", lambda _: pytest.fail("handed over"))
-    assert solved(problem)[0] == _highs.Outcome()
+    assert solved(problem)[0] == highs.Outcome()
 
 
 def relaxation() -> tuple[cp.Problem, cp.Constraint]:

@@ -11,12 +11,13 @@ from jax import lax
 from programs import array
 
 import monet_jax
-from monet_jax import _compat, _loops
-from monet_jax._analyze import analyze
-from monet_jax._backend import backend_of
-from monet_jax._targets import resolve_target
-from monet_jax._trials import Trials
-from monet_jax.bench._programs import trace_loss
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir import compat
+from monet_jax.search.compiled_plans import Trials
+from monet_jax.tracing import loops
 
 WIDTH, BATCH, STEPS = 32, 16, 48
 
@@ -120,10 +121,10 @@ def planned_lstm():
 def computed(jaxpr, inside=False):
     """Primitive, shape, and whether it is in a loop, of all that a step computes."""
     for eqn in jaxpr.jaxpr.eqns:
-        primitive = _compat.primitive_name(eqn)
+        primitive = compat.primitive_name(eqn)
         for var in eqn.outvars:
             yield primitive, getattr(var.aval, "shape", None), inside
-        for inner in _compat.subjaxprs(eqn):
+        for inner in compat.subjaxprs(eqn):
             yield from computed(inner, inside or primitive in ("scan", "while"))
 
 
@@ -144,7 +145,7 @@ def test_a_loop_that_runs_again_joins_its_weights_once_forward_and_once_backward
     rows = [r for r in plan.values if r.primitive == "concatenate" and r.shape[0] == 2 * WIDTH]
     assert [r.decision for r in rows] == ["recomputed"]
 
-    monkeypatch.setattr(_loops, "hoisted", lambda body, consts: ((), ()))
+    monkeypatch.setattr(loops, "hoisted", lambda body, consts: ((), ()))
     gradient = jax.value_and_grad(planned_lstm.__wrapped__().apply(lstm), (0, 1, 2))
     assert joins(gradient)[0] > 0
 

@@ -14,14 +14,14 @@ from networks import net, specs
 import monet_jax
 import planners
 from monet_jax import Plan
-from monet_jax._budget import format_bytes
-from monet_jax._pins import make_pins
-from monet_jax._settle import Settling
-from monet_jax._targets import resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._trials import Trials
+from monet_jax.analyzer.pins import make_pins
+from monet_jax.compiler.budget import format_bytes
+from monet_jax.compiler.targets import resolve_target
 from monet_jax.report.charts import COLOURS
 from monet_jax.report.html import page, snippet
+from monet_jax.search.compiled_plans import Trials
+from monet_jax.search.search import Settling
+from monet_jax.tracing.trace import trace_for
 
 
 @ft.cache

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import planners
-from planners.gap import Gap
-from planners.instances import read_instance
+from planners.published.instances import read_instance
+from planners.schedules.gap import Gap
 
 
 def node(n, kind, kib, deps, milliseconds):

@@ -17,9 +17,9 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from programs import Case, array
 
-from monet_jax import _chunks, _hoist
-from monet_jax._fusion import must_run_once
-from monet_jax._program import flatten, mutable_references
+from monet_jax.ir.primitives import must_run_once
+from monet_jax.ir.program import flatten, mutable_references
+from monet_jax.tracing import hoist, nested_scans
 
 W, X = array(1, 6, 6), array(2, 4, 6)
 TABLE = array(3, 6, 6)
@@ -143,7 +143,7 @@ def test_rules_may_close_over_arrays(function):
 
 def test_bytes_of_a_loop_whose_rule_closes_over_an_array_are_counted():
     f = flat(Case(in_loop_in_loop, (W, X)))
-    assert _chunks.chunking(f.program, f.derivative).spared_bytes >= 0
+    assert nested_scans.chunking(f.program, f.derivative).spared_bytes >= 0
 
 
 # ------------------------------------------------------------------------------ literals
@@ -275,11 +275,11 @@ def test_callbacks_of_a_loop_in_chunks_run_once(where, nested):
         return jnp.sum(lax.scan(steps, x, length=6)[0] ** 2 if nested else steps(x, None)[0] ** 2)
 
     f = flat(Case(loss, (X,)))
-    lengths = _chunks.chunking(f.program, f.derivative).lengths
+    lengths = nested_scans.chunking(f.program, f.derivative).lengths
     assert not any(lengths)
     if jax.config.jax_remat3:
         return  # what is saved does not serve the derivative of its own equation there
-    chunked = dataclasses.replace(f, program=_chunks.in_chunks(f.program, lengths))
+    chunked = dataclasses.replace(f, program=nested_scans.in_chunks(f.program, lengths))
     plain = jax.jit(pulled(f, f.function))(X)
     jax.effects_barrier()
     assert len(calls) == (18 if nested else 20)
@@ -297,7 +297,7 @@ def test_callbacks_stay_in_the_body_of_a_loop():
         return x @ halved(jnp.sin(p))
 
     f = flat(Case(body, (X, W)))
-    before, _ = _hoist.hoisted(f.program, f.program.inputs[1:])
+    before, _ = hoist.hoisted(f.program, f.program.inputs[1:])
     assert [e.primitive for e in before] == ["sin"]
 
 

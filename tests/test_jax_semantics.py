@@ -31,7 +31,8 @@ from networks import assert_same
 
 import monet_jax
 import planners
-from monet_jax import _planning, _split
+from monet_jax.search import pipeline
+from monet_jax.tracing import split
 from planners.errors import InvalidPlan
 from planners.plan import Plan, Region
 from planners.replay import replay
@@ -153,9 +154,9 @@ def plans(request, monkeypatch):
     def settle(traced, settings, target):
         return networks.made(traced, settings, target, decide)
 
-    monkeypatch.setattr(_planning, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_settle", settle)
     if way is not as_cut:
-        monkeypatch.setattr(_split, "cut", lambda program, free: cut_everywhere(program))
+        monkeypatch.setattr(split, "cut", lambda program, free: cut_everywhere(program))
     return made
 
 

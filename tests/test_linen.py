@@ -18,7 +18,7 @@ from networks import settled as settled
 import monet_jax
 from monet_jax import _api, zoo
 from monet_jax.zoo import gpt2, resnet, vit
-from monet_jax.zoo._problem import cross_entropy
+from monet_jax.zoo.problem import cross_entropy
 
 planned = ft.partial(monet_jax.flax.remat, budget=0.5, cache=False)
 X = jax.random.normal(jax.random.key(3), (4, 8))

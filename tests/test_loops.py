@@ -33,24 +33,27 @@ from programs import LOOPS, NAMED, array
 
 import monet_jax
 import planners
-from monet_jax import _codes, _loops, _scan, _transform
-from monet_jax._analyze import NO_PINS, analyze
-from monet_jax._answers import Answers
-from monet_jax._backend import backend_of
-from monet_jax._compile import compile_bytes
-from monet_jax._errors import ErrorBound
-from monet_jax._places import filled
 from monet_jax._plan import plan_from_json
-from monet_jax._predict import predicted_temp_bytes
-from monet_jax._targets import resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
-from monet_jax.bench._programs import trace_loss
+from monet_jax.analyzer.analyze import NO_PINS, analyze
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.buffer_model import predicted_temp_bytes
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir.places import filled
+from monet_jax.operators.compression import encoding
+from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.gradient_error import ErrorBound
+from monet_jax.search.proposals import Answers
+from monet_jax.tracing import loops
+from monet_jax.tracing.trace import trace_for
+from monet_jax.transformer import scan
+from monet_jax.transformer import transform as transform_module
+from monet_jax.transformer.transform import transform
 from planners.errors import InvalidPlan
 from planners.plan import Region
-from planners.rolling import neighbours
-from planners.simple_plans import saving_all
+from planners.regions.iterations import neighbours
+from planners.regions.simple_plans import saving_all
 
 
 @ft.cache
@@ -69,8 +72,8 @@ def in_runs(name):
 def _runs_in_parts(function, leaves):
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        plain = _scan._Runs.differentiable
-        patch.setattr(_scan._Runs, "differentiable", lambda x: found.append(x) or plain(x))
+        plain = scan._Runs.differentiable
+        patch.setattr(scan._Runs, "differentiable", lambda x: found.append(x) or plain(x))
         jax.make_jaxpr(function)(*leaves)
     return bool(found)
 
@@ -180,11 +183,11 @@ def test_forward_mode_of_a_jitted_loop_works_where_plans_are_made_for_it(name):
 def test_a_planted_fault_in_a_loop_is_caught(fault, monkeypatch):
     f, function = in_runs("layers_under_scan")
     if fault == "wrong place in the stack":
-        monkeypatch.setattr(_scan._Shape, "at", lambda self, k: k)
+        monkeypatch.setattr(scan._Shape, "at", lambda self, k: k)
     else:
-        update = _scan._update
+        update = scan._update
         monkeypatch.setattr(
-            _scan, "_update", lambda old, new, at: update(old, [x * (at != 0) for x in new], at)
+            scan, "_update", lambda old, new, at: update(old, [x * (at != 0) for x in new], at)
         )
     with pytest.raises(AssertionError):
         assert_same(pulled(f, function)(*f.leaves), *expected("layers_under_scan"))
@@ -310,8 +313,8 @@ def test_what_all_iterations_keep_alike_is_not_stacked(monkeypatch):
     ours, expected = (jax.jit(f)(leaves, [], [jnp.ones(())]) for f in (step, plain))
     jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), ours, expected)
 
-    monkeypatch.setattr(_scan, "without_alike", lambda step, *_: (step, []))
-    monkeypatch.setattr(_scan, "joined", lambda _, leaves: leaves)
+    monkeypatch.setattr(scan, "without_alike", lambda step, *_: (step, []))
+    monkeypatch.setattr(scan, "joined", lambda _, leaves: leaves)
     (_, few), (_, many) = map(left_alone, (3, 9))
     assert many - few > 1.1 * (most - least) / 2
 
@@ -358,7 +361,7 @@ def test_what_waits_for_a_backward_counts_as_often_as_it_is_stacked():
     """A loop in blocks takes what the same loop takes iteration by iteration."""
     with pytest.MonkeyPatch.context() as patch:
         single, _ = graph_of_deep()
-        patch.setattr(_loops, "MAX_BLOCKS", 3)
+        patch.setattr(loops, "MAX_BLOCKS", 3)
         blocks, _ = graph_of_deep()
     assert (single.loops[0].trips, blocks.loops[0].trips) == (TRIPS, 3)
     carried_bytes = 4 * math.prod(deep_args()[1].shape)
@@ -373,7 +376,7 @@ def test_what_waits_for_a_backward_counts_as_often_as_it_is_stacked():
 @pytest.mark.parametrize("trips", [2, 16, 17, 97, 1000])
 @pytest.mark.parametrize("stages", [1, 5, 200])
 def test_blocks_have_all_iterations(trips, stages):
-    blocks = _loops._blocks(trips, stages)
+    blocks = loops._blocks(trips, stages)
     assert sum(blocks) == trips and min(blocks) > 0
     assert 2 <= len(blocks) <= max(2, min(16, 128 // stages))
     assert len({*blocks[1:]}) <= 1 and blocks[0] <= blocks[-1]
@@ -393,7 +396,7 @@ def test_a_long_recurrence_keeps_its_budget():
     budget = unplanned.total_bytes - int(0.5 * unplanned.temp_bytes)
     plan = monet_jax.plan(last, weights, x, budget=budget, target="cpu", cache=False)
     assert plan.compiled_bytes <= budget
-    assert sum(_loops._blocks(300, 1)) == 300 and len(plan.stages) < 40
+    assert sum(loops._blocks(300, 1)) == 300 and len(plan.stages) < 40
     ours, plain = jax.jit(jax.grad(plan.apply(last)))(weights, x), jax.grad(last)(weights, x)
     jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), ours, plain)
 
@@ -414,7 +417,7 @@ def test_iterations_are_dealt_out_by_what_they_keep():
 def lengths(origins, regions):
     """How many trips each run of equal iterations has, as it is emitted."""
     decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    parts = _transform._parts(decisions.regions, origins.loops, ())
+    parts = transform_module._parts(decisions.regions, origins.loops, ())
     (part,) = [x for x in parts if hasattr(x, "loop")]
     pairs = zip(part.blocks, part.loop.trips, strict=True)
     return [sum(n for _, n in some) for _, some in it.groupby(pairs, lambda x: x[0])]
@@ -436,7 +439,7 @@ def test_no_iteration_runs_by_itself_where_plans_are_evened():
 
 
 def test_plans_whose_iterations_are_evened_take_no_more_than_was_wanted(monkeypatch):
-    monkeypatch.setattr(_codes, "_LEAST", 2)
+    monkeypatch.setattr(encoding, "_LEAST", 2)
     cpu = resolve_target("cpu")
     traced = trace_for(cpu, deep, deep_args(), operators=("int8", "slope8"))
     _, origins = Trials(traced, cpu, NO_PINS).analyzed
@@ -461,7 +464,7 @@ def test_plans_are_mixed_outside_of_loops():
 
 def test_a_block_of_iterations_may_run_by_itself():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_loops, "MAX_BLOCKS", 3)
+        patch.setattr(loops, "MAX_BLOCKS", 3)
         graph, _ = graph_of_deep()
     regions = planners.save_nothing(graph).regions
     first = graph.loops[0].first

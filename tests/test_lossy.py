@@ -24,16 +24,27 @@ from emission import (
 from programs import NAMED, Case, array, straight_through
 from test_codecs import draws
 
-from monet_jax import _codes, operators
-from monet_jax._analyze import analyze
-from monet_jax._backend import Backend
-from monet_jax.operators import _tap, codecs
-from monet_jax.operators.codecs import Codec, Groups, Kind, Pixel, Pool, PoolResidual, _noise
-from monet_jax.operators.operands import Convolutions, Products
+from monet_jax import operators
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.compiler.backend import Backend
+from monet_jax.operators import codecs, hooks
+from monet_jax.operators.codecs import (
+    Codec,
+    Groups,
+    Kind,
+    Pixel,
+    Pool,
+    PoolResidual,
+)
+from monet_jax.operators.codecs import (
+    noise as noise_module,
+)
+from monet_jax.operators.compression import encoding as encoding_module
+from monet_jax.operators.compression.operands import Convolutions, Products
 from planners.plan import Region
-from planners.simple_plans import saving_codes
+from planners.regions.simple_plans import saving_codes
 
-_index = _noise._index
+_index = noise_module._index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +74,8 @@ Encoder = Codec | operators.OfOperands | operators.OfSlopes
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Small values may be kept as codes."""
-    monkeypatch.setattr(_codes, "_LEAST", 2)
-    monkeypatch.setattr(_codes, "_SHARE", 0.0)
+    monkeypatch.setattr(encoding_module, "_LEAST", 2)
+    monkeypatch.setattr(encoding_module, "_SHARE", 0.0)
 
 
 def encoding(case: Case, codec: Encoder) -> Flat:
@@ -117,8 +128,8 @@ def test_gradients_are_those_of_jax_wherever_a_program_is_cut(name):
 
 
 def test_a_wrong_chain_is_noticed(monkeypatch):
-    right = _codes._Chain.__call__
-    monkeypatch.setattr(_codes._Chain, "__call__", lambda *args: right(*args) * 1.01)
+    right = encoding_module._Chain.__call__
+    monkeypatch.setattr(encoding_module._Chain, "__call__", lambda *args: right(*args) * 1.01)
     with pytest.raises(AssertionError):
         test_gradients_are_those_of_jax_where_codes_keep_everything("conv_norm_relu")
 
@@ -199,7 +210,7 @@ def test_gradients_are_unbiased():
 
 
 def test_what_is_read_by_a_derivative_that_is_not_linear_would_be_biased(monkeypatch):
-    monkeypatch.setitem(_codes._LINEAR, "tanh", {0: 0})
+    monkeypatch.setitem(encoding_module._LINEAR, "tanh", {0: 0})
     assert bias(Groups(2, 64)) > 3
 
 
@@ -238,8 +249,8 @@ def temporary_bytes(case: Case, codec: Encoder) -> int:
 @pytest.mark.parametrize(
     ("where", "name", "without"),
     [
-        (_tap, "_whole", lambda function: function),  # JAX moves it
-        (_noise, "_index", lambda shape, start: _index(shape, jnp.uint32(0))),  # XLA moves it
+        (hooks, "_whole", lambda function: function),  # JAX moves it
+        (noise_module, "_index", lambda shape, start: _index(shape, jnp.uint32(0))),  # XLA moves it
     ],
 )
 def test_what_follows_from_no_operand_is_not_kept_for_all_iterations(

@@ -5,8 +5,8 @@ import pytest
 from test_checkmate import best_seconds, budgets, small_graph
 from test_gap import Space
 
-from planners import lower_bound
-from planners.lower_bound import BoundProgram
+from planners.schedules import lower_bound
+from planners.schedules.lower_bound import BoundProgram
 
 BROKEN = 1e-6  # of the optimum: what HiGHS may be off by
 

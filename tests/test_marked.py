@@ -13,7 +13,8 @@ from networks import settled as settled
 
 import monet_jax
 import planners
-from monet_jax import _fallback, _plan, _planning
+from monet_jax import _plan
+from monet_jax.search import failures, pipeline
 
 planned = ft.partial(monet_jax.remat, budget=0.5, cache=False)
 
@@ -21,7 +22,7 @@ planned = ft.partial(monet_jax.remat, budget=0.5, cache=False)
 @pytest.fixture
 def lenient(monkeypatch):
     """As a user runs: faults of ours are warnings."""
-    monkeypatch.delenv(_fallback.STRICT)
+    monkeypatch.delenv(failures.STRICT)
 
 
 def wide(w, x):
@@ -205,7 +206,7 @@ def test_a_larger_batch_raises_what_a_share_is_of():
 def test_a_smaller_batch_without_a_plan_takes_the_least(monkeypatch):
     f = monet_jax.remat(wide, budget=0.6, cache=False)
     jax.grad(f)(W, X)
-    settle, refused = _planning._settle, []
+    settle, refused = pipeline._settle, []
 
     def hard(traced, settings, target):
         if not refused:
@@ -213,7 +214,7 @@ def test_a_smaller_batch_without_a_plan_takes_the_least(monkeypatch):
             raise refused[0]
         return settle(traced, settings, target)
 
-    monkeypatch.setattr(_planning, "_settle", hard)
+    monkeypatch.setattr(pipeline, "_settle", hard)
     with pytest.warns(monet_jax.PlanningWarning, match="smaller batch"):
         assert_same(jax.grad(f)(W, X[:100]), jax.grad(wide)(W, X[:100]))
     refused.clear()
@@ -223,8 +224,8 @@ def test_a_smaller_batch_without_a_plan_takes_the_least(monkeypatch):
 
 def test_plans_by_shares_of_something_larger_have_files_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
-    calls, settle = [], _planning._settle
-    monkeypatch.setattr(_planning, "_settle", lambda *x: calls.append(x) or settle(*x))
+    calls, settle = [], pipeline._settle
+    monkeypatch.setattr(pipeline, "_settle", lambda *x: calls.append(x) or settle(*x))
     for _ in range(2):
         f = monet_jax.remat(wide, budget=0.6)
         for rows in (512, 256):
@@ -260,7 +261,7 @@ def train_step(w, x):
     ],
 )
 def test_mistakes_have_answers_of_their_own_at_once(fun, given, options, says, monkeypatch):
-    monkeypatch.setattr(_planning, "_settle", None)  # nothing is planned to find out
+    monkeypatch.setattr(pipeline, "_settle", None)  # nothing is planned to find out
     with pytest.raises(ValueError, match=says):
         monet_jax.plan(fun, *given, **{"budget": 0.5, **options})
 
@@ -294,29 +295,29 @@ def test_the_least_budget_is_looked_for_when_it_is_asked_for():
 
 #: Where something goes wrong: module and name, for each step from a call to its result.
 STEPS = [
-    "_marked.closure_key",
-    "_trace.traced_as",
-    "_trace.flatten_changed",
-    "_trace.derivative_of",
-    "_trace.fingerprint",
-    "_planning._pins_in",
-    "_planning.resolve_target",
-    "_planning.Trials",
-    "_trials.analyze",
-    "_analyze.lay_out",
-    "_analyze.joint_of",
-    "_trials.transform",
-    "_trials.compile_bytes",
-    "_trials.value_and_gradient",
-    "_planning.Settling",
-    "_settle.timeline_of",
-    "_settle.value_rows",
-    "_cache.read",
-    "_cache.write",
+    "tracing.marked.closure_key",
+    "tracing.trace.traced_as",
+    "tracing.trace.flatten_changed",
+    "tracing.trace.derivative_of",
+    "tracing.trace.fingerprint",
+    "search.pipeline._pins_in",
+    "search.pipeline.resolve_target",
+    "search.pipeline.Trials",
+    "search.compiled_plans.analyze",
+    "analyzer.analyze.lay_out",
+    "analyzer.analyze.joint_of",
+    "search.compiled_plans.transform",
+    "search.compiled_plans.compile_bytes",
+    "search.compiled_plans.value_and_gradient",
+    "search.pipeline.Settling",
+    "search.search.timeline_of",
+    "search.search.value_rows",
+    "plans.cache.read",
+    "plans.cache.write",
     "_wrapped.as_traced_for",
     "_wrapped.as_planned",
-    "_applied.origins_of",
-    "_transform._run_region",
+    "transformer.apply.origins_of",
+    "transformer.transform._run_region",
 ]
 
 
@@ -326,18 +327,17 @@ def test_a_fault_in_any_step_ends_in_the_function_as_it_is(
     step, call, monkeypatch, lenient, tmp_path
 ):
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
-    module, name = step.split(".")
 
     def broken(*given, **options):
         raise KeyError("planted")
 
-    monkeypatch.setattr(f"monet_jax.{module}.{name}", broken)
+    monkeypatch.setattr(f"monet_jax.{step}", broken)
     f = monet_jax.remat(wide, budget=0.5)
     with pytest.warns(monet_jax.PlanningWarning, match="planted.*please report") as caught:
         got = call(f)(W, X)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert_same(got, jax.grad(wide)(W, X))
-    monkeypatch.setenv(_fallback.STRICT, "1")
+    monkeypatch.setenv(failures.STRICT, "1")
     with pytest.raises(KeyError, match="planted"):
         call(monet_jax.remat(wide, budget=0.5))(W, X)
 
@@ -347,7 +347,7 @@ def test_what_is_said_to_the_user_passes(error, monkeypatch, lenient):
     def broken(*given):
         raise error("said")
 
-    monkeypatch.setattr(_planning, "_settle", broken)
+    monkeypatch.setattr(pipeline, "_settle", broken)
     with pytest.raises(error, match="said"):
         jax.grad(planned(wide))(W, X)
 
@@ -359,7 +359,7 @@ def test_after_a_fault_nothing_is_planned_again(monkeypatch, lenient):
         calls.append(given)
         raise KeyError("planted")
 
-    monkeypatch.setattr(_planning, "_settle", broken)
+    monkeypatch.setattr(pipeline, "_settle", broken)
     f = planned(wide)
     with pytest.warns(monet_jax.PlanningWarning, match="report"):
         for _ in range(3):
@@ -370,7 +370,7 @@ def test_after_a_fault_nothing_is_planned_again(monkeypatch, lenient):
 def test_a_plan_of_another_layout_is_made_again(monkeypatch, tmp_path):
     """A file of the cache, whatever it holds, makes no call fail."""
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
-    settle = _planning._settle
+    settle = pipeline._settle
 
     def other(traced, settings, target):
         plan = made(traced, settings, target)
@@ -378,9 +378,9 @@ def test_a_plan_of_another_layout_is_made_again(monkeypatch, tmp_path):
         wrong = dataclasses.replace(plan.decisions, regions=regions)
         return dataclasses.replace(plan, decisions=wrong)
 
-    monkeypatch.setattr(_planning, "_settle", other)
+    monkeypatch.setattr(pipeline, "_settle", other)
     monet_jax.plan(net, *specs(), budget=0.6)
-    monkeypatch.setattr(_planning, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_settle", settle)
     f = monet_jax.remat(net, budget=0.6)
     assert_same(jax.grad(f)(*args()), jax.grad(net)(*args()))
     (plan,) = f._source._plans.values()
@@ -429,7 +429,7 @@ def test_errors_of_the_function_are_its_own():
 def test_planning_takes_as_long_as_the_call_and_the_cache_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
     clock = iter(np.arange(0.0, 1e6, 100.0))
-    monkeypatch.setattr(_planning.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(pipeline.time, "perf_counter", lambda: next(clock))
     plan = monet_jax.plan(wide, W, X, budget=0.6)
     taken = next(clock) - 100.0
     assert plan.planning_seconds >= taken - 200.0 and not plan.is_cached

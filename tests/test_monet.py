@@ -8,24 +8,16 @@ import pytest
 from test_checkmate import budgets, fails_somewhere, found_seconds, is_same, small_graph
 from test_gap import Space, quick, varied_graphs
 
-from planners import (
-    Execute,
-    InfeasibleBudget,
-    SolverStopped,
-    Variant,
-    cost_of,
-    monet,
-    save_all,
-    steps_of,
-)
-from planners._highs import Outcome
-from planners.monet import Monet
+from planners import Execute, InfeasibleBudget, SolverStopped, Variant, cost_of, save_all, steps_of
+from planners.published import monet
+from planners.published.monet import Monet
+from planners.solver.highs import Outcome
 
 EXACT = Monet(time_limit=60.0, gap=1e-9)
 
 
 class Rounds(Space):
-    """The space of `planners.monet`, by looking at every schedule of it.
+    """The space of `planners.published.monet`, by looking at every schedule of it.
 
     A state is what is stored from a round into the next one.
     """

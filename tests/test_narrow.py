@@ -17,20 +17,20 @@ from programs import array
 from test_operators import awkward, pulled, same
 from test_slopes import running_once, targets
 
-from monet_jax import _gradient
-from monet_jax._analyze import NO_PINS, analyze
-from monet_jax._backend import Backend
-from monet_jax._compile import compile_bytes
-from monet_jax._program import flatten, flatten_changed, run
-from monet_jax._stages import Differentiation
-from monet_jax._targets import resolve_target
-from monet_jax._trace import fingerprint, trace_for
-from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
+from monet_jax.analyzer.analyze import NO_PINS, analyze
+from monet_jax.compiler.backend import Backend
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir import gradient
+from monet_jax.ir.program import flatten, flatten_changed, run
+from monet_jax.ir.stage import Differentiation
 from monet_jax.operators import Context, Stored, forms_of, is_tap, rewriter, selected
-from monet_jax.operators._ranges import bounds_of
 from monet_jax.operators.codecs import Integers
-from planners.simple_plans import saving_codes
+from monet_jax.operators.ranges import bounds_of
+from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.tracing.trace import fingerprint, trace_for
+from monet_jax.transformer.transform import transform
+from planners.regions.simple_plans import saving_codes
 
 ROWS, WIDTH = 70, 12
 
@@ -74,7 +74,7 @@ def program_of(function, *args, chosen=("mask", "narrow")):
     floats = [n for n, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.floating)]
 
     def covered(program) -> Differentiation:
-        return _gradient.derivative_of(program, [n in floats for n in range(len(args))], False)
+        return gradient.derivative_of(program, [n in floats for n in range(len(args))], False)
 
     jaxpr = jax.make_jaxpr(lambda *args: [function(*args)])(*args)
     program = flatten_changed(jaxpr, rewrite.programs, covered, rewrite, False)

@@ -12,8 +12,8 @@ from networks import settled as settled
 from processes import run_python
 
 import monet_jax
-from monet_jax import _trace
-from monet_jax._targets import resolve_target
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.tracing import trace
 
 planned = ft.partial(monet_jax.remat, budget=0.5, cache=False)
 X = jax.random.normal(jax.random.key(3), (4, 8))
@@ -181,8 +181,8 @@ def test_plans_are_those_of_flax():
     assert monet_jax.plan(abstract, x, **PLAN).fingerprint == (
         monet_jax.flax.plan(abstract, x, **PLAN).fingerprint
     )
-    traced = _trace.trace_for(resolve_target("cpu"), loss, (abstract, x))
-    assert _trace.fingerprint(traced.program, traced.derivative) == made.fingerprint
+    traced = trace.trace_for(resolve_target("cpu"), loss, (abstract, x))
+    assert trace.fingerprint(traced.program, traced.derivative) == made.fingerprint
     assert monet_jax.check(made, loss, abstract, x).holds
     gradient = jax.tree.leaves(nnx.grad(monet_jax.apply(made, loss))(model(), X))
     assert_same(gradient, jax.tree.leaves(nnx.grad(loss)(model(), X)))

@@ -14,11 +14,11 @@ import pytest
 from emission import ROOFLINE, Case, emitted, flat
 from programs import straight_through
 
-from monet_jax._analyze import analyze
-from monet_jax._backend import Backend
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.compiler.backend import Backend
 from monet_jax.operators import masks
 from planners import Graph, Region, runs
-from planners.simple_plans import saving_codes
+from planners.regions.simple_plans import saving_codes
 
 
 def saving_results(graph: Graph) -> list[Region]:

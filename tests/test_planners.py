@@ -29,21 +29,19 @@ from planners import (
     SolverStopped,
     Stages,
     Variant,
-    _highs,
-    composition,
-    effects,
     plan_from_json,
     polished,
     replay,
     save_all,
     save_nothing,
     saved_bytes,
-    stage_program,
     without_change,
 )
-from planners.candidates import Candidates
-from planners.composition import Composition
-from planners.schedule import backward_runs, error_of
+from planners.regions import composition, effects, stage_program
+from planners.regions.candidates import Candidates
+from planners.regions.composition import Composition
+from planners.runs import backward_runs, error_of
+from planners.solver import highs
 
 EXACT = Stages(gap=0.0, time_limit=60.0)
 SEEDS = range(20)
@@ -553,7 +551,8 @@ def test_isomorphic_stages_share_one_stage_program(monkeypatch):
     solved = []
     right = stage_program.options
     monkeypatch.setattr(
-        "planners.candidates.options", lambda *x, **more: solved.append(x) or right(*x, **more)
+        "planners.regions.candidates.options",
+        lambda *x, **more: solved.append(x) or right(*x, **more),
     )
     Stages()(graphs.blocks(12, kinds=2), save_all(graphs.blocks(12, kinds=2)).peak_bytes // 2)
     # Stem, head and two kinds, of which the first block reads what no other stage's backward does.
@@ -571,7 +570,7 @@ def test_planning_takes_seconds(share):
 
 def test_a_solver_that_finds_nothing_leaves_the_heuristic(monkeypatch):
     graph = graphs.blocks(6)
-    nothing = _highs.Outcome(found=False, infeasible=False, bound=float("-inf"))
+    nothing = highs.Outcome(found=False, infeasible=False, bound=float("-inf"))
     monkeypatch.setattr(composition, "solve", lambda *_, **__: nothing)
     plan = Stages()(graph, int(0.6 * save_all(graph).peak_bytes))
     assert plan.planner == "stages (not proven in 10 s)"

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from monet_jax import _compat, _naming, _program, operators
-from monet_jax._backend import Backend
+from monet_jax import operators
+from monet_jax.compiler.backend import Backend
+from monet_jax.ir import compat
+from monet_jax.ir import program as program_module
+from monet_jax.transformer import names
 
 #: Window, strides, padding, window dilation.
 WINDOWS = [
@@ -31,11 +34,11 @@ def _pool(combine, window, strides, padding, spread=(1, 1)):
 def _rewritten(function, *args):
     """The function as the planner sees it, and its flat program."""
     rewrite = operators.rewriter(operators.selected(["pool"]), operators.Context(Backend()))
-    program = _program.flatten(jax.make_jaxpr(function)(*args), rewrite=rewrite)
+    program = program_module.flatten(jax.make_jaxpr(function)(*args), rewrite=rewrite)
 
     def run(*inputs):
         env = dict(zip(program.inputs, inputs, strict=True))
-        _naming.run_named(program.equations, env, {}, set())
+        names.run_named(program.equations, env, {}, set())
         (output,) = program.outputs
         return env[output]
 
@@ -100,7 +103,7 @@ def test_all_that_replaces_an_equation_stands_for_its_module_and_its_line():
     (eqn,) = jax.make_jaxpr(function)(x).jaxpr.eqns
     _, program = _rewritten(function, x)
     assert {str(e.name_stack) for e in program.equations} == {"pools"}
-    assert {_compat.source_of(e.eqn) for e in program.equations} == {_compat.source_of(eqn)}
+    assert {compat.source_of(e.eqn) for e in program.equations} == {compat.source_of(eqn)}
 
 
 def test_the_gradient_takes_no_coordinates():

@@ -11,7 +11,7 @@ from types import FunctionType
 import pytest
 from typer.main import get_command
 
-import monet_jax.cli
+import monet_jax.cli.shell
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -51,7 +51,7 @@ def test_files_that_a_document_names_exist(path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_commands_that_a_document_prints_exist(path):
-    commands = get_command(monet_jax.cli.app).commands
+    commands = get_command(monet_jax.cli.shell.app).commands
     for line in "".join(blocks(path, "sh")).splitlines():
         for words in re.split(r"&&|\|\|?|;", line.split(" #")[0]):
             words = shlex.split(words)

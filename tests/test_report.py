@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import monet_jax
-from monet_jax._record import ValueRow
+from monet_jax.plans.record import ValueRow
 from monet_jax.report.text import merge_rows, report, shorten_source, verdict
 
 LAYERS = 6

@@ -19,17 +19,18 @@ from test_operators import awkward, layered, planned, same, saving_results
 from test_operators import pulled as pulled_by
 from test_slopes import targets
 
-from monet_jax._analyze import NO_PINS
-from monet_jax._compile import compile_bytes
-from monet_jax._targets import resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
-from monet_jax.operators import Derived, forms_of, is_tap, results
-from monet_jax.operators._elementwise import numbers
+from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.operators import Derived, forms_of, is_tap
+from monet_jax.operators.elementwise import results
+from monet_jax.operators.elementwise.pointwise import numbers
+from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.tracing.trace import trace_for
+from monet_jax.transformer.transform import transform
 from planners import Graph, Region
 from planners.plan import Plan
-from planners.simple_plans import certified, saving_codes
+from planners.regions.simple_plans import certified, saving_codes
 
 #: With code as users have it; that of the other tests rounds `softplus` otherwise here and there.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3})

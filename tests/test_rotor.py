@@ -9,18 +9,11 @@ import graphs
 import numpy as np
 import pytest
 
-from planners import (
-    Execute,
-    InfeasibleBudget,
-    Revolve,
-    Rotor,
-    SolverStopped,
-    cost_of,
-    rotor,
-)
-from planners._blocks import Blocks, Move
-from planners.checkmate import Checkmate
-from planners.steps import with_frees
+from planners import Execute, InfeasibleBudget, Revolve, Rotor, SolverStopped, cost_of
+from planners.published import rotor
+from planners.published.blocks import Blocks, Move
+from planners.published.checkmate import Checkmate
+from planners.schedules.steps import with_frees
 
 BEST = Rotor(slots=10**6)  # one byte each, on graphs as small as these
 

@@ -18,17 +18,14 @@ from planners import (
     Region,
     SolverStopped,
     Stages,
-    candidates,
-    composition,
     replay,
     save_all,
     save_nothing,
-    search,
-    stage_program,
-    synthetic,
 )
-from planners._highs import Outcome
-from planners.schedule import backward_runs
+from planners.published import synthetic
+from planners.regions import candidates, composition, search, stage_program
+from planners.runs import backward_runs
+from planners.solver.highs import Outcome
 
 
 @ft.cache

@@ -8,9 +8,9 @@ import graphs
 import pytest
 
 from planners import Execute, Free, InfeasibleBudget, InvalidPlan, certified_steps, cost_of
-from planners.sequence import Sequence, improved
-from planners.steps import with_frees
-from planners.timeline import Timeline
+from planners.schedules.sequence import Sequence, improved
+from planners.schedules.steps import with_frees
+from planners.schedules.timeline import Timeline
 
 NO_LIMIT = 1e6  # seconds: the number of moves ends the search, on any machine the same way
 

@@ -11,15 +11,18 @@ from networks import net, specs
 
 import monet_jax
 import planners
-from monet_jax import InfeasibleBudget, _compile, _settle, _trials, operators
-from monet_jax._nearly import try_between
-from monet_jax._pins import Pins
-from monet_jax._program import Replacement
-from monet_jax._settle import Settling
-from monet_jax._targets import resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._trials import Trials
-from monet_jax.bench._programs import trace_loss
+from monet_jax import InfeasibleBudget, operators
+from monet_jax.analyzer.pins import Pins
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler import compile
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir.program import Replacement
+from monet_jax.search import compiled_plans
+from monet_jax.search import search as search_module
+from monet_jax.search.compiled_plans import Trials
+from monet_jax.search.repair import try_between
+from monet_jax.search.search import Settling
+from monet_jax.tracing.trace import trace_for
 
 CPU = resolve_target("cpu")
 
@@ -32,11 +35,11 @@ def settling(monkeypatch):
     """
 
     def compiled(function, avals, *, target, **options):
-        figures = _compile.compile_bytes(function, avals, target=target, **options)
+        figures = compile.compile_bytes(function, avals, target=target, **options)
         factor = 1.2 if zlib.crc32(str(figures.temp_bytes).encode()) % 2 else 1.0
         return dataclasses.replace(figures, temp_bytes=int(factor * figures.temp_bytes))
 
-    monkeypatch.setattr(_trials, "compile_bytes", compiled)
+    monkeypatch.setattr(compiled_plans, "compile_bytes", compiled)
     traced = trace_loss(net, specs(), CPU)
     return lambda: Settling(Trials(traced, CPU, Pins()), planners.Stages())
 
@@ -68,12 +71,12 @@ def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
     compiled = []
 
     def compiled_to_less(function, avals, *, target, **options):
-        figures = _compile.compile_bytes(function, avals, target=target, **options)
+        figures = compile.compile_bytes(function, avals, target=target, **options)
         compiled.append(figures)  # first the unplanned program and the base, as they are
         factor = 1.0 if len(compiled) < 3 else 0.7
         return dataclasses.replace(figures, temp_bytes=int(factor * figures.temp_bytes))
 
-    monkeypatch.setattr(_trials, "compile_bytes", compiled_to_less)
+    monkeypatch.setattr(compiled_plans, "compile_bytes", compiled_to_less)
     traced = trace_loss(net, specs(), CPU)
 
     def planned(budget):
@@ -146,8 +149,8 @@ def wasteful(monkeypatch):
 
         return Replacement(jax.make_jaxpr(product)(*(v.aval for v in eqn.invars)), True)
 
-    known = dict(operators._registry._REGISTRY)
-    monkeypatch.setattr(operators._registry, "_REGISTRY", known)
+    known = dict(operators.registry._REGISTRY)
+    monkeypatch.setattr(operators.registry, "_REGISTRY", known)
     return operators.register(operators.Operator("twice", operators.Kind.REORDERED, twice)).name
 
 
@@ -178,7 +181,7 @@ def test_operators_stay_where_they_save_time(settling, share, stay):
     plain = settling().plan(lambda unplanned: int(0.6 * unplanned()))
     decisions = dataclasses.replace(plain.decisions, seconds=share * plain.seconds)
     plan = dataclasses.replace(plain, decisions=decisions, operators=("some",))
-    assert _settle._better(plan, plain).operators == (("some",) if stay else plain.operators)
+    assert search_module._better(plan, plain).operators == (("some",) if stay else plain.operators)
 
 
 def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():

@@ -14,9 +14,9 @@ from test_compile import _foreign
 
 import monet_jax
 from monet_jax import zoo
-from monet_jax._targets import TARGETS, topology_of
-from monet_jax.zoo._problem import make_problem, text
+from monet_jax.compiler.targets import TARGETS, topology_of
 from monet_jax.zoo.llama import Llama
+from monet_jax.zoo.problem import make_problem, text
 
 AXES = "data", "model"
 

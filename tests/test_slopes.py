@@ -20,19 +20,20 @@ from test_codecs import draws
 from test_lossy import Whole, encoding, lossy_bytes, with_every_code
 from test_operators import AWKWARD
 
-from monet_jax import _codes, _slopes
-from monet_jax._analyze import NO_PINS, analyze
-from monet_jax._backend import Backend
-from monet_jax._compile import compile_bytes
-from monet_jax._targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
+from monet_jax.analyzer.analyze import NO_PINS, analyze
+from monet_jax.compiler.backend import Backend
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
 from monet_jax.operators import OfSlopes, Slope, Stored, form_name, forms_of, is_tap
 from monet_jax.operators.codecs import Kind
+from monet_jax.operators.compression import chain_derivatives
+from monet_jax.operators.compression import encoding as encoding_module
+from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.tracing.trace import trace_for
+from monet_jax.transformer.transform import transform
 from planners.graph import Graph
 from planners.plan import Plan, Region
-from planners.simple_plans import certified, saving_codes
+from planners.regions.simple_plans import certified, saving_codes
 
 #: Elementwise functions, and the ranges of their slopes.
 CHAINS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
@@ -54,8 +55,8 @@ CHAINS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Small values may be kept as codes."""
-    monkeypatch.setattr(_codes, "_LEAST", 2)
-    monkeypatch.setattr(_codes, "_SHARE", 0.0)
+    monkeypatch.setattr(encoding_module, "_LEAST", 2)
+    monkeypatch.setattr(encoding_module, "_SHARE", 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +197,8 @@ def test_so_they_are_in_loops_and_branches(name):
 
 
 def test_a_wrong_slope_is_noticed(monkeypatch):
-    right = _slopes.Chain.slope
-    monkeypatch.setattr(_slopes.Chain, "slope", lambda chain, x: right(chain, x) * 1.01)
+    right = chain_derivatives.Chain.slope
+    monkeypatch.setattr(chain_derivatives.Chain, "slope", lambda chain, x: right(chain, x) * 1.01)
     with pytest.raises(AssertionError):
         test_gradients_are_those_of_jax_where_slopes_are_kept_whole("gelu", jnp.float32)
 
@@ -271,8 +272,8 @@ def test_what_a_chain_reads_would_be_biased(monkeypatch):
 
         return function(jnp.negative(-x), x)
 
-    monkeypatch.setattr(_slopes, "_by_slope", by_input)
-    monkeypatch.setattr(_slopes, "range_of", lambda *_: (-8.0, 8.0))
+    monkeypatch.setattr(chain_derivatives, "_by_slope", by_input)
+    monkeypatch.setattr(chain_derivatives, "range_of", lambda *_: (-8.0, 8.0))
     assert drawn(OfSlopes(4)).bias > 3
 
 

@@ -19,20 +19,21 @@ from test_codecs import draws
 from test_lossy import Whole, lossy_bytes, with_every_code
 from test_slopes import running_once, targets
 
-from monet_jax import _codes, operators
-from monet_jax._analyze import NO_PINS, analyze
-from monet_jax._backend import Backend
-from monet_jax._compile import compile_bytes
-from monet_jax._errors import Errors
-from monet_jax._targets import resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
+from monet_jax import operators
+from monet_jax.analyzer.analyze import NO_PINS, analyze
+from monet_jax.compiler.backend import Backend
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import softmax
 from monet_jax.operators.codecs import Groups
+from monet_jax.operators.compression import encoding
+from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.gradient_error import Errors
+from monet_jax.tracing.trace import trace_for
+from monet_jax.transformer.transform import transform
 from planners.plan import Region
-from planners.simple_plans import save_all
-from planners.stages import Stages
+from planners.regions.simple_plans import save_all
+from planners.regions.stages import Stages
 
 SHAPE = (3, 8, 5)
 
@@ -364,8 +365,8 @@ def test_plans_are_no_worse_at_any_budget(dtype):
 @pytest.fixture
 def small(monkeypatch):
     """Small values may be kept as codes."""
-    monkeypatch.setattr(_codes, "_LEAST", 2)
-    monkeypatch.setattr(_codes, "_SHARE", 0.0)
+    monkeypatch.setattr(encoding, "_LEAST", 2)
+    monkeypatch.setattr(encoding, "_SHARE", 0.0)
 
 
 def test_one_code_serves_the_softmax_and_the_product(small):
@@ -430,7 +431,7 @@ def test_with_a_limit_of_the_error_all_that_the_code_does_counts(small):
 
 def test_what_scores_are_encoded_for_would_be_biased(small, monkeypatch):
     """The published way: the derivative of the exponential from a code of what it reads."""
-    monkeypatch.setitem(_codes._LINEAR, "exp", {0: 0})
+    monkeypatch.setitem(encoding._LINEAR, "exp", {0: 0})
     exact = [x for x in operators.selected("exact") if x.name != "softmax"]
     monkeypatch.setattr(operators, "selected", lambda _: exact)
     assert drawn(Groups(2, 64)).bias > 3

@@ -21,11 +21,14 @@ from test_head import SMALL as CHUNKS
 from test_narrow import planned as by_places
 from test_operators import planned, pulled, same, saving_results
 
-from monet_jax import _gradient, _naming, _program, operators
-from monet_jax._backend import backend_of
+from monet_jax import operators
+from monet_jax.compiler.backend import backend_of
+from monet_jax.ir import gradient
+from monet_jax.ir import program as program_module
 from monet_jax.operators import is_tap, masks, pooling
+from monet_jax.transformer import names
 from planners import Region
-from planners.simple_plans import saving_codes
+from planners.regions.simple_plans import saving_codes
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, 6.0, 3.0, -3.0, np.nan, np.inf, -np.inf]
 SPECIAL += [1e-40, -1e-40, 1e-45, 6e-8, -6e-8, 1.2e-38, 3e38, -3e38, 6e4, 1e-4, 5.9999]
@@ -157,14 +160,14 @@ def test_another_place_or_mask_is_noticed(monkeypatch):
 
 def rewritten(operator, function, *args):
     """A function by an operator of programs, which applies to it."""
-    plain = _program.flatten(jax.make_jaxpr(function)(*args))
-    derivative = _gradient.derivative_of(plain, [True] * len(args))
+    plain = program_module.flatten(jax.make_jaxpr(function)(*args))
+    derivative = gradient.derivative_of(plain, [True] * len(args))
     program = operator(plain, derivative, operators.Context(backend_of("gpu")))
     assert program is not plain
 
     def run(*args):
         env = dict(zip(program.inputs, args, strict=True)) | dict(program.constants)
-        _naming.run_named(program.equations, env, {}, set())
+        names.run_named(program.equations, env, {}, set())
         return env[program.outputs[0]]
 
     return run
@@ -208,5 +211,5 @@ def test_what_is_finite_in_a_gradient_stays_so(operator, number, dtype):
 
 def test_no_operator_is_forgotten():
     tested = {*FUNCTIONS, "head", "attention", "softmax", "result"}
-    exact = {x.name for x in operators._registry._REGISTRY.values() if not x.kind.is_lossy}
+    exact = {x.name for x in operators.registry._REGISTRY.values() if not x.kind.is_lossy}
     assert tested == exact

@@ -11,7 +11,7 @@ from networks import assert_same
 from networks import settled as settled
 
 import monet_jax
-from monet_jax._signature import make_options, take_apart
+from monet_jax.tracing.signature import make_options, take_apart
 
 planned = ft.partial(monet_jax.remat, budget=0.5, cache=False)
 W = jax.random.normal(jax.random.key(0), (8, 8)) / 3

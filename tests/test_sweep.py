@@ -7,7 +7,7 @@ import pytest
 from networks import by_hand, compiled, net, specs
 
 import monet_jax
-from monet_jax import _sweep, _sweep_result
+from monet_jax.tools import sweep, sweep_result
 
 
 def fails(params, x):
@@ -105,9 +105,9 @@ def test_the_same_picture_is_the_same_file(found, ending, tmp_path):
 
 
 def test_what_cannot_be_is_refused_before_any_work(monkeypatch, tmp_path):
-    monkeypatch.setattr(_sweep, "Trials", None)
+    monkeypatch.setattr(sweep, "Trials", None)
     for points in (1, 2.0, True):
         with pytest.raises(ValueError, match="points"):
             monet_jax.sweep(net, *specs(), points=points)
     with pytest.raises(ValueError, match=r"must end in one of .json, .svg"):
-        _sweep_result.check_path(tmp_path / "sweep.gif")
+        sweep_result.check_path(tmp_path / "sweep.gif")

@@ -7,13 +7,13 @@ import pytest
 from networks import net, specs
 
 import planners
-from monet_jax import _timeline
-from monet_jax._analyze import analyze
-from monet_jax._backend import backend_of
-from monet_jax._targets import resolve_target
-from monet_jax._timeline import timeline_from_json, timeline_of
-from monet_jax._trace import trace_for
-from monet_jax._trials import roofline_of
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.plans import timeline
+from monet_jax.plans.timeline import timeline_from_json, timeline_of
+from monet_jax.search.compiled_plans import roofline_of
+from monet_jax.tracing.trace import trace_for
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def test_all_of_it_is_what_replay_counts(step):
 
 def test_less_of_it_keeps_the_peak_and_every_sum(step, monkeypatch):
     graph, _, regions = step
-    monkeypatch.setattr(_timeline, "MOMENTS", 7)
-    monkeypatch.setattr(_timeline, "BANDS", 5)
+    monkeypatch.setattr(timeline, "MOMENTS", 7)
+    monkeypatch.setattr(timeline, "BANDS", 5)
     made, found = timeline_of(*step), planners.replay(graph, regions)
     assert len(made.moments) == 7 and len(made.bands) <= 5 and made.rest
     assert made.live_bytes.tolist() == [found.live_bytes[m.run] for m in made.moments]

@@ -34,7 +34,8 @@ from hypothesis import strategies as st
 from networks import some_slow
 from programs import NAMED, STEPS, Case, Recipe, array, recipes
 
-from monet_jax import _program, _transform
+from monet_jax.ir import program
+from monet_jax.transformer import transform
 from planners.plan import Region
 
 #: Left out of some tests for time: they compile slowly, and others have the same features.
@@ -429,7 +430,7 @@ def test_cotangents_of_a_stage_leave_together(monkeypatch):
     )
     assert weighted >= 3
     assert _joint_barriers(f, made) == 2 * weighted  # forward, and transposed
-    monkeypatch.setattr(_transform, "tied", lambda values, *_: values)
+    monkeypatch.setattr(transform, "tied", lambda values, *_: values)
     assert _joint_barriers(f, made) == 0
 
 
@@ -451,7 +452,7 @@ def test_inner_regions_tie_cotangents_alone():
 
 def _perturbed(equations, env, names, *_):
     """`run_named`, but the last float that a stage computes is a little off."""
-    _program.run(equations, env, names)
+    program.run(equations, env, names)
     for equation in reversed(equations):
         for i in equation.outputs:
             if is_float(env[i]):
@@ -483,7 +484,7 @@ def _untied_gradient(values, *_):
 @pytest.mark.parametrize("name", ["mlp", "attention_typed_key", "u_net"])
 def test_comparison_sees_a_planted_fault(monkeypatch, name, where, fault):
     f, plain, exact = _plain(name)
-    monkeypatch.setattr(_transform, where, fault)
+    monkeypatch.setattr(transform, where, fault)
     caught = 0
     for made in random_emissions(f, 0, PLANS):
         try:

@@ -11,14 +11,15 @@ from emission import ROOFLINE, Flat, emitted, flat, flops, gradient_jaxpr
 from programs import Case, array
 from test_lossy import LAYOUTS, Whole, convolve, lossy_bytes
 
-from monet_jax import _codes, _transform, operators
-from monet_jax._analyze import analyze
-from monet_jax._backend import Backend
-from monet_jax.operators import windows
+from monet_jax import operators
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.compiler.backend import Backend
 from monet_jax.operators.codecs import Pool
-from monet_jax.operators.operands import Convolutions
+from monet_jax.operators.compression import encoding, windows
+from monet_jax.operators.compression.operands import Convolutions
+from monet_jax.transformer import transform
 from planners.plan import Plan
-from planners.simple_plans import saving_codes
+from planners.regions.simple_plans import saving_codes
 
 KERNELS = [(1, 1), (3, 3), (5, 5), (2, 2), (4, 3), (1, 3)]
 #: Before and behind the image, along both axes.
@@ -29,8 +30,8 @@ POOL2 = Convolutions(Pool())
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Small values may be kept as codes."""
-    monkeypatch.setattr(_codes, "_LEAST", 2)
-    monkeypatch.setattr(_codes, "_SHARE", 0.0)
+    monkeypatch.setattr(encoding, "_LEAST", 2)
+    monkeypatch.setattr(encoding, "_SHARE", 0.0)
 
 
 def decoded(image, p):
@@ -127,7 +128,7 @@ def with_codes(case: Case, *codecs, trial: bool = False):
         return made, found
     taps = [e for stage in origins.stages for e in stage.equations if operators.is_tap(e)]
     codes = {i: jnp.int32(1) for e in taps for i in e.outputs[1:]}
-    planned = _transform.transform(
+    planned = transform.transform(
         origins, Plan(regions, 0, 0.0, 0, 0.0, "trial"), operators.Encoding(None, codes)
     )
     constants = list(made.program.constants.values())

@@ -21,17 +21,18 @@ from unittest import mock
 import jax
 from keeping import keep
 
-from monet_jax import _transform, zoo
-from monet_jax._analyze import NO_PINS
-from monet_jax._compile import CompiledBytes, compile_bytes
-from monet_jax._rivals import work_of_step
-from monet_jax._targets import compiler_version, resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._transform import transform
-from monet_jax._trials import Trials, step_to_compile
+from monet_jax import zoo
+from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.compiler.compile import CompiledBytes, compile_bytes
+from monet_jax.compiler.targets import compiler_version, resolve_target
+from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.tools.baselines import work_of_step
+from monet_jax.tracing.trace import trace_for
+from monet_jax.transformer import transform as transform_module
+from monet_jax.transformer.transform import transform
 from planners.graph import Graph
 from planners.plan import Plan
-from planners.simple_plans import bare, certified, saving_codes
+from planners.regions.simple_plans import bare, certified, saving_codes
 
 HERE = Path(__file__).parent
 OPERATORS = {"mask": ["mask", "pool"]} | {
@@ -78,7 +79,7 @@ def running_once(graph: Graph) -> Plan:
 
 def compiled_untied(trials: Trials, plan: Plan) -> CompiledBytes:
     """A plan as compiled where nothing that a stage hands on waits for the stage's codes."""
-    with mock.patch.object(_transform, "_wait_for_codes", lambda *_: None):
+    with mock.patch.object(transform_module, "_wait_for_codes", lambda *_: None):
         step = step_to_compile(trials.traced, transform(trials.origins, plan))
         return compile_bytes(*step, target=trials.target)
 

@@ -21,15 +21,15 @@ import jax
 from keeping import keep
 
 import planners
-from monet_jax._analyze import analyze
-from monet_jax._backend import backend_of
-from monet_jax._compile import compile_bytes
-from monet_jax._targets import Target, compiler_version, resolve_target
-from monet_jax._transform import transform
-from monet_jax._trials import roofline_of, step_to_compile
-from monet_jax.bench._programs import trace_loss
-from monet_jax.zoo._problem import make_problem, text
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import Target, compiler_version, resolve_target
+from monet_jax.search.compiled_plans import roofline_of, step_to_compile
+from monet_jax.transformer.transform import transform
 from monet_jax.zoo.gpt2 import GPT2
+from monet_jax.zoo.problem import make_problem, text
 
 HERE = Path(__file__).parent
 # Layers, and whether they run under one scan.
@@ -42,7 +42,7 @@ def row(depth: int, scanned: bool, target: Target) -> dict[str, Any]:
     model = GPT2(depth=depth, scanned=scanned)
     problem = make_problem("gpt2", model, text(BATCH, LENGTH, model.vocab))
     planner = planners.Stages()
-    importlib.import_module("planners.search")  # with CVXPY
+    importlib.import_module("planners.regions.search")  # with CVXPY
     started = time.perf_counter()
     traced = trace_loss(problem.loss, problem.args, target)
     roofline, backend = roofline_of(target), backend_of(target.name)

@@ -30,14 +30,14 @@ from keeping import keep
 import monet_jax
 import planners
 from monet_jax import zoo
-from monet_jax._analyze import NO_PINS
-from monet_jax._errors import GRADED, ErrorBound, Errors
-from monet_jax._limit import AIM, ErrorLimit, settled_within
-from monet_jax._settle import Settling
-from monet_jax._targets import resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._trials import Trials
+from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import form_name, selected
+from monet_jax.search.compiled_plans import Trials
+from monet_jax.search.error_limit import AIM, ErrorLimit, settled_within
+from monet_jax.search.gradient_error import GRADED, ErrorBound, Errors
+from monet_jax.search.search import Settling
+from monet_jax.tracing.trace import trace_for
 
 HERE = Path(__file__).parent
 #: Examples of a batch, so many that values are worth encoding.

@@ -25,17 +25,17 @@ from keeping import keep
 import monet_jax
 import planners
 from monet_jax import zoo
-from monet_jax._analyze import NO_PINS
-from monet_jax._applied import as_planned, as_traced_for
-from monet_jax._compile import compile_bytes
-from monet_jax._errors import GRADED, ErrorBound, Errors
-from monet_jax._limit import AIM, ErrorLimit
-from monet_jax._measure import StepCosts
-from monet_jax._rivals import Costs, costs_of, work_of_step
-from monet_jax._settle import Settling
-from monet_jax._targets import Target, compiler_version, resolve_target
-from monet_jax._trace import Traced, trace_for
-from monet_jax._trials import Trials, step_to_compile
+from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.analyzer.step_costs import StepCosts
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import Target, compiler_version, resolve_target
+from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.error_limit import AIM, ErrorLimit
+from monet_jax.search.gradient_error import GRADED, ErrorBound, Errors
+from monet_jax.search.search import Settling
+from monet_jax.tools.baselines import Costs, costs_of, work_of_step
+from monet_jax.tracing.trace import Traced, trace_for
+from monet_jax.transformer.apply import as_planned, as_traced_for
 
 HERE = Path(__file__).parent
 #: FLOPs over plain's that count as no more, and the share of temporaries to which one bisects.

@@ -19,14 +19,14 @@ from keeping import keep
 
 import planners
 from monet_jax import zoo
-from monet_jax._analyze import analyze
-from monet_jax._backend import backend_of
-from monet_jax._compile import compile_bytes
-from monet_jax._rivals import work_of_step
-from monet_jax._targets import resolve_target
-from monet_jax._transform import transform
-from monet_jax._trials import roofline_of, step_to_compile
-from monet_jax.bench._programs import trace_loss
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.search.compiled_plans import roofline_of, step_to_compile
+from monet_jax.tools.baselines import work_of_step
+from monet_jax.transformer.transform import transform
 from planners.plan import Region
 
 HERE = Path(__file__).parent

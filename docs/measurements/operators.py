@@ -21,10 +21,10 @@ from keeping import keep
 
 import monet_jax
 from monet_jax import zoo
-from monet_jax._applied import as_planned
-from monet_jax._rivals import Costs, costs_of, work_of_step
-from monet_jax._targets import Target, compiler_version, resolve_target
-from monet_jax._trace import trace_for
+from monet_jax.compiler.targets import Target, compiler_version, resolve_target
+from monet_jax.tools.baselines import Costs, costs_of, work_of_step
+from monet_jax.tracing.trace import trace_for
+from monet_jax.transformer.apply import as_planned
 
 HERE = Path(__file__).parent
 SHARES = 0.5, 0.35, 0.25

@@ -18,9 +18,9 @@ import jax
 from keeping import keep
 
 from monet_jax import zoo
-from monet_jax._compile import CompiledBytes, compile_bytes
-from monet_jax._options import Options
-from monet_jax._targets import Target, resolve_target
+from monet_jax.compiler.compile import CompiledBytes, compile_bytes
+from monet_jax.compiler.options import Options
+from monet_jax.compiler.targets import Target, resolve_target
 
 HERE = Path(__file__).parent
 DTYPES = ("float32", "bfloat16")

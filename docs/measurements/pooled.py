@@ -19,12 +19,12 @@ from keeping import keep
 from sklearn.datasets import load_sample_images
 
 from monet_jax import zoo
-from monet_jax._analyze import NO_PINS
-from monet_jax._rivals import costs_of, work_of_step
-from monet_jax._targets import Target, compiler_version, resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._transform import transform
-from monet_jax._trials import Trials
+from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.compiler.targets import Target, compiler_version, resolve_target
+from monet_jax.search.compiled_plans import Trials
+from monet_jax.tools.baselines import costs_of, work_of_step
+from monet_jax.tracing.trace import trace_for
+from monet_jax.transformer.transform import transform
 
 BATCH, SIDE = 8, 128
 EXACT = ["mask", "pool"]

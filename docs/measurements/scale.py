@@ -21,7 +21,7 @@ from typing import Any
 from keeping import keep
 
 import planners
-from planners import synthetic
+from planners.published import synthetic
 
 HERE = Path(__file__).parent
 # Thousands of ops of the graphs that are planned, and time limits in seconds.
@@ -44,7 +44,7 @@ def cell(kind: str, n_ops: int, share: float) -> dict[str, Any]:
     least, most = (x(graph).peak_bytes for x in (planners.save_nothing, planners.save_all))
     budget = int(least + share * (most - least))
     start = time.perf_counter()
-    importlib.import_module("planners.search")  # with CVXPY
+    importlib.import_module("planners.regions.search")  # with CVXPY
 
     imported = time.perf_counter()
     planner, cpu = planners.Stages(time_limit=LIMITS[kind]), time.process_time()

@@ -25,13 +25,13 @@ from codes import compiled_untied, running_once
 from keeping import keep
 
 from monet_jax import operators
-from monet_jax._analyze import NO_PINS
-from monet_jax._targets import Target, compiler_version, resolve_target
-from monet_jax._trace import trace_for
-from monet_jax._trials import Trials
+from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.compiler.targets import Target, compiler_version, resolve_target
+from monet_jax.search.compiled_plans import Trials
+from monet_jax.tracing.trace import trace_for
 from planners import Graph, Region
 from planners.plan import Plan
-from planners.simple_plans import certified
+from planners.regions.simple_plans import certified
 
 HERE = Path(__file__).parent
 #: How many times as many examples as elsewhere: a TPU keeps up to 128 MiB of a net on the chip.
@@ -230,7 +230,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     # Attention in tiles spares something only where tiles run again.
-    known = [x.name for x in operators._registry._REGISTRY.values() if not x.by_name]
+    known = [x.name for x in operators.registry._REGISTRY.values() if not x.by_name]
     parser.add_argument("--operators", nargs="+", default=known)
     asked = parser.parse_args()
     if missing := [name for name in known if name not in NETS]:

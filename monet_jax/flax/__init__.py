@@ -10,7 +10,7 @@ A loss of a Linen model is a function of arrays, `loss(params, batch)`, for `mon
 is imported when these functions are called, and not before.
 """
 
-from . import _support as _support  # registers how modules are planned
-from ._modules import apply as apply
-from ._modules import plan as plan
-from ._modules import remat as remat
+from . import support as support  # registers how modules are planned
+from .modules import apply as apply
+from .modules import plan as plan
+from .modules import remat as remat

@@ -16,7 +16,7 @@ from flax.linen.module import wrap_method_once
 from flax.linen.transforms import decorator_lift_transform
 
 from .. import _api
-from ._calls import Function, arguments_of, flat_call
+from .calls import Function, arguments_of, flat_call
 
 #: The collection that gradients are taken with respect to.
 _PARAMS = "params"

@@ -14,9 +14,9 @@ import jax
 from flax import nnx
 
 from .. import _api
-from .._signature import Call
-from . import _names
-from ._calls import Arguments, FlatCall, Function, arguments_of, flat_call
+from ..tracing.signature import Call
+from . import names
+from .calls import Arguments, FlatCall, Function, arguments_of, flat_call
 
 _TAG = "monet_jax"
 
@@ -61,7 +61,7 @@ def _flattened(function: Function, args: Sequence[Any], kwargs: Any) -> Iterator
             with nnx.update_context(_TAG):
                 inner = nnx.from_tree(values, ctxtag=_TAG, is_inner=True)
                 args, kwargs = arguments.with_values(inner)
-                with _names.named(inner, args[0] if function.is_method else None):
+                with names.named(inner, args[0] if function.is_method else None):
                     out = function.fun(*args, **kwargs)
                 after, out = nnx.to_tree((_state_only(inner), out), ctxtag=_TAG)
                 return out, after

@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import _compat
-from .._fusion import Kind, kind_of
-from .._places import filled
-from .._program import Equation, Replacement, dependents, flatten
-from ._context import Context
-from ._derivative import Derivative, joined
-from ._tap import Derived, Form, Stored, tap
+from ..ir import compat
+from ..ir.places import filled
+from ..ir.primitives import Kind, kind_of
+from ..ir.program import Equation, Replacement, dependents, flatten
 from .codecs import Mask
+from .context import Context
+from .derivative import Derivative, joined
+from .hooks import Derived, Form, Stored, tap
 
 #: Primitives whose derivative may read booleans only.
 _PRIMITIVES = ("max", "min", "clamp", "select_n", "custom_jvp_call")
@@ -32,18 +32,18 @@ _LEAST = 64
 
 def rewrite(eqn: Any, context: Context) -> Replacement | None:
     """What replaces an equation; None where its derivative reads other things than booleans."""
-    if _compat.primitive_name(eqn) not in _PRIMITIVES or len(eqn.outvars) != 1:
+    if compat.primitive_name(eqn) not in _PRIMITIVES or len(eqn.outvars) != 1:
         return None
     result = eqn.outvars[0].aval
-    if not _compat.is_float(result) or math.prod(result.shape) < _LEAST or eqn.effects:
+    if not compat.is_float(result) or math.prod(result.shape) < _LEAST or eqn.effects:
         return None
     if kind_of(Equation(eqn, (), (), None)) is not Kind.FUSED:
         return None
-    if _compat.is_placed(result):
+    if compat.is_placed(result):
         return None
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    varying = [n for n, v in enumerate(eqn.invars) if not isinstance(v, _compat.Literal)]
-    floats = [n for n in varying if _compat.is_float(avals[n])]
+    varying = [n for n, v in enumerate(eqn.invars) if not isinstance(v, compat.Literal)]
+    floats = [n for n in varying if compat.is_float(avals[n])]
     bounds = [n for n in floats if avals[n].shape != result.shape]
     if not floats or (bounds and eqn.primitive.name == "clamp"):  # JAX has no rule for these
         return None
@@ -62,7 +62,7 @@ def rewrite(eqn: Any, context: Context) -> Replacement | None:
 
 def _operator(eqn: Any, derivative: Derivative, forms: Sequence[Form], *inputs):
     """The equation with a derivative that reads taps."""
-    (result,) = _compat.bind_here(eqn, inputs)
+    (result,) = compat.bind_here(eqn, inputs)
     read = [tap(x, result, forms=forms) for x in derivative.residuals_of(inputs)]
     return joined(derivative.pushed, result, read, inputs)
 
@@ -93,7 +93,7 @@ def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
 
     def push(inputs, tangents):
         def function(chosen):
-            (found,) = _compat.bind_here(eqn, filled(inputs, floats, chosen))
+            (found,) = compat.bind_here(eqn, filled(inputs, floats, chosen))
             return found
 
         return jax.jvp(function, ([inputs[n] for n in floats],), (tangents,))[1]
@@ -103,7 +103,7 @@ def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
 
 def _from_result(eqn: Any, derivative: Derivative) -> Callable[[jax.Array], jax.Array] | None:
     """The boolean of a derivative by the result of the equation, where that is known to do."""
-    if _compat.primitive_name(eqn) != "custom_jvp_call":
+    if compat.primitive_name(eqn) != "custom_jvp_call":
         return None
     # Somebody's rule for the same function may read something else.
     match _limits(flatten(eqn.params["call_jaxpr"]).equations), _limits(derivative.early):
@@ -124,7 +124,7 @@ def _limits(equations: Iterable[Equation]) -> list[tuple[Any, ...]]:
 
 def is_positive_part(eqn: Any) -> bool:
     """Whether an equation is a call of `x -> max(x, 0)`, whatever its derivative."""
-    if _compat.primitive_name(eqn) != "custom_jvp_call":
+    if compat.primitive_name(eqn) != "custom_jvp_call":
         return False
     return _limits(flatten(eqn.params["call_jaxpr"]).equations) == [("max", None, 0.0)]
 

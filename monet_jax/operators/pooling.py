@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import _compat
-from .._program import Replacement
-from ._context import Context
-from ._derivative import joined
-from ._tap import Stored, tap
+from ..ir import compat
+from ..ir.program import Replacement
 from .codecs import Codec, Integers
+from .context import Context
+from .derivative import joined
+from .hooks import Stored, tap
 
 #: Elements of a window, at most: each is an operand of the program that replaces the pooling.
 MAX_WINDOW = 64
@@ -39,12 +39,12 @@ def rewrite(eqn: Any, context: Context) -> Replacement | None:
     """What replaces an equation; None for all that is no max or min pooling."""
     if not context.backend.expands_pooling:
         return None
-    known = _POOLING.get(_compat.primitive_name(eqn))
+    known = _POOLING.get(compat.primitive_name(eqn))
     if known is None:
         return None
     aval = eqn.invars[0].aval
     size = math.prod(eqn.params["window_dimensions"])
-    is_placed = _compat.is_placed(aval)
+    is_placed = compat.is_placed(aval)
     if not jnp.issubdtype(aval.dtype, jnp.floating) or is_placed or not 1 < size <= MAX_WINDOW:
         return None
     combine, keeps, worst = known

@@ -22,12 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import _compat
-from .._fusion import STOPS
-from .._program import Equation, listed
-from .._stages import Replaced, Stage
-from ._context import Context
-from ._tap import is_tap
+from ..ir import compat
+from ..ir.primitives import STOPS
+from ..ir.program import Equation, listed
+from ..ir.stage import Replaced, Stage
+from .context import Context
+from .hooks import is_tap
 
 #: Equations that hand on the numbers that they read, rounded perhaps, in another shape.
 _MOVES = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape", "squeeze")
@@ -88,7 +88,7 @@ class _Softmax:
         return listed(self._weights, operands, self.division, avals, self.division.outputs)
 
     def _weights(self, exponentials, total, exponents, *masks) -> jax.Array:
-        (weights,) = _compat.bind_here(self.division.eqn, [exponentials, total])
+        (weights,) = compat.bind_here(self.division.eqn, [exponentials, total])
         return _with_derivative(self.sum)(weights, exponents, *masks)
 
 
@@ -165,7 +165,7 @@ class _Finder:
         active = set(self.stage.differentiated_inputs)
         for e in self.stage.equations:
             if e.primitive not in STOPS and active.intersection(e.reads):
-                active.update(i for i in e.outputs if _compat.is_float(self.avals[i]))
+                active.update(i for i in e.outputs if compat.is_float(self.avals[i]))
             if e.primitive == "div" and active.issuperset(e.outputs):
                 found = self._softmax(e)
                 if found is not None and found.exponents in active:
@@ -180,7 +180,7 @@ class _Finder:
         aval, result = self.avals[exponents], self.avals[division.outputs[0]]
         if not _is_real(aval) or aval.shape != result.shape or 0 in aval.shape:
             return None
-        found = None if _compat.is_placed(aval) else self._sum(total, exponents)
+        found = None if compat.is_placed(aval) else self._sum(total, exponents)
         return found and _Softmax(division, exponents, found)
 
     def _exponents(self, atom: Any) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .._timeline import KINDS, Band, Timeline
+from ..plans.timeline import KINDS, Band, Timeline
 
 #: What lies under all other bytes: arguments and results of the step.
 FIXED = "argument"

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from .._budget import format_bytes
-from .._record import PlanRecord
-from .._timeline import Timeline
+from ..compiler.budget import format_bytes
+from ..plans.record import PlanRecord
+from ..plans.timeline import Timeline
 from .charts import FIXED, LAYERS
 
 #: A budget above so many times all else would leave a chart empty; then it is not drawn.

@@ -12,20 +12,12 @@ from typing import Any
 
 import jinja2
 
-from .._budget import format_bytes
-from .._record import PlanRecord, ValueRow
-from .._timeline import Band, Timeline
+from ..compiler.budget import format_bytes
+from ..plans.record import PlanRecord, ValueRow
+from ..plans.timeline import Band, Timeline
 from .charts import COLOURS, HEIGHT, LAYERS, TITLES, Chart, Scale, chart_of, scale_of
 from .figures import FAR_ABOVE, bars, figures, fixed_bytes, format_flops, format_seconds, peaks
-from .text import (
-    SMALL,
-    merge_rows,
-    merge_stages,
-    notes,
-    outcome,
-    shorten_source,
-    verdict,
-)
+from .text import SMALL, merge_rows, merge_stages, notes, outcome, shorten_source, verdict
 
 #: Verdicts, by how they begin, and how they look.
 _MOODS = {"BREAKS": "bad", "Planned": "open"}

@@ -14,10 +14,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .._budget import format_bytes
-from .._files import write_whole
-from .._record import PlanRecord
-from .._timeline import KINDS, Timeline
+from ..compiler.budget import format_bytes
+from ..plans.files import write_whole
+from ..plans.record import PlanRecord
+from ..plans.timeline import KINDS, Timeline
 from .charts import COLOURS, FIXED, LAYERS, TITLES, scale_of
 from .figures import FAR_ABOVE, fixed_bytes
 

@@ -15,8 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .._budget import format_bytes
-from .._record import PlanRecord, StageRow, ValueRow
+from ..compiler.budget import format_bytes
+from ..plans.record import PlanRecord, StageRow, ValueRow
 
 #: Values below this share of all values' bytes are summed in one row.
 SMALL = 0.001

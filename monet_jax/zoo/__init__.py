@@ -7,6 +7,6 @@ convolutional five are the models of MONeT (Shah et al., 2021, ICLR).
 Needs the extra `flax`.
 """
 
-from monet_jax.zoo._build import MODELS as MODELS
-from monet_jax.zoo._build import build as build
-from monet_jax.zoo._problem import Problem as Problem
+from .build import MODELS as MODELS
+from .build import build as build
+from .problem import Problem as Problem

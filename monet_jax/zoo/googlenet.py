@@ -10,15 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._layers import ConvNorm
-from monet_jax.zoo._problem import (
-    BlockRemat,
-    Problem,
-    Scale,
-    labelled,
-    make_problem,
-    rematted,
-)
+from .layers import ConvNorm
+from .problem import BlockRemat, Problem, Scale, labelled, make_problem, rematted
 
 Widths = tuple[int, int, int, int, int, int]
 

@@ -11,16 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._layers import attention_weights
-from monet_jax.zoo._problem import (
-    BlockRemat,
-    Problem,
-    Scale,
-    make_problem,
-    rematted,
-    stacked,
-    text,
-)
+from .layers import attention_weights
+from .problem import BlockRemat, Problem, Scale, make_problem, rematted, stacked, text
 
 _INIT = nn.initializers.normal(0.02)
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._layers import attention_weights
-from monet_jax.zoo._problem import BlockRemat, Problem, Scale, make_problem, stacked, text
+from .layers import attention_weights
+from .problem import BlockRemat, Problem, Scale, make_problem, stacked, text
 
 # Batch, sequence length, and what differs from the defaults of Llama.
 _SMALL = {"depth": 12, "width": 768, "heads": 12, "groups": 4, "hidden": 2048, "vocab": 32000}

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._problem import BlockRemat, Problem, Scale, make_problem, repeated, text
+from .problem import BlockRemat, Problem, Scale, make_problem, repeated, text
 
 _INIT = nn.initializers.uniform(0.08)
 

@@ -6,14 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._problem import (
-    BlockRemat,
-    Problem,
-    Scale,
-    labelled,
-    make_problem,
-    rematted,
-)
+from .problem import BlockRemat, Problem, Scale, labelled, make_problem, rematted
 
 # Batch, and what differs from the defaults of MLP.
 _SCALES: dict[str, tuple[int, dict[str, Any]]] = {

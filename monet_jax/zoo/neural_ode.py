@@ -11,14 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._problem import (
-    BlockRemat,
-    Problem,
-    Scale,
-    labelled,
-    make_problem,
-    repeated,
-)
+from .problem import BlockRemat, Problem, Scale, labelled, make_problem, repeated
 
 # Batch, and what differs from the defaults of ODENet.
 _SCALES: dict[str, tuple[int, dict[str, Any]]] = {

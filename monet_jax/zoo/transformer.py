@@ -13,16 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from monet_jax.zoo._layers import attention_weights
-from monet_jax.zoo._problem import (
-    BlockRemat,
-    Problem,
-    Sample,
-    Scale,
-    make_problem,
-    stacked,
-    text,
-)
+from .layers import attention_weights
+from .problem import BlockRemat, Problem, Sample, Scale, make_problem, stacked, text
 
 # Batch, sequence length, and what differs from the defaults of Transformer.
 _SCALES: dict[str, tuple[int, int, dict[str, Any]]] = {

@@ -9,14 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from monet_jax.zoo._problem import (
-    BlockRemat,
-    Problem,
-    Scale,
-    labelled,
-    make_problem,
-    rematted,
-)
+from .problem import BlockRemat, Problem, Scale, labelled, make_problem, rematted
 
 Groups = tuple[tuple[int, int], ...]
 

@@ -14,24 +14,24 @@
 | `Blocks` | biased | of the dtype, times `keep` |
 | `Rows` | unbiased | of the dtype, times `keep` |
 
-Groups have `group` elements or some fewer, as the array's axes have it (`_groups`). Codecs follow
+Groups have `group` elements or some fewer, as the array's axes have it (`groups`). Codecs follow
 `Codec`, the protocol; codecs of one's own need nothing else.
 """
 
-from ._codec import FLOATS as FLOATS
-from ._codec import Code as Code
-from ._codec import Codec as Codec
-from ._codec import Kind as Kind
-from ._codec import arrays as arrays
-from ._codec import nbytes as nbytes
-from ._noise import fold as fold
-from ._noise import words_of as words_of
 from .blocks import Blocks as Blocks
+from .codec import FLOATS as FLOATS
+from .codec import Code as Code
+from .codec import Codec as Codec
+from .codec import Kind as Kind
+from .codec import arrays as arrays
+from .codec import nbytes as nbytes
 from .exact import Integers as Integers
 from .exact import Mask as Mask
 from .floats import BFloat16 as BFloat16
 from .floats import Float8 as Float8
 from .floats import RandomBFloat16 as RandomBFloat16
+from .noise import fold as fold
+from .noise import words_of as words_of
 from .pooled import Pixel as Pixel
 from .pooled import Pool as Pool
 from .pooled import PoolResidual as PoolResidual

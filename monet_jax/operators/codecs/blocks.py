@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ._codec import Code, Kind, is_float, square_of_error
-from ._placing import placed
+from .codec import Code, Kind, is_float, square_of_error
+from .placing import placed
 
 
 @dataclasses.dataclass(frozen=True)

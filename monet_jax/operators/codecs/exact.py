@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from ._codec import Code, Kind
-from ._packing import pack, unpack
+from .codec import Code, Kind
+from .packing import pack, unpack
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from . import _rounding
-from ._codec import Code, Kind, is_float, square_of_error
-from ._groups import Cut
-from ._noise import uniform
+from . import rounding
+from .codec import Code, Kind, is_float, square_of_error
+from .groups import Cut
+from .noise import uniform
 
 #: The largest float8_e4m3fn.
 _LARGEST_E4M3 = 448.0
@@ -34,7 +34,7 @@ class BFloat16:
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
         """Of the shape of x."""
         del noise
-        return (_rounding.nearest(x, jnp.bfloat16).astype(jnp.bfloat16),)
+        return (rounding.nearest(x, jnp.bfloat16).astype(jnp.bfloat16),)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """Wider again."""
@@ -66,7 +66,7 @@ class RandomBFloat16:
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
         """Of the shape of x."""
-        rounded = _rounding.randomly(x, jnp.bfloat16, uniform(noise, x.shape))
+        rounded = rounding.randomly(x, jnp.bfloat16, uniform(noise, x.shape))
         return (rounded.astype(jnp.bfloat16),)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
@@ -75,7 +75,7 @@ class RandomBFloat16:
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The variance between two neighbours."""
-        return _rounding.random_variance(x, jnp.bfloat16)
+        return rounding.random_variance(x, jnp.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,11 +111,11 @@ class Float8:
         cut = Cut.of(x.shape, self.group)
         groups = cut.split(x.astype(jnp.float32))
         largest = jnp.max(jnp.abs(groups), axis=cut.inside, keepdims=True)
-        scale = _rounding.above(largest / _LARGEST_E4M3, jnp.bfloat16)
+        scale = rounding.above(largest / _LARGEST_E4M3, jnp.bfloat16)
         scale = jnp.where(jnp.isfinite(scale * _LARGEST_E4M3), scale, jnp.nan)
         scaled = groups / jnp.where(scale == 0, 1, scale)
         scaled = cut.joined(scaled, jax.ShapeDtypeStruct(x.shape, jnp.float32))
-        code = _rounding.nearest(scaled, jnp.float8_e4m3fn).astype(jnp.float8_e4m3fn)
+        code = rounding.nearest(scaled, jnp.float8_e4m3fn).astype(jnp.float8_e4m3fn)
         # As bits: what `jax.checkpoint` saves passes a `reduce_precision` that knows of infinities,
         # and makes NaN of the largest values of this dtype, which has none (JAX 0.12).
         code = jax.lax.bitcast_convert_type(code, jnp.uint8)
@@ -127,7 +127,7 @@ class Float8:
         cut = Cut.of(aval.shape, self.group)
         scale = jnp.expand_dims(code[1].astype(jnp.float32), cut.inside)
         values = cut.split(levels.astype(jnp.float32)) * scale
-        return cut.joined(_rounding.held(values, aval.dtype), aval)
+        return cut.joined(rounding.held(values, aval.dtype), aval)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The square of the error."""

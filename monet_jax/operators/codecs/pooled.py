@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import _rounding
-from ._codec import Code, Kind, is_float, square_of_error
-from ._noise import NO_WORDS, fold, uniform
+from . import rounding as rounding_module
+from .codec import Code, Kind, is_float, square_of_error
+from .noise import NO_WORDS, fold, uniform
 from .quantized import Groups
 
 
@@ -59,7 +59,7 @@ class Pool:
         """A value for each window, in place of the axes."""
         del noise
         pool = _mean if self.pooling == "mean" else _soft_maximum
-        return (_rounding.nearest(pool(x, self.p, self.axes), x.dtype).astype(x.dtype),)
+        return (rounding_module.nearest(pool(x, self.p, self.axes), x.dtype).astype(x.dtype),)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """Each value over its window."""
@@ -120,7 +120,7 @@ class PoolResidual:
         return Groups(self.bits, self.group)
 
     def _means(self, x: jax.Array) -> jax.Array:
-        return _rounding.nearest(_mean(x, self.p, self.axes), jnp.bfloat16)
+        return rounding_module.nearest(_mean(x, self.p, self.axes), jnp.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Pixel:
         value = jnp.sum(jnp.where(at_row & at_column, windows, 0), axis=inside)
         is_finite = jnp.all(jnp.isfinite(windows), axis=inside)
         product = jnp.where(is_finite, value * _elements(x.shape, self.p, self.axes), jnp.nan)
-        product = _rounding.randomly(product, x.dtype, uniform(fold(noise, 1), product.shape))
+        product = rounding_module.randomly(product, x.dtype, uniform(fold(noise, 1), product.shape))
         return product.astype(x.dtype), noise
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
@@ -183,7 +183,7 @@ class Pixel:
         elements = _elements(x.shape, self.p, self.axes)
         elements = _repeated(jnp.asarray(elements), self.p, self.axes, x.shape)
         wide = x.astype(jnp.float32)
-        rounding = _rounding.random_variance(wide * elements, x.dtype)
+        rounding = rounding_module.random_variance(wide * elements, x.dtype)
         return jnp.square(wide) * (elements - 1) + rounding / elements
 
     def _picked(self, shape: tuple[int, ...], noise: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from . import _rounding
-from ._codec import Code, Kind, is_float
-from ._groups import Cut
-from ._noise import uniform
-from ._packing import pack, unpack
+from . import rounding
+from .codec import Code, Kind, is_float
+from .groups import Cut
+from .noise import uniform
+from .packing import pack, unpack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,22 +79,22 @@ class Groups:
 
     def _fitted(
         self, cut: Cut, x: jax.Array, base: jax.Array | None
-    ) -> tuple[_rounding.Grid, jax.Array]:
+    ) -> tuple[rounding.Grid, jax.Array]:
         """Levels that enclose each group, and the groups."""
         groups = cut.split(x.astype(jnp.float32))
         rest = groups if base is None else groups - cut.split(base)
         top = 2**self.bits - 1
-        low = _rounding.below(jnp.min(rest, axis=cut.inside, keepdims=True), jnp.bfloat16)
+        low = rounding.below(jnp.min(rest, axis=cut.inside, keepdims=True), jnp.bfloat16)
         step = (jnp.max(rest, axis=cut.inside, keepdims=True) - low) / top
-        step = _rounding.above(step, jnp.bfloat16)
+        step = rounding.above(step, jnp.bfloat16)
         step = jnp.where(jnp.isfinite(low + top * step), step, jnp.nan)
         return self._grid(cut, low, step, x.dtype, base), groups
 
     def _grid(
         self, cut: Cut, low: jax.Array, step: jax.Array, dtype: Any, base: jax.Array | None
-    ) -> _rounding.Grid:
+    ) -> rounding.Grid:
         over = 0.0 if base is None else cut.split(base)
-        return _rounding.Grid(low, step, 2**self.bits - 1, dtype, over)
+        return rounding.Grid(low, step, 2**self.bits - 1, dtype, over)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,10 +149,10 @@ class Range:
     def _nan(self) -> int:
         return 2**self.bits - 1
 
-    def _grid(self, dtype: Any) -> _rounding.Grid:
+    def _grid(self, dtype: Any) -> rounding.Grid:
         top = self._nan - 1
         low, step = jnp.float32(self.low), jnp.float32((self.high - self.low) / top)
-        return _rounding.Grid(low, step, top, dtype)
+        return rounding.Grid(low, step, top, dtype)
 
 
 def _check_bits(bits: int, known: tuple[int, ...]) -> None:

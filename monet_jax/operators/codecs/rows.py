@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from . import _rounding
-from ._codec import Code, Kind, is_float
-from ._noise import bits, fold, uniform
-from ._placing import placed
+from . import rounding
+from .codec import Code, Kind, is_float
+from .noise import bits, fold, uniform
+from .placing import placed
 
 #: What the chances of all rows add up to; a draw is a number below.
 _TICKS = 2**32 - 1
@@ -71,7 +71,7 @@ class Rows:
         matrix = _matrix(x)
         lots = _lots(matrix, self.keep)
         row, weight = _drawn(lots, noise)
-        product = _rounding.randomly(
+        product = rounding.randomly(
             matrix[row] * weight[:, None], x.dtype, uniform(fold(noise, 1), (len(row), x.shape[-1]))
         )
         return product.astype(x.dtype).reshape(-1), row

@@ -1,0 +1,1 @@
+"""From a program in stages to a planning graph: ops, bytes, seconds."""

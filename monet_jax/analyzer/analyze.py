@@ -1,0 +1,198 @@
+"""A traced function as a planning graph, and where each part of the graph came from.
+
+Stages are found by `tracing/loops` and `tracing/split`, each stage's ops by `joint`, once for all
+stages that are isomorphic; `builder` puts them together.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from planners.graph import Choice as PlannerChoice
+from planners.graph import Graph, Op, Value
+from planners.graph import Loop as PlannerLoop
+from planners.graph import Stage as PlannerStage
+
+from ..compiler.backend import Backend
+from ..ir.costs import Roofline
+from ..ir.program import Program, parameters_of
+from ..ir.stage import Differentiation, Stage
+from ..tracing.branches import Choice
+from ..tracing.loops import Layout, lay_out
+from ..tracing.origins import Origins
+from .builder import Builder, Place
+from .joint import Joint, joint_of
+from .pins import Pins, find, saved_by_name
+
+NO_PINS = Pins()
+
+
+def analyze(
+    program: Program,
+    derivative: Differentiation,
+    roofline: Roofline,
+    backend: Backend,
+    pins: Pins = NO_PINS,
+) -> tuple[Graph, Origins]:
+    """The planning graph of a program's value and gradient, and its origins.
+
+    Raises:
+        ValueError: a pin names nothing in the program.
+    """
+    layout = lay_out(program, derivative)
+    choices = [*layout.all_choices()]
+    program, stages = layout.program, layout.stages
+    pinned = find(program, pins)
+    cloned = _cloned(stages)
+    saved = saved_by_name(program, pins)
+    keys = [_key(layout, cloned, saved, stage) for stage in stages]
+    joints: dict[str, tuple[Stage, Joint]] = {}
+    for key, stage in zip(keys, stages, strict=True):
+        if key not in joints:
+            joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
+    builder = Builder(program, pinned, cloned, backend, layout.alike)
+    _build(builder, layout, choices, [joints[key] for key in keys])
+    made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
+    values = builder.stored_values()
+    graph = Graph(
+        values,
+        tuple(
+            PlannerStage(
+                _title(stage),
+                _fitted(f, values),
+                _fitted(b, values),
+                _with_count(key, f),
+                may_be_alone=not _must_recompute(stage, pinned),
+                result_bytes=builder.results_of(b),
+            )
+            for f, b, key, stage in made
+        ),
+        backend.recomputes_late,
+        tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
+        tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
+        evens=True,
+    )
+    tables = builder.origins, builder.output_bytes, layout.loops, layout.choices, builder.lines
+    return graph, Origins(program, stages, *tables)
+
+
+def _build(
+    builder: Builder,
+    layout: Layout,
+    choices: Sequence[Choice],
+    joints: Sequence[tuple[Stage, Joint]],
+) -> None:
+    """Adds all stages, forward and then backward; `joints` are templates with what they do."""
+    starts = {loop.first: loop for loop in layout.loops}
+    ends = {loop.stop - 1: loop for loop in layout.loops}
+    branches = [(choice, b) for choice in choices for b in range(len(choice.branches))]
+    entries, exits = collections.defaultdict(list), collections.defaultdict(list)
+    for choice, b in branches:
+        entries[choice.branches[b].first].append((choice, b))
+        exits[choice.branches[b].stop - 1].insert(0, (choice, b))  # the inner one ends first
+    for loop in layout.loops:
+        builder.expect(loop)
+    for choice in choices:
+        builder.expect_choice(choice)
+    places = [_place(choices, s) for s in range(len(layout.stages))]
+    for s, stage in enumerate(layout.stages):
+        opened = builder.open_loop(starts[s], joints[s][1]) if s in starts else []
+        for branch in entries[s]:
+            builder.enter_branch(*branch)
+        builder.forward(stage, *joints[s], places[s], opened)
+        for branch in exits[s]:
+            builder.leave_branch(*branch)
+        if s in ends:
+            builder.close_loop(ends[s])
+    for s, stage in reversed([*enumerate(layout.stages)]):
+        opened = []
+        if s in ends:
+            opened = builder.open_loop_backward(ends[s], joints[ends[s].first][1])
+        for branch in reversed(exits[s]):
+            builder.enter_branch_backward(*branch)
+        builder.backward(stage, *joints[s], places[s], opened)
+        for branch in reversed(entries[s]):
+            builder.leave_branch_backward(*branch)
+        if s in starts:
+            builder.close_loop_backward(starts[s])
+
+
+def _place(choices: Sequence[Choice], s: int) -> Place:
+    """Where a stage stands in the choices."""
+    around = [choice for choice in choices if choice.first <= s < choice.stop]
+    odds = math.prod(1 / len(choice.branches) for choice in around)
+    return Place(odds, all(choice.branches[-1].first <= s for choice in around))
+
+
+def _with_count(key: str, ops: Iterable[Op]) -> str:
+    """A stage's key; that of a loop's first one differs, if it begins with what opens the loop."""
+    return f"{key}:{sum(len(op.outputs) for op in ops)}"
+
+
+def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
+    """The ops, none of which writes more over its inputs than it writes at all."""
+    found = []
+    for op in ops:
+        least = -sum(values[i].nbytes for i in op.outputs)
+        ways = (
+            dataclasses.replace(way, workspace_bytes=max(way.workspace_bytes, least))
+            for way in op.variants
+        )
+        found.append(
+            dataclasses.replace(
+                op, workspace_bytes=max(op.workspace_bytes, least), variants=tuple(ways)
+            )
+        )
+    return tuple(found)
+
+
+def _title(stage: Stage) -> str:
+    paths = [str(e.name_stack) for e in stage.equations if str(e.name_stack)]
+    notes = [e.apart for e in stage.equations if e.apart]
+    return ", ".join((paths[0] if paths else "(no module)", *notes))
+
+
+def _must_recompute(stage: Stage, pinned: Mapping[int, str]) -> bool:
+    """Whether a pin says that something in a stage must be recomputed."""
+    return any(pinned.get(i) == "recompute" for e in stage.equations for i in e.outputs)
+
+
+def _cloned(stages: Sequence[Stage]) -> set[int]:
+    """Values that several stages compute, each for itself."""
+    count = collections.Counter(i for s in stages for e in s.equations for i in e.outputs)
+    return {i for i, times in count.items() if times > 1}
+
+
+def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str:
+    """Equal for stages that differ in nothing but their value numbers."""
+    program = layout.program
+    local: dict[int, int] = {}
+
+    def number(atom) -> Any:
+        if not isinstance(atom, int):
+            return f"literal:{getattr(atom.aval, 'dtype', '')}"
+        return local.setdefault(atom, len(local))
+
+    def is_kept(i: int) -> bool | None:
+        """Of what all iterations compute alike: whether it is the one that is kept."""
+        return layout.alike[i] == i if i in layout.alike else None
+
+    given = program.given
+    returned = {i for i in program.outputs if isinstance(i, int)}
+    parts: list[Any] = [
+        (number(i), program.avals[i].str_short(), i in given, i in stage.differentiated_inputs)
+        for i in stage.inputs
+    ]
+    for e in stage.equations:
+        outputs = [
+            (number(i), program.avals[i].str_short(), i in cloned, i in saved, is_kept(i))
+            for i in e.outputs
+        ]
+        parts.append((e.primitive, [number(i) for i in e.inputs], outputs, parameters_of(e.eqn)))
+    parts.append([(number(i), i in returned) for i in stage.outputs])
+    parts.append([number(i) for i in stage.differentiated_outputs])
+    parts.append((stage.repeats, stage.hoisted))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,0 +1,193 @@
+"""The ops that XLA will make of a flat program: what it keeps, and what it fuses into what.
+
+A value is kept in memory if its equation cannot be fused, if an equation that reads it cannot fuse
+it, if it passes an optimization barrier, or if the program returns it. Every kept value is one op:
+its equation, together with all the producers that are computed inside the same fusion.
+
+XLA:TPU computes elementwise work, random bits among it, inside the products that read it; the other
+compilers keep a product's operands.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterable
+
+from ..ir.costs import Roofline, Work, work_of
+from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of
+from ..ir.program import Equation, Program
+from ..operators import is_tap
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fusion:
+    """An op.
+
+    Attributes:
+        equation: the equation whose results are kept.
+        fused: the equations computed inside it.
+        inputs: kept values, and inputs of the program, that it reads.
+        outputs: kept values that it writes.
+        work: of all its equations.
+    """
+
+    equation: Equation
+    fused: tuple[Equation, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    work: Work
+
+    def seconds(self, program: Program, roofline: Roofline) -> float:
+        """Its time by a roofline, every input read and every output written once."""
+        moved = sum(program.nbytes(i) for i in {*self.inputs, *self.outputs})
+        return roofline.seconds(self.work, moved)
+
+
+class Fusions:
+    """A program's ops, in order.
+
+    Arguments:
+        program: a flat program.
+        into_products: whether products compute their operands, as on a TPU.
+        kept: values that are kept in any case.
+    """
+
+    def __init__(
+        self, program: Program, into_products: bool = False, kept: Collection[int] = frozenset()
+    ):
+        self.program, self.into_products = program, into_products
+        self._kinds = {id(e): self._kind(e) for e in program.equations}
+        self._producer = {i: e for e in program.equations for i in e.outputs}
+        self._source = self._views()
+        self._root = self._roots()
+        self._kept = self._materialised(kept)
+
+    def root(self, value: int) -> int:
+        """The value whose bytes `value` shows: itself, unless it is a view."""
+        return self._root.get(value, value)
+
+    def is_kept(self, value: int) -> bool:
+        """Whether a value is written to memory by an op."""
+        return value in self._kept
+
+    def all(self) -> Iterable[Fusion]:
+        """Every op, in the order of the program."""
+        for equation in self.program.equations:
+            outputs = tuple(i for i in equation.outputs if i in self._kept)
+            if outputs or equation.eqn.effects:
+                yield self._fusion(equation, outputs)
+
+    def reads_past(
+        self, equation: Equation, known: Collection[int] = ()
+    ) -> tuple[set[int], dict[int, Equation]]:
+        """What the op round an equation reads if it knows what comes through some taps.
+
+        Arguments:
+            equation: whose results are kept.
+            known: results of taps.
+            equation: may also be a tap, which is asked about what passes it.
+
+        Returns:
+            Kept values and inputs of the program; and by their results the taps through which
+            something is read, known ones included.
+        """
+        through = is_tap(equation)
+        return self.kept_behind(equation.reads[:1] if through else equation.reads, known)
+
+    def kept_behind(
+        self, values: Iterable[int], known: Collection[int] = ()
+    ) -> tuple[set[int], dict[int, Equation]]:
+        """What is read for some values, by what knows what comes through some taps; as above."""
+        found, taps, seen = set(), dict[int, Equation](), set()
+        pending = list(values)
+        while pending:
+            i = pending.pop()
+            producer = self._producer.get(i)
+            if i in seen:
+                continue
+            seen.add(i)
+            if producer is not None and is_tap(producer):
+                taps[i] = producer
+            if i in self._kept or producer is None:
+                found.add(i)
+            elif i not in known:
+                pending += [self._source[i]] if i in self._source else producer.reads
+        return found, taps
+
+    def _kind(self, equation: Equation) -> Kind:
+        if self.into_products and equation.primitive in PRODUCTS:
+            return Kind.REDUCTION
+        if self.into_products and is_one_hot(equation):
+            return Kind.FUSED
+        return kind_of(equation)
+
+    def _fusion(self, equation: Equation, outputs: tuple[int, ...]) -> Fusion:
+        fused = self._fused_into(equation)
+        members = (equation, *fused)
+        reads = {self.root(i) for e in members for i in e.reads}
+        inputs = tuple(sorted(i for i in reads if i in self._kept or i not in self._producer))
+        return Fusion(equation, fused, inputs, outputs, sum(map(work_of, members), Work()))
+
+    def _fused_into(self, equation: Equation) -> tuple[Equation, ...]:
+        found: dict[int, Equation] = {}
+        queue = list(equation.reads)
+        while queue:
+            i = self.root(queue.pop())
+            producer = self._producer.get(i)
+            if producer is None or i in self._kept or id(producer) in found:
+                continue
+            found[id(producer)] = producer
+            queue += producer.reads
+        return tuple(found.values())
+
+    def _views(self) -> dict[int, int]:
+        """View -> the value that it shows in another shape."""
+        found: dict[int, int] = {}
+        for equation in self.program.equations:
+            reads = equation.reads
+            if self._kinds[id(equation)] is not Kind.VIEW or not reads:
+                continue
+            if is_tap(equation):  # the others of its results are codes
+                found[equation.outputs[0]] = reads[0]
+                continue
+            one_each = len(reads) == len(equation.outputs)
+            sources = reads if one_each else reads[:1] * len(equation.outputs)
+            found.update(zip(equation.outputs, sources, strict=True))
+        return found
+
+    def _roots(self) -> dict[int, int]:
+        root: dict[int, int] = {}
+        for i, source in self._source.items():
+            root[i] = root.get(source, source)
+        return root
+
+    def _materialised(self, anyway: Collection[int]) -> set[int]:
+        returned = {i for i in self.program.outputs if isinstance(i, int)}
+        kept = {self.root(i) for i in (*returned, *anyway)}
+        noise = set() if self.into_products else self._noise()
+        for equation in self.program.equations:
+            kind = self._kinds[id(equation)]
+            reads = {self.root(i) for i in equation.reads}
+            if kind in (Kind.REDUCTION, Kind.SOLID):
+                kept.update(equation.outputs)
+            if kind is Kind.SOLID or equation.primitive == "optimization_barrier":
+                kept.update(reads)
+            if not noise.issuperset(equation.outputs):
+                kept.update(reads & noise)
+        kept &= self._producer.keys()
+        return {i for i in kept if self._kinds[id(self._producer[i])] is not Kind.VIEW}
+
+    def _noise(self) -> set[int]:
+        """Values drawn from a generator and not yet mixed with anything else.
+
+        Drawing costs many instructions, so what is drawn (a dropout mask, say, rather than the
+        random bits that it came from) is kept where it meets other data.
+        """
+        drawn: set[int] = set()
+        plain: set[int] = set()  # literals, spread out
+        for equation in self.program.equations:
+            reads = set(equation.reads) - plain
+            fused = self._kinds[id(equation)] in (Kind.VIEW, Kind.FUSED)
+            if is_random(equation) or (fused and reads and reads <= drawn):
+                drawn.update(equation.outputs)
+            elif fused and not reads:
+                plain.update(equation.outputs)
+        return drawn

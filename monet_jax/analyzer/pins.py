@@ -1,0 +1,94 @@
+"""Values that the user decides: which ones a pin means.
+
+A pin names a value by a `checkpoint_name` of the user's own, by a module path (every value made in
+that module; shell wildcards allowed), or by its name in a report.
+"""
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping
+
+from ..ir import compat
+from ..ir.primitives import Kind, kind_of
+from ..ir.program import Program
+
+_DECISIONS = ("save", "recompute")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pins:
+    """Decisions that a plan must respect: pairs of a name and "save" or "recompute"."""
+
+    decisions: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.decisions)
+
+
+def make_pins(pins: Mapping[str, str] | None) -> Pins:
+    """Checked pins.
+
+    Raises:
+        TypeError: `pins` is not a mapping of names.
+        ValueError: a decision is neither "save" nor "recompute".
+    """
+    if pins is None:
+        return Pins()
+    if not isinstance(pins, Mapping) or not all(isinstance(name, str) for name in pins):
+        raise TypeError(f"`pins` must map names to 'save' or 'recompute'; got {pins!r}.")
+    for name, decision in pins.items():
+        if decision not in _DECISIONS:
+            raise ValueError(f"`pins[{name!r}]` must be one of {_DECISIONS}; got {decision!r}.")
+    return Pins(tuple(sorted(pins.items())))
+
+
+def find(program: Program, pins: Pins) -> dict[int, str]:
+    """Value of the program -> its pinned decision.
+
+    Raises:
+        ValueError: a pin names nothing in the program.
+    """
+    found: dict[int, str] = {}
+    for name, decision in pins.decisions:
+        values = [*_by_name(program, name), *_by_path(program, name)]
+        if not values:
+            raise ValueError(
+                f"`pins` names {name!r}, but the function has no such `checkpoint_name`, module "
+                "path or value. The names of values are in the report, `print(plan)`."
+            )
+        found |= dict.fromkeys(values, decision)
+    return found
+
+
+def saved_by_name(program: Program, pins: Pins) -> set[int]:
+    """Values that must be saved and that a pin names one by one, and not with their module.
+
+    Such a value is wanted in memory, also where it would be computed inside what reads it.
+    """
+    names = [name for name, decision in pins.decisions if decision == "save"]
+    return {i for name in names for i in _by_name(program, name)}
+
+
+def _by_name(program: Program, name: str) -> list[int]:
+    """Values by the user's `checkpoint_name` or by their name in the report."""
+    roots: dict[int, int] = {}
+    found = []
+    for equation in program.equations:
+        if kind_of(equation) is Kind.VIEW and equation.reads:
+            roots |= {i: roots.get(equation.reads[0], equation.reads[0]) for i in equation.outputs}
+        if compat.checkpoint_name_of(equation.eqn) == name != "":
+            found += [roots[i] for i in equation.outputs if i in roots]
+        else:
+            found += [i for i in equation.outputs if name == f"v{i}"]
+    return found
+
+
+def _by_path(program: Program, name: str) -> list[int]:
+    """Values that a module computes, by its path or a pattern of paths."""
+    paths = [(str(e.name_stack), e.outputs) for e in program.equations]
+    return [
+        i
+        for path, outputs in paths
+        if path and (fnmatch.fnmatch(path, name) or path.startswith(name + "/"))
+        for i in outputs
+    ]

@@ -1,0 +1,39 @@
+"""What any traced training step costs, planned or not: one counter for all of them.
+
+The bodies of `jax.checkpoint` regions are inlined and dead code is removed, so that a recomputation
+counts where it runs and a residual that nothing reads does not.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..compiler.backend import Backend
+from ..ir.costs import Roofline, flops_of
+from ..ir.program import flatten
+from .fusion import Fusions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepCosts:
+    """The cost of one step.
+
+    Attributes:
+        flops: of products and convolutions, loops times their trips.
+        seconds: of all ops, by a roofline.
+    """
+
+    flops: int
+    seconds: float
+
+
+def step_costs(
+    step: Callable[..., Any], args: Sequence[Any], roofline: Roofline, backend: Backend
+) -> StepCosts:
+    """The costs of `step(*args)`, traced on abstract values."""
+    program = flatten(jax.make_jaxpr(step)(*args), inline_checkpoints=True)
+    fusions = Fusions(program, backend.fuses_into_products)
+    seconds = sum(fusion.seconds(program, roofline) for fusion in fusions.all())
+    return StepCosts(flops_of(program.equations), seconds)

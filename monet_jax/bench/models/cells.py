@@ -1,0 +1,211 @@
+"""Which programs stand for a model on a target, and what is kept of each?"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import planners
+
+from ... import zoo
+from ...analyzer.pins import make_pins
+from ...analyzer.step_costs import StepCosts
+from ...compiler.compile import CompiledBytes
+from ...compiler.targets import Target
+from ...plans.record import PlanRecord
+from ...search.compiled_plans import Trials
+from ...search.search import InfeasibleBudget, Settling
+from ...tools.baselines import costs_of, work_of_step
+from ...transformer.apply import as_planned, as_traced_for
+from .programs import baselines, trace_loss
+from .rows import Row
+
+#: Shares of plain's temporaries that are asked for; of a model with loops, which saves more there.
+SHARES, LOOP_SHARES = (0.80, 0.60, 0.45, 0.35), (0.80, 0.60, 0.45, 0.30, 0.20)
+#: A plan is free where its FLOPs are within this of plain's.
+FREE = 1.01
+#: Plans made to find the least memory that is free.
+FREE_STEPS = 5
+#: This share of the smallest budget must be infeasible.
+BELOW_MINIMUM = 0.97
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A row, and the program behind it.
+
+    Attributes:
+      row: what is kept of it.
+      key: equal for equal programs of a model; None where there is no program.
+      traced: the loss, as `Traced`.
+      function: the `FlatFunction` that runs it.
+    """
+
+    row: Row
+    key: Any = None
+    traced: Any = None
+    function: Any = None
+
+
+class Cell:
+    """One model on one target. Programs come one by one, so that what is done is never lost."""
+
+    def __init__(self, model: str, scale: Any, target: Target):
+        self.model, self.scale, self.target = model, scale, target
+        problem = zoo.build(model, scale=scale)
+        self.args = problem.args
+        self.traced = trace_loss(problem.loss, problem.args, target)
+        self.trials = Trials(self.traced, target, make_pins(None))
+        self.settling = Settling(self.trials, planners.Stages())
+        self.rows: list[Row] = []
+        self.checked: set[int] = set()
+
+    def programs(self, budgets: frozenset[str]) -> Iterator[Program]:
+        """Plain, the baselines, and ours at each of the chosen budgets."""
+        for made in self._all(budgets):
+            self.rows.append(made.row)
+            yield made
+
+    def _all(self, budgets: frozenset[str]) -> Iterator[Program]:
+        yield self._plain()
+        for name, make in baselines(self.model, self.scale):
+            yield self._baseline(name, make)
+        if "minimum" in budgets:
+            yield from self._ours("minimum", "ours @ least", self._fixed_bytes + 1)
+        if "baselines" in budgets:
+            for rival in [r for r in self.rows if r.kind == "baseline" and r.status == "ok"]:
+                name = f"ours @ {rival.program}"
+                yield from self._ours("baseline", name, rival.total_bytes, rival.program)
+        if "temps" in budgets:
+            for share in LOOP_SHARES if self.trials.origins.loops else SHARES:
+                yield from self._ours("temps", f"ours @ {share:.0%}", self._share_bytes(share))
+        if "free" in budgets:
+            yield from self._free()
+
+    @property
+    def _fixed_bytes(self) -> int:
+        return self.trials.fixed_bytes
+
+    def _share_bytes(self, share: float) -> int:
+        return self._fixed_bytes + int(share * self.trials.unplanned.temp_bytes)
+
+    def _plain(self) -> Program:
+        work = work_of_step(self.traced, self.traced.flat, self.target)
+        self.plain_work = work
+        row = self._row("plain", "plain", **self._costs(self.trials.unplanned, work))
+        return Program(row, "plain", self.traced, self.traced.flat)
+
+    def _baseline(self, name: str, make: Callable[[], Callable[..., Any]]) -> Program:
+        try:
+            traced = trace_loss(make(), self.args, self.target)
+            costs = costs_of(traced, self.target)
+        except Exception as error:  # one rival that fails must not end the comparison
+            return Program(self._failed(name, "baseline", error))
+        row = self._row(name, "baseline", **self._costs(costs.bytes, costs.work))
+        return Program(row, name, traced, traced.flat)
+
+    def _ours(
+        self, budget: str, name: str, nbytes: int, rival: str | None = None
+    ) -> Iterator[Program]:
+        """A plan at a budget; an infeasible one is followed by a check of its minimum."""
+        made = self._plan(budget, name, nbytes, rival)
+        yield made
+        minimum = made.row.minimum_budget
+        if made.row.status != "infeasible" or minimum in self.checked:
+            return
+        self.checked.add(minimum)
+        yield self._plan("minimum", f"ours @ minimum {minimum:,}", minimum)
+        below = int(BELOW_MINIMUM * minimum)
+        yield self._plan("below", f"ours @ 97% of minimum {minimum:,}", below)
+
+    def _plan(self, budget: str, name: str, nbytes: int, rival: str | None = None) -> Program:
+        asked = {"budget": budget, "rival": rival, "budget_bytes": nbytes}
+        started = time.perf_counter()
+        try:
+            plan = self.settling.plan(lambda unplanned: nbytes)
+            return self._planned(name, plan, asked)
+        except InfeasibleBudget as error:
+            row = self._row(
+                name,
+                "ours",
+                status="infeasible",
+                message=str(error),
+                minimum_budget=error.minimum_budget,
+                planning_seconds=time.perf_counter() - started,
+                **asked,
+            )
+            return Program(row)
+        except Exception as error:  # one budget that fails must not end the comparison
+            return Program(self._failed(name, "ours", error, **asked))
+
+    def _planned(self, name: str, plan: PlanRecord, asked: dict[str, Any]) -> Program:
+        traced = self.traced
+        if plan.decisions is None:
+            function, key, work = traced.flat, "plain", self.plain_work
+        else:
+            traced = as_traced_for(self.traced, plan)
+            function = as_planned(traced, plan)
+            key = plan.operators, plan.chunks, plan.decisions.regions
+            work = work_of_step(traced, function, self.target)
+        row = self._row(name, "ours", **asked, **self._work(work), **self._outcome(plan))
+        return Program(row, key, traced, function)
+
+    def _outcome(self, plan: PlanRecord) -> dict[str, Any]:
+        """What a row keeps of a plan."""
+        assert plan.compiled_bytes is not None  # the search verifies every plan
+        temp = plan.compiled_bytes - self._fixed_bytes
+        predicted = plan.predicted_bytes - self._fixed_bytes
+        return {
+            "total_bytes": plan.compiled_bytes,
+            "temp_bytes": temp,
+            "used": plan.compiled_bytes / plan.budget_bytes,
+            "planning_seconds": plan.planning_seconds,
+            "rounds": plan.rounds,
+            "overhead": plan.overhead,
+            "gap": plan.gap,
+            "cheaper_bytes": plan.cheaper and plan.cheaper[1],
+            "predicted_temp_bytes": predicted,
+            "prediction_error": abs(predicted - temp) / temp if self._is_predicted(plan) else None,
+        }
+
+    def _is_predicted(self, plan: PlanRecord) -> bool:
+        """Whether the bytes were predicted, and not among those that the model is placed by."""
+        graph = self.trials.graph
+        known = planners.save_nothing(graph).regions, planners.save_all(graph).regions
+        return plan.decisions is not None and plan.decisions.regions not in known
+
+    def _free(self) -> Iterator[Program]:
+        """Plans that close in on the least temporaries at plain's FLOPs."""
+        plain_bytes = self.trials.unplanned.temp_bytes
+        for _ in range(FREE_STEPS):
+            ours = [r for r in self.rows if r.kind == "ours" and r.budget_bytes]
+            free = [r.temp_bytes for r in ours if _is_free(r)]
+            high = min(free, default=plain_bytes)
+            costly = [r.budget_bytes - self._fixed_bytes for r in ours if not _is_free(r)]
+            low = max((nbytes for nbytes in costly if nbytes < high), default=0)
+            share = (low + high) / 2 / plain_bytes
+            name = f"ours @ {share:.1%}, for free?"
+            yield self._plan("free", name, self._share_bytes(share))
+
+    def _costs(self, figures: CompiledBytes, work: StepCosts) -> dict[str, Any]:
+        sizes = {"total_bytes": figures.total_bytes, "temp_bytes": figures.temp_bytes}
+        return sizes | self._work(work)
+
+    def _work(self, work: StepCosts) -> dict[str, Any]:
+        return {
+            "flops": work.flops,
+            "seconds": work.seconds,
+            "flops_ratio": work.flops / self.plain_work.flops,
+            "seconds_ratio": work.seconds / self.plain_work.seconds,
+        }
+
+    def _row(self, program: str, kind: str, **fields: Any) -> Row:
+        return Row(model=self.model, target=self.target.name, program=program, kind=kind, **fields)
+
+    def _failed(self, program: str, kind: str, error: Exception, **fields: Any) -> Row:
+        message = f"{type(error).__name__}: {error}"
+        return self._row(program, kind, status="error", message=message, **fields)
+
+
+def _is_free(row: Row) -> bool:
+    return row.status == "ok" and row.flops_ratio is not None and row.flops_ratio <= FREE

@@ -1,0 +1,27 @@
+"""Which programs does a model of the zoo run as, beside plans?"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ... import zoo
+from ...compiler.targets import Target
+from ...tools.baselines import POLICIES, round_the_loss
+from ...tracing.trace import Traced, trace_for
+
+
+def baselines(model: str, scale: Any) -> Iterator[tuple[str, Callable[[], Callable[..., Any]]]]:
+    """Names of the hand-made programs of a model, each with a function that makes its loss."""
+    for policy in POLICIES:
+        loss = zoo.build(model, scale=scale).loss
+        yield f"loss: {policy}", lambda loss=loss, policy=policy: round_the_loss(loss, policy)
+    for policy in POLICIES:
+        yield f"blocks: {policy}", lambda policy=policy: _round_the_blocks(model, scale, policy)
+
+
+def trace_loss(loss: Callable[..., Any], args: tuple[Any, ...], target: Target) -> Traced:
+    """A loss, traced as `plan` traces it: differentiated by its first argument."""
+    return trace_for(target, loss, args)
+
+
+def _round_the_blocks(model: str, scale: Any, policy: Any) -> Callable[..., Any]:
+    return zoo.build(model, scale=scale, block_remat=policy).loss

@@ -1,0 +1,141 @@
+"""How is a benchmark run, so that an interruption loses nothing?"""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from ... import __version__, zoo
+from ...compiler.targets import Target, compiler_version, require_compiler, resolve_target
+from ...plans.files import write_whole
+from .cells import Cell, Program
+from .claims import to_json
+from .clock import step_seconds
+from .rows import Results, Row
+from .text import one_line
+
+#: The groups of budgets that ours is asked for.
+BUDGETS = ("minimum", "baselines", "temps", "free")
+SCALES = ("full", "bench", "tiny")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to compare.
+
+    Attributes:
+      models: of the zoo.
+      targets: what to compile for.
+      scale: of the models.
+      budgets: of `BUDGETS`.
+      measure: whether steps are timed, where the target is this device.
+    """
+
+    models: tuple[str, ...]
+    targets: tuple[Target, ...]
+    scale: str
+    budgets: frozenset[str]
+    measure: bool
+
+
+def make_request(
+    models: Sequence[str], targets: Sequence[str], scale: str, budgets: str, measure: bool
+) -> Request:
+    """A checked request.
+
+    Args:
+      models: names in the zoo; none means all of them.
+      targets: names of targets.
+      scale: "full", "bench" or "tiny".
+      budgets: some of `BUDGETS` with commas between them, or "all".
+      measure: time the steps, where the target is this device.
+
+    Raises:
+      ValueError: a name is unknown.
+      TargetUnavailable: the compiler of a target is not installed.
+    """
+    chosen = frozenset(BUDGETS if budgets == "all" else budgets.split(","))
+    _require_known("models", models, zoo.MODELS)
+    _require_known("scale", [scale], SCALES)
+    _require_known("budgets", sorted(chosen), BUDGETS)
+    resolved = tuple(resolve_target(name) for name in targets)
+    for target in resolved:
+        require_compiler(target)
+    return Request(tuple(models) or zoo.MODELS, resolved, scale, chosen, measure)
+
+
+def run_bench(request: Request, out: Path | None, console: Console) -> Results:
+    """Runs all programs, model by model.
+
+    Args:
+      request: what to compare.
+      out: where the rows are kept, after every program; None keeps them nowhere.
+      console: gets a line for every program.
+    """
+    context = _context(request)
+    rows: list[Row] = []
+    for target in request.targets:
+        for model in request.models:
+            done = tuple(rows)
+            for cell in _cell_rows(model, target, request):
+                rows[len(done) :] = cell
+                console.print(one_line(cell[-1]), markup=False, highlight=False, soft_wrap=True)
+                if out is not None:
+                    write_whole(out, to_json(Results(tuple(rows), context)))
+    return Results(tuple(rows), context)
+
+
+def _cell_rows(model: str, target: Target, request: Request) -> Iterator[list[Row]]:
+    """The rows of a model on a target: one more each time, and at last with measured seconds."""
+    made: list[Program] = []
+    try:
+        for program in Cell(model, request.scale, target).programs(request.budgets):
+            made.append(program)
+            yield [p.row for p in made]
+        if request.measure and target.attached:
+            yield _with_seconds(made, step_seconds(model, request.scale, made))
+    except Exception as error:  # one model that fails must not end the others
+        message = f"{type(error).__name__}: {error}"
+        row = Row(
+            model=model,
+            target=target.name,
+            program="all",
+            kind="error",
+            status="error",
+            message=message,
+        )
+        yield [*(p.row for p in made), row]
+
+
+def _with_seconds(made: Sequence[Program], seconds: dict[Any, float]) -> list[Row]:
+    return [dataclasses.replace(p.row, measured_seconds=seconds.get(p.key)) for p in made]
+
+
+def _require_known(argument: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown {argument} {name!r}: choose of {', '.join(known)}")
+
+
+def _context(request: Request) -> dict[str, Any]:
+    """Under what the rows come about."""
+    return {
+        "monet_jax": __version__,
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "python": platform.python_version(),
+        "compilers": {target.name: compiler_version(target) for target in request.targets},
+        "device": str(jax.devices()[0]),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "scale": request.scale,
+    }

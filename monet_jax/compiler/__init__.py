@@ -1,0 +1,1 @@
+"""Compiles for a target and says how many bytes it takes."""

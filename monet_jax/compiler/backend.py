@@ -1,0 +1,61 @@
+"""How do XLA's compilers differ in what they keep in memory?
+
+Seen in the buffer assignments of the compilers themselves, on the models of the zoo.
+"""
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Backend:
+    """One of XLA's compilers.
+
+    Attributes:
+        needs_scratch: whether ops take memory beside their inputs and outputs (see `workspace`).
+        narrows_operands: whether float32 values that only products read, at default precision, are
+            kept as bfloat16.
+        fuses_into_products: whether products compute elementwise operands, random bits among them,
+            instead of reading them from memory.
+        lends_results: whether temporaries may lie in the memory of a result that is not yet
+            written.
+        on_chip_bytes: an array of more bytes that is added up in a loop, and is only a part of a
+            result, has memory of its own; a smaller one is kept on the chip. Without end where it
+            lies in the memory of the result.
+        recomputes_late: whether what a region runs again is run just before what reads it, and not
+            all at the region's start.
+        expands_pooling: whether the gradient of max pooling takes several times its operand, so
+            that it is better written in another way (see `operators/pooling`).
+        fuses_gradients: whether what is computed again for a gradient is fused with other gradients
+            that read the same, which are then computed early and kept.
+    """
+
+    needs_scratch: bool = False
+    narrows_operands: bool = False
+    fuses_into_products: bool = False
+    lends_results: bool = True
+    on_chip_bytes: float = math.inf
+    recomputes_late: bool = True
+    expands_pooling: bool = True
+    fuses_gradients: bool = False
+
+
+_BACKENDS = {
+    "cpu": Backend(needs_scratch=True, recomputes_late=False),
+    "gpu": Backend(fuses_gradients=True),
+    "tpu": Backend(
+        narrows_operands=True,
+        fuses_into_products=True,
+        lends_results=False,
+        on_chip_bytes=128 * 2**20,  # as large as a v5e's vector memory
+        expands_pooling=False,
+    ),
+}
+
+
+def backend_of(target: str) -> Backend:
+    """The compiler for a target, by its name: "cpu", "gpu:h100", "tpu:v5e".
+
+    A platform that is not known counts as a GPU, as it does in `targets`.
+    """
+    return _BACKENDS.get(target.partition(":")[0], _BACKENDS["gpu"])

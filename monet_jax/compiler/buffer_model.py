@@ -1,0 +1,206 @@
+"""How many bytes of temporaries XLA will assign to a schedule, without compiling it.
+
+XLA places buffers in order of size, largest first (its `BufferAssigner`). A result of the program
+has memory of its own, but until it is written any temporary that fits may live there; what finds no
+such place goes to the heap of temporaries. So a step's temporaries are not its peak of live values:
+a network's activations can lie where its weights' gradients will be.
+"""
+
+import bisect
+import collections
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from planners.graph import Choice, Graph
+from planners.plan import Region
+from planners.replay import Changes, in_memory
+from planners.runs import Run, first_forward, runs, spans_alone
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Buffer:
+    """An array of a schedule, live while runs `start` to `stop` execute.
+
+    A part of a stack, which the compiler places as a whole, is not put anywhere else by itself.
+    What is of a branch of a choice is there only where that one runs.
+    """
+
+    nbytes: int
+    start: int
+    stop: int
+    is_output: bool
+    is_stacked: bool = False
+    branch: tuple[Choice, int] | None = None
+
+
+#: Disjoint intervals of runs, both ends included, in order.
+_Spans = list[tuple[int, int]]
+
+
+def predicted_temp_bytes(
+    graph: Graph, regions: Sequence[Region], output_bytes: Mapping[str, int]
+) -> int:
+    """Bytes of temporaries of the compiled step.
+
+    Arguments:
+        graph: the step.
+        regions: a plan's regions.
+        output_bytes: name of a value that the step returns -> bytes of that result. The graph
+            counts such values as nothing.
+    """
+    buffers, stages = _buffers(graph, regions, output_bytes)
+    homes: list[_Spans] = []  # per result: when its memory is taken
+    heap: list[_Buffer] = []
+    for buffer in sorted(buffers, key=lambda b: (-b.nbytes, not b.is_output)):
+        if buffer.is_output:
+            homes.append([(buffer.start, buffer.stop)])
+        elif buffer.is_stacked or not _finds_home(buffer, homes):
+            heap.append(buffer)
+    return _peak_bytes(heap, stages)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scale:
+    """Compiled temporaries against modelled ones, known for some plans.
+
+    Some of what recomputation takes beyond the model fades with it, so the difference is taken to
+    be linear between two plans, and constant beyond them.
+
+    Attributes:
+        modelled, compiled: of the same plans; both rise.
+    """
+
+    modelled: tuple[int, ...]
+    compiled: tuple[int, ...]
+
+    def compiled_for(self, modelled: int) -> int:
+        """Compiled temporaries, from modelled ones."""
+        return max(0, modelled + int(np.interp(modelled, self.modelled, self._differences)))
+
+    def modelled_for(self, compiled: int) -> int:
+        """The inverse of `compiled_for`."""
+        return compiled - int(np.interp(compiled, self.compiled, self._differences))
+
+    @property
+    def _differences(self) -> list[int]:
+        return [c - m for m, c in zip(self.modelled, self.compiled, strict=True)]
+
+
+def with_alone_bytes(graph: Graph, nbytes: int, counted: Collection[int] = ()) -> Graph:
+    """The graph, `nbytes` shared among its stages by what each keeps where it is left alone.
+
+    What the `counted` stages keep is known to be counted elsewhere: they have no share.
+    """
+    numbers = range(len(graph.stages))
+    kept = np.array([0 if s in counted else graph.kept_bytes(s, s) for s in numbers], np.float64)
+    shares = (nbytes * kept / (kept.sum() or 1.0)).astype(np.int64).tolist()
+    pairs = zip(graph.stages, shares, strict=True)
+    stages = tuple(dataclasses.replace(stage, alone_bytes=share) for stage, share in pairs)
+    return dataclasses.replace(graph, stages=stages)
+
+
+def _finds_home(buffer: _Buffer, homes: Sequence[_Spans]) -> bool:
+    """Puts the buffer into the smallest result in whose memory nothing lives at the same time."""
+    for spans in reversed(homes):
+        k = bisect.bisect(spans, (buffer.start, buffer.stop))
+        is_free = (k == 0 or spans[k - 1][1] < buffer.start) and (
+            k == len(spans) or buffer.stop < spans[k][0]
+        )
+        if is_free:
+            spans.insert(k, (buffer.start, buffer.stop))
+            return True
+    return False
+
+
+def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[int]]:
+    """The buffers, and the stages of the runs."""
+    executed = runs(graph, tuple(regions))
+    schedule = [run.of(graph) for run in executed]
+    open_at: dict[int, tuple[int, int]] = {}  # value -> run that wrote it, last run that read it
+    end = first_forward(executed)
+    in_loops = {i for i, (s, _) in graph.forward_writer.items() if s in graph.looped}
+    used_in: dict[int, set[int]] = {}  # value -> the stages that wrote or read it
+    shared: dict[int, list[_Buffer]] = {
+        v.kept_as: [] for v in graph.values if v.kept_as is not None
+    }
+    found: list[_Buffer] = []
+
+    def close(i: int) -> None:
+        start, stop = open_at[i]
+        value = graph.values[i]
+        waits = start < end <= stop
+        nbytes = value.waiting_bytes if waits else value.nbytes
+        kept = i if value.kept_as is None else value.kept_as
+        if kept in shared:
+            branch = graph.branch_of_all(used_in[i])
+            nbytes = graph.values[kept].nbytes
+            shared[kept].append(_Buffer(nbytes, start, stop, False, branch=branch))
+        elif value.name in output_bytes:
+            found.append(_Buffer(output_bytes[value.name], start, len(schedule), True))
+        elif nbytes:
+            branch = graph.branch_of_all(used_in[i])
+            found.append(_Buffer(nbytes, start, stop, False, waits and i in in_loops, branch))
+
+    for k, op in enumerate(schedule):
+        for i in op.inputs:
+            open_at[i] = open_at[i][0], k
+            used_in[i].add(executed[k].stage)
+        if op.workspace_bytes > 0:
+            found.append(_Buffer(op.workspace_bytes, k, k, False))
+        for i in op.outputs:
+            if i in open_at:
+                close(i)
+            open_at[i], used_in[i] = (k, k), {executed[k].stage}
+    for i in open_at:
+        close(i)
+    for same in shared.values():
+        found += _kept_once(same)
+    found += _kept_alone(graph, regions, executed)
+    reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
+    return _written_over(found, reused), [run.stage for run in executed]
+
+
+def _kept_once(same: Sequence[_Buffer]) -> list[_Buffer]:
+    """Buffers of the same contents, where one stands for all that are live at a time."""
+    found: list[_Buffer] = []
+    for buffer in sorted(same, key=lambda b: b.start):
+        if not found or found[-1].stop < buffer.start:
+            found.append(buffer)
+            continue
+        last = found[-1]
+        branch = last.branch if last.branch == buffer.branch else None
+        stop = max(last.stop, buffer.stop)
+        found[-1] = dataclasses.replace(last, stop=stop, branch=branch)
+    return found
+
+
+def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]) -> list[_Buffer]:
+    """What the stages that are left alone keep beside their values."""
+    return [
+        _Buffer(graph.stages[s].alone_bytes, start, stop, False, branch=graph.branch_of[s])
+        for s, start, stop in spans_alone(regions, executed)
+    ]
+
+
+def _written_over(buffers: list[_Buffer], reused_bytes: Mapping[int, int]) -> list[_Buffer]:
+    """The buffers; those that an op writes its output over end just before it."""
+    free = dict(reused_bytes)
+    found = []
+    for buffer in buffers:
+        is_input = not buffer.is_output and buffer.start < buffer.stop
+        if is_input and 0 < free[buffer.stop] <= buffer.nbytes:
+            free[buffer.stop] = 0
+            buffer = dataclasses.replace(buffer, stop=buffer.stop - 1)
+        found.append(buffer)
+    return found
+
+
+def _peak_bytes(buffers: Sequence[_Buffer], stages: Sequence[int]) -> int:
+    """Most bytes of buffers at once, given the stages of the runs."""
+    changes: Changes = collections.defaultdict(lambda: np.zeros(len(stages) + 2, np.int64))
+    for buffer in buffers:
+        changes[buffer.branch][buffer.start] += buffer.nbytes
+        changes[buffer.branch][buffer.stop + 1] -= buffer.nbytes
+    return int(in_memory(changes, np.array(stages)).max(initial=0))

@@ -1,0 +1,93 @@
+"""Under which options does a compiler say what a program takes?
+
+Some of them save time and change no bytes. But a compiler may fail under them where it does not
+when left alone: without autotuning, XLA:GPU wants one configuration of a kernel to compile by
+itself. So what fails is compiled once more without them before the error is believed, and if that
+succeeds, so is every later program of the function.
+"""
+
+import functools
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from .targets import Target
+
+# Code generation comes after the assignment of memory and costs most of the time; the bytes are the
+# same without its optimizations (a test compares them).
+_QUICK_CODE = {"xla_backend_optimization_level": 0}
+# Without the card nothing is timed: its kernels keep their first configuration, which autotuning
+# takes half of the time to choose as well. The bytes are the same (a test compares them).
+_NO_AUTOTUNING = {"xla_gpu_autotune_level": 0}
+# XLA's own rematerialization, off. The TPU compiler ignores the list of disabled passes, but never
+# finds a program too large when its limit is a million times the memory.
+_REMAT_OFF = {
+    "cpu": {"xla_disable_hlo_passes": "rematerialization"},
+    "cuda": {"xla_disable_hlo_passes": "rematerialization"},
+    "tpu": {"xla_jf_rematerialization_percent_shared_memory_limit": 100_000_000},
+}
+_TOO_LARGE = re.compile("out of memory|exceeds available HBM", re.IGNORECASE)
+
+
+class Options:
+    """The options for programs of one function on one target.
+
+    Attributes:
+        failure: what the compiler said of the program that it compiles by its defaults only; None
+            as long as there was none.
+    """
+
+    def __init__(self, target: Target):
+        self._target = target
+        self.failure: str | None = None
+
+    def figures(
+        self, compiled: Callable[[dict[str, Any]], dict[str, Any]], *, xla_remat: bool
+    ) -> dict[str, Any]:
+        """What `compiled` returns for options; again without those that save time if it fails.
+
+        Arguments:
+            compiled: the compiler's figures of a program.
+            xla_remat: leave XLA's own rematerialization on.
+        """
+        always = {} if xla_remat else _REMAT_OFF[self._target.platform]
+        quick = self._saving_time
+        try:
+            return compiled({**quick, **always})
+        except RuntimeError as error:
+            # The second is a statement about the program; what is too large stays so.
+            if not quick or isinstance(error, NotImplementedError) or _TOO_LARGE.search(str(error)):
+                raise
+            failure = str(error)
+        figures = compiled(always)
+        self.failure = failure
+        return figures
+
+    def __str__(self) -> str:
+        """The conditions of a figure, in words."""
+        where = "on the device" if self._target.attached else "ahead of time, nothing autotuned"
+        if self.failure is None:
+            return where
+        left_out = " and ".join(f"{k}={v}" for k, v in _saving_time(self._target).items())
+        said = textwrap.shorten(self.failure, 240, placeholder="...")
+        return f"{where}, XLA's default options, since a program failed under {left_out}: {said}"
+
+    @property
+    def _saving_time(self) -> dict[str, Any]:
+        return {} if self.failure is not None else _saving_time(self._target)
+
+
+def _saving_time(target: Target) -> dict[str, Any]:
+    """The options that save time, and change no bytes."""
+    if target.platform == "tpu":
+        return {}
+    is_autotuned = target.platform != "cuda" or target.attached
+    return _QUICK_CODE if is_autotuned else {**_QUICK_CODE, **_NO_AUTOTUNING}
+
+
+@functools.cache
+def options_of(target: Target, fingerprint: str) -> Options:
+    """The options for programs of a function, the same ones as long as this process lives."""
+    del fingerprint  # by which the cache finds them
+    return Options(target)

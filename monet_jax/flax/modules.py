@@ -1,0 +1,158 @@
+"""`remat`, `plan` and `apply` for whatever has to do with a Flax module."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import _api
+from .._plan import Plan
+from ..search.error_limit import limit_of, samples_of
+from ..search.reserved import Optimizer
+from ..tracing.modules import Given
+from ..tracing.signature import Call
+from .library import library_of, name_of, nnx
+from .planned import Planning, decorate, function_of
+
+
+def remat(
+    module: Any = None,
+    /,
+    *,
+    budget: int | float | str,
+    methods: str | Sequence[str] = "__call__",
+    target: str | None = None,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
+    reserved: int | Optimizer = 0,
+    pins: Mapping[str, str] | None = None,
+    planner: Any = None,
+    time_limit: float = 10.0,
+    verify: bool = True,
+    cache: bool = True,
+) -> Any:
+    """A module, or a function of modules, whose compiled value-and-gradient keeps `budget`.
+
+    The gradient is that with respect to the parameters (the collection `params` in Linen,
+    `nnx.Param` in NNX) and to what else `argnums` covers. Values, gradients and state differ from
+    the plain module's by rounding, and random numbers not at all. Parameters are created as ever.
+    A budget covers one call of what it stands on; where planned functions call each other, the
+    outermost plan decides for all of them, so that one round the loss is enough.
+
+    Arguments:
+        module: what to plan, or None to use `remat(...)` as a decorator.
+            A class: a subclass of the same name is returned whose `methods` are planned.
+            An instance: another one is returned. In NNX it shares all state with the first; in
+            Linen, where an instance has no state, it must not be part of a module.
+            A method, bound or in the body of its class: that method.
+            Any other function: it takes NNX modules, or a Linen module first.
+        methods: of a class or an instance: the names of the methods to plan.
+        argnums: the arguments to differentiate, of a method counted without `self`, whose
+            parameters always are. `()` for none: where inputs are data, this plans for less.
+        static_argnums, static_argnames: arguments that are not arrays, counted likewise. Leaves
+            that are bool, str, None or no array at all are static wherever they stand.
+        reserved: as in `monet_jax.remat`; of an optimizer, the state for the parameters of the
+            modules that are differentiated.
+
+    The other arguments are those of `monet_jax.remat`, and the errors.
+
+    Raises:
+        ImportError: Flax is not installed.
+    """
+    settings = _api.make_settings(
+        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
+    )
+    planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
+    if module is None:
+        return functools.partial(decorate, planning, methods)
+    return decorate(planning, methods, module)
+
+
+def plan(
+    fun: Callable[..., Any],
+    /,
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    budget: int | float | str,
+    target: str | None = None,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+    error: float | None = None,
+    sample: Sequence[Any] | None = None,
+    checkpoints: str = "keep",
+    reserved: int | Optimizer = 0,
+    pins: Mapping[str, str] | None = None,
+    planner: Any = None,
+    time_limit: float = 10.0,
+    verify: bool = True,
+    cache: bool = True,
+) -> Plan:
+    """The plan that `remat` would use for these arguments; nothing is allocated or run.
+
+    Arguments:
+        fun: an NNX module, a bound method of one, or a function of modules. (The loss of a Linen
+            model is a function of arrays: `monet_jax.plan`.)
+        *args: its arguments. Modules may be abstract, as `nnx.eval_shape` makes them.
+        kwargs: its keyword arguments.
+        error, sample: as in `monet_jax.plan`. A sample holds what stands for `args`: for a function
+            of modules these, too, with parameters.
+
+    The other arguments and the errors are those of `remat`.
+    """
+    operators = _api.within_error(operators, error)
+    settings = _api.make_settings(
+        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
+    )
+    given = argnums, static_argnums, static_argnames
+    pure, call = on_arrays(fun, args, kwargs or {}, given)
+    limit = None
+    if error is not None:
+        samples = [on_arrays(fun, x, kwargs or {}, given)[1] for x in samples_of(args, sample)]
+        limit = limit_of(error, settings.terms, call, samples)
+    return _api.plan_call(settings, pure, call, limit)
+
+
+def on_arrays(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
+) -> tuple[Callable[..., Any], Call]:
+    """A function that is given NNX modules, and a call of it, on arrays.
+
+    Raises:
+        TypeError: it is given none.
+    """
+    if not inspect.ismethod(fun) and not inspect.isfunction(fun) and library_of(fun) is not None:
+        fun = fun.__call__
+    if is_method := inspect.ismethod(fun):
+        args, fun = (fun.__self__, *args), fun.__func__
+    library = nnx()
+    if not library.holds_state(args, kwargs):
+        raise TypeError(f"`{name_of(fun)}` was given no NNX module: use `monet_jax.plan`.")
+    return library.on_arrays(function_of(fun, given, is_method=is_method), args, kwargs)
+
+
+def apply(
+    plan: Plan,
+    module: Any,
+    /,
+    *,
+    methods: str | Sequence[str] = "__call__",
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> Any:
+    """A module, or a function of modules, run as a plan says. Needs no solver.
+
+    Arguments:
+        plan: made by `plan` of the same function, maybe elsewhere, or loaded from a file.
+        module, methods, argnums, static_argnums, static_argnames: as in `remat`.
+
+    Raises:
+        PlanMismatch: when called: the plan was made for another function or other arguments.
+    """
+    planning = Planning(_api.Fixed(plan), argnums, static_argnums, static_argnames)
+    return decorate(planning, methods, module)

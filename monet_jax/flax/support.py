@@ -1,0 +1,30 @@
+"""Registers how Flax modules are planned with the functions that are given some."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..tracing.modules import Given, ModuleSupport, register
+from ..tracing.signature import Call
+from . import modules
+from .planned import PlannedFunction, Planning, decorate
+
+
+class FlaxModules(ModuleSupport):
+    """Plans modules of Linen and of NNX."""
+
+    def decorated(self, fun: Any, source: Any, given: Given) -> Any:
+        """What stands for a module, its class or its method, and runs as planned."""
+        return decorate(Planning(source, *given), "__call__", fun)
+
+    def function(self, fun: Callable[..., Any], source: Any, given: Given) -> Callable[..., Any]:
+        """What stands for a function that is called with modules, and runs as planned."""
+        return PlannedFunction(Planning(source, *given), fun)
+
+    def on_arrays(
+        self, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
+    ) -> tuple[Callable[..., Any], Call]:
+        """A function of NNX modules and a call of it, on arrays."""
+        return modules.on_arrays(fun, args, kwargs, given)
+
+
+register(FlaxModules())

@@ -1,0 +1,1 @@
+"""Flat programs of JAX equations, and what each primitive is and costs."""

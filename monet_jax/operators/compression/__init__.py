@@ -1,0 +1,1 @@
+"""Lossy compression of operands and of local derivatives."""

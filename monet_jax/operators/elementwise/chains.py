@@ -1,0 +1,151 @@
+"""Which values of a stage follow from one other value, element by element?
+
+A *chain* is an elementwise function of one value: a GELU, a softplus, with what is scaled and added
+on the way. It is made of *blocks*, each of which ends in a value that alone decides on the next.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ...ir import compat
+from ...ir.program import Equation, run
+from ...ir.stage import Stage
+from ..codecs import FLOATS
+from ..hooks import is_tap
+from .pointwise import is_elementwise, is_uniform
+
+#: Chains have as many parts, so that few of their parts are asked about.
+_LONGEST = 16
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chain:
+    """An elementwise function of one value; to be called with an array.
+
+    Attributes:
+        equations: in order. What they read beside the source is one number.
+        source, result: values.
+    """
+
+    equations: tuple[Equation, ...]
+    source: int
+    result: int
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The result."""
+        env: dict[int, Any] = {self.source: x}
+        for e in self.equations:
+            if is_tap(e):
+                env[e.outputs[0]] = env[e.reads[0]]
+            else:
+                run([e], env, {})
+        return env[self.result]
+
+    def slope(self, x: jax.Array) -> jax.Array:
+        """The derivative, element by element."""
+        return jax.jvp(self, (x,), (jnp.ones_like(x),))[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """How a value follows, element by element, from the nearest one that alone decides on it.
+
+    Attributes:
+        equations: all between them, by their ids.
+        source: that value.
+    """
+
+    equations: Mapping[int, Equation]
+    source: int
+
+
+class Blocks:
+    """How the values of a stage follow from others, element by element.
+
+    Arguments:
+        stage: its equations.
+        may_end: whether a chain may begin or end with a value.
+        avals: of all values.
+    """
+
+    def __init__(self, stage: Stage, may_end: Callable[[int], bool], avals: Sequence[Any]):
+        self.stage, self.may_end, self.avals = stage, may_end, avals
+        self.writer = {i: e for e in stage.equations for i in e.outputs}
+        self.order = {id(e): n for n, e in enumerate(stage.equations)}
+        self.readers: dict[int, list[Equation]] = {}
+        for e in stage.equations:
+            for i in e.reads:
+                self.readers.setdefault(i, []).append(e)
+        self.uniform: set[int] = set()
+        for e in stage.equations:
+            if is_uniform(e, self.uniform):
+                self.uniform.update(e.outputs)
+
+    def is_uniform(self, equation: Equation) -> bool:
+        """Whether the results of an equation are one number each."""
+        return self.uniform.issuperset(equation.outputs)
+
+    def chain(self, result: int, blocks: Sequence[Block]) -> Chain:
+        """The chain of consecutive blocks, with what computes the numbers that it reads."""
+        equations = {n: e for block in blocks for n, e in block.equations.items()}
+        pending = [i for e in equations.values() for i in e.reads]
+        while pending:
+            i = pending.pop()
+            if i in self.uniform and id(self.writer[i]) not in equations:
+                equations[id(self.writer[i])] = self.writer[i]
+                pending += self.writer[i].reads
+        ordered = sorted(equations.values(), key=lambda e: self.order[id(e)])
+        return Chain(tuple(ordered), blocks[-1].source, result)
+
+    def before(self, value: int) -> list[Block]:
+        """How a value follows from others, back to one that is read elsewhere too."""
+        blocks: list[Block] = []
+        while len(blocks) < _LONGEST:
+            block = self._block(value)
+            if block is None or not self.is_end(block.source):
+                break
+            blocks.append(block)
+            value = block.source
+            if self._is_read_outside(value, block):
+                break
+        return blocks
+
+    def is_end(self, value: int) -> bool:
+        """Whether a chain may begin or end with a value."""
+        return self.may_end(value) and self.avals[value].dtype in FLOATS
+
+    def _block(self, value: int) -> Block | None:
+        """How a value follows from one; None where it does not, or others read what is between."""
+        shape, found, pending = self.avals[value].shape, dict[int, Equation](), {value}
+        while not found or len(pending) > 1 or not all(map(self._is_float, pending)):
+            last = max(pending, key=self._position)
+            equation = self.writer.get(last)
+            if equation is None or not is_elementwise(equation, self.uniform, shape):
+                return None
+            found[id(equation)] = equation
+            pending.remove(last)
+            pending.update(i for i in _operands(equation) if i not in self.uniform)
+        if not pending:
+            return None
+        block = Block(found, pending.pop())
+        between = {e.outputs[0] for e in found.values()} - {value}
+        return None if any(self._is_read_outside(i, block) for i in between) else block
+
+    def _position(self, value: int) -> int:
+        return self.order[id(self.writer[value])] if value in self.writer else -1
+
+    def _is_float(self, value: int) -> bool:
+        return compat.is_float(self.avals[value])
+
+    def _is_read_outside(self, value: int, block: Block) -> bool:
+        readers = self.readers.get(value, [])
+        return value in self.stage.outputs or any(id(e) not in block.equations for e in readers)
+
+
+def _operands(equation: Equation) -> tuple[int, ...]:
+    """What a result depends on: of a tap, what passes it."""
+    return equation.reads[:1] if is_tap(equation) else equation.reads

@@ -1,0 +1,144 @@
+"""Which equations compute each element of an array from the same one of others, and on numbers?
+
+What is elementwise is a function of numbers, whatever the shapes that it was traced with, and can
+be evaluated while tracing: on all numbers of 16 bits, say.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...ir import compat
+from ...ir.program import Equation, Program, flatten, parameters_of, values_of
+from ..hooks import is_tap
+
+#: Functions of numbers; applied to arrays, element by element.
+ELEMENTWISE = frozenset(
+    """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type cbrt ceil clamp
+    convert_element_type copy copy_p cos cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt
+    integer_pow is_finite le log log1p log2 logistic lt max min mul ne neg not one_minus_square or
+    polynomial pow reduce_precision rem round rsqrt select_n shift_left shift_right_logical sign sin
+    sinh sqrt square stop_gradient sub tan tanh xor
+    """.split()
+)
+
+
+def is_number(atom: Any, uniform: set[int]) -> bool:
+    """Whether an operand is one number, known while tracing, or an array of it."""
+    return atom in uniform if isinstance(atom, int) else np.ndim(atom.val) == 0
+
+
+def is_uniform(equation: Equation, uniform: set[int]) -> bool:
+    """Whether all elements of what an equation writes are one number, known while tracing."""
+    numbers = [is_number(i, uniform) for i in equation.inputs]
+    known = equation.primitive in ELEMENTWISE or equation.primitive == "broadcast_in_dim"
+    return known and bool(numbers) and all(numbers) and not equation.eqn.effects
+
+
+def is_elementwise(equation: Equation, uniform: set[int], shape: tuple[int, ...]) -> bool:
+    """Whether an equation computes each element of an array from the same one of others.
+
+    Arguments:
+        equation: the equation.
+        uniform: values that are one number.
+        shape: of the arrays.
+    """
+    if is_tap(equation):
+        return equation.eqn.invars[0].aval.shape == shape
+    if len(equation.outputs) != 1 or equation.eqn.effects:
+        return False
+    if equation.eqn.outvars[0].aval.shape != shape:
+        return False
+    pairs = zip(equation.inputs, equation.eqn.invars, strict=True)
+    if any(not is_number(i, uniform) and var.aval.shape != shape for i, var in pairs):
+        return False
+    if equation.primitive == "custom_jvp_call":
+        return is_elementwise_program(flatten(equation.eqn.params["call_jaxpr"]), shape)
+    return equation.primitive in ELEMENTWISE
+
+
+def is_elementwise_program(program: Program, shape: tuple[int, ...]) -> bool:
+    """Whether all equations of a program are elementwise, for arrays of a shape."""
+    if program.constants:
+        return False
+    uniform = {i for i in program.inputs if program.avals[i].shape == ()}
+    for e in program.equations:
+        if is_uniform(e, uniform):
+            uniform.update(e.outputs)
+        elif not is_elementwise(e, uniform, shape):
+            return False
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """An elementwise program as a function of numbers; equal for the same text and dtype."""
+
+    text: str
+    dtype: str
+    program: Program = dataclasses.field(compare=False)
+
+    @staticmethod
+    def of(program: Program, dtype: Any) -> "Function":
+        """The function of a program whose inputs that vary are of a dtype."""
+        return Function(_text(program), jnp.dtype(dtype).name, program)
+
+    def __call__(self, *inputs: jax.Array) -> list[jax.Array]:
+        """The results for arrays of one shape, whichever."""
+        found = _evaluated(self.program, inputs)
+        return [jnp.broadcast_to(x, inputs[0].shape) for x in found]
+
+    def on(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """The results for these arrays, computed even while something is traced."""
+        return computed(self.__call__, *inputs)
+
+
+def computed(function: Callable[..., Any], *inputs: np.ndarray) -> Any:
+    """What a function of arrays returns, computed even while something is traced."""
+    with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
+        return jax.device_get(jax.jit(function)(*inputs))
+
+
+def numbers(dtype: str) -> np.ndarray:
+    """All numbers of a narrow dtype, one that is none among them; of both, as float32."""
+    patterns = np.arange(2**16, dtype=np.uint16)
+    narrow = [np.dtype(jnp.float16), np.dtype(jnp.bfloat16)]
+    chosen = [x for x in narrow if x.name == dtype] or narrow
+    found = np.concatenate([patterns.view(x).astype(np.float32) for x in chosen])
+    special = np.asarray([-np.inf, np.inf, np.nan], np.float32)
+    return np.concatenate([found[np.isfinite(found)], special]).astype(jnp.dtype(dtype))
+
+
+def _evaluated(program: Program, inputs: Sequence[Any]) -> list[Any]:
+    """The results of an elementwise program for arrays of another shape."""
+    env: dict[int, Any] = dict(zip(program.inputs, inputs, strict=True))
+    for e in program.equations:
+        operands = values_of(env, e.inputs)
+        if e.primitive == "broadcast_in_dim":
+            results = operands
+        elif e.primitive == "custom_jvp_call":
+            results = _evaluated(flatten(e.eqn.params["call_jaxpr"]), operands)
+        else:
+            results = compat.bind_here(e.eqn, jnp.broadcast_arrays(*operands))
+        env.update(zip(e.outputs, results, strict=True))
+    return values_of(env, program.outputs)
+
+
+def _text(program: Program) -> str:
+    """The same for programs that differ in nothing but the shapes of arrays."""
+
+    def text(atom: Any) -> str:
+        return str(atom) if isinstance(atom, int) else repr(np.asarray(atom.val).tolist())
+
+    parts = [text(x) for x in (*program.inputs, *program.outputs)]
+    for e in program.equations:
+        shapes = e.primitive == "broadcast_in_dim"
+        dtypes = [program.avals[i].dtype for i in e.outputs]
+        given = "" if shapes else parameters_of(e.eqn)
+        parts.append(f"{e.primitive}{[text(x) for x in e.inputs]}{e.outputs}{dtypes}{given}")
+    return ";".join(parts)

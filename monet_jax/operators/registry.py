@@ -1,0 +1,136 @@
+"""Every operator by its name, and the operators that a selection means."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..ir.program import Program, Replacement, Rewrite
+from ..ir.stage import Differentiation, Replaced, Stage
+from . import codecs, indices, masks, pooling, softmax
+from .codecs import Kind
+from .compression import local_derivatives, operands
+from .context import Context, Operator
+from .elementwise import results
+from .tiling import attention, chunked_loss
+
+#: The operators that there are, by name.
+_REGISTRY: dict[str, Operator] = {}
+
+#: Selections by one word.
+SELECTIONS = ("exact", "lossy", "none")
+
+#: The lossy operators that "lossy" adds to those that are not.
+DEFAULT = ("int8", "slope8")
+
+
+def register(operator: Operator) -> Operator:
+    """Make an operator known by its name; later ones are asked first.
+
+    Raises:
+        ValueError: there is one of that name.
+    """
+    if operator.name in _REGISTRY:
+        raise ValueError(f"There is an operator `{operator.name}` already. Choose another name.")
+    _REGISTRY[operator.name] = operator
+    return operator
+
+
+def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
+    """The operators that a selection means.
+
+    Arguments:
+        selection: "exact" (those that are not lossy, but for those used only by name), "none",
+            "lossy" (the exact ones, "int8" and "slope8"), or names of operators; a plan prefers
+            the later ones of those that do the same.
+
+    Raises:
+        ValueError, TypeError: it means nothing.
+    """
+    if selection == "none":
+        return ()
+    if selection in ("exact", "lossy"):
+        found = tuple(x for x in _REGISTRY.values() if not (x.kind.is_lossy or x.by_name))
+        return found if selection == "exact" else (*found, *map(_REGISTRY.__getitem__, DEFAULT))
+    if isinstance(selection, str):
+        raise ValueError(
+            f"`operators` must be one of {SELECTIONS} or a list of names; got {selection!r}."
+        )
+    names = tuple(selection)
+    if unknown := [name for name in names if name not in _REGISTRY]:
+        raise ValueError(f"There are no operators {unknown}; there are {sorted(_REGISTRY)}.")
+    return tuple(_REGISTRY[name] for name in names)
+
+
+def not_used(
+    names: Iterable[str], program: Program, derivative: Differentiation, context: Context
+) -> list[str]:
+    """Operators for whole programs, used only by name, that apply to one and are not among some."""
+
+    def applies(operator: Operator) -> bool:
+        run = operator.program
+        return run is not None and run(program, derivative, context) is not program
+
+    others = (x for x in _REGISTRY.values() if x.by_name and x.name not in {*names})
+    return [x.name for x in others if applies(x)]
+
+
+def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
+    """What some operators do: an equation is replaced by the last one that applies to it."""
+    programs = [x.program for x in reversed(operators) if x.program is not None]
+    rewrites = [x.rewrite for x in reversed(operators) if x.rewrite is not None]
+
+    def rewritten(eqn: Any) -> Replacement | None:
+        return next((found for x in rewrites if (found := x(eqn, context)) is not None), None)
+
+    encoding = [x.codec for x in operators if x.codec is not None]
+    if context.is_sharded:
+        encoding = [x for x in encoding if getattr(x, "keeps_places", False)]
+    changing = tuple(functools.partial(_in, context, x) for x in programs)
+    inside = dataclasses.replace(context, in_loop=True)
+    bodies = tuple(functools.partial(_in, inside, x) for x in programs)
+    stages = tuple(functools.partial(_at, context, x.stage) for x in operators if x.stage)
+    ties = context.backend.fuses_gradients
+    flattens = ties and not context.is_sharded
+    return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, ties, flattens)
+
+
+def _in(
+    context: Context, rewrite: Callable[..., Program], program: Program, derivative: Differentiation
+) -> Program:
+    """What an operator makes of a program in some context."""
+    return rewrite(program, derivative, context)
+
+
+def _at(
+    context: Context, rewrite: Callable[..., Replaced], stage: Stage, avals: list[Any]
+) -> Replaced:
+    """What an operator makes of a stage in some context."""
+    return rewrite(stage, avals, context)
+
+
+register(Operator("mask", Kind.BITWISE, masks.rewrite))
+register(Operator("pool", Kind.REORDERED, pooling.rewrite))
+register(Operator("head", Kind.REORDERED, program=chunked_loss.Head()))
+register(Operator("attention", Kind.REORDERED, program=attention.Attention(), by_name=True))
+register(Operator("softmax", Kind.REORDERED, stage=softmax.rewrite))
+register(Operator("narrow", Kind.BITWISE, program=indices.rewrite))
+register(Operator("result", Kind.REORDERED, stage=results.rewrite))
+for _codec in (
+    codecs.BFloat16(),
+    codecs.RandomBFloat16(),
+    codecs.Float8(),
+    codecs.Groups(8),
+    codecs.Groups(4, 128),
+    codecs.Groups(2, 64),
+    operands.Convolutions(codecs.Pool()),
+    operands.Convolutions(codecs.Pool(pooling="soft")),
+    operands.Convolutions(codecs.PoolResidual()),
+    operands.Convolutions(codecs.Pixel()),
+    operands.Products(codecs.Rows()),
+    operands.Products(codecs.Blocks()),
+    local_derivatives.OfSlopes(8),
+    local_derivatives.OfSlopes(4),
+    local_derivatives.OfSlopes(2),
+):
+    register(Operator(_codec.name, _codec.kind, codec=_codec))

@@ -1,0 +1,1 @@
+"""Equations that run tile by tile: losses over a vocabulary, attention."""

@@ -1,0 +1,229 @@
+"""How does an equation run on a part of its operands, a slice of each along one axis?
+
+A *cut* of an equation says along which axis each operand and each result is sliced, or that it is
+whole, so that the equation run on slices gives slices of its results; or, where it sums over the
+axis, terms of its results. Of a primitive that has no rule here no cut is known.
+
+| index | means |
+|---|---|
+| `n` | a place among the operands of an equation |
+| `axis`, `d` | an axis of an array; None where the array is whole |
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ...ir import compat
+from ...ir.program import Equation
+
+#: Its results from its operands, sliced as a cut says.
+Function = Callable[[Sequence[Any]], list[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """One way to slice an equation.
+
+    Attributes:
+        inputs: the axis of each operand.
+        outputs: the axis of each result.
+        is_sum: whether slices give terms of the results, which are whole, instead of slices.
+        params: parameters that differ for slices.
+        function: what runs instead of the primitive, if anything does.
+    """
+
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    is_sum: bool = False
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    function: Function | None = None
+
+    def run(self, equation: Equation, inputs: Sequence[Any]) -> list[Any]:
+        """The results for slices of the operands."""
+        if self.function is not None:
+            return self.function(inputs)
+        eqn = equation.eqn
+        if self.params:
+            eqn = eqn.replace(params={**eqn.params, **self.params})
+        return compat.bind(eqn, inputs, compat.current_name_stack() + equation.name_stack)
+
+
+def cuts_of(eqn: Any, parts: int) -> Iterator[Cut]:
+    """The known ways to slice an equation into some number of equal parts."""
+    name = compat.primitive_name(eqn)
+    if name in _RULES and not eqn.effects:
+        yield from _RULES[name](eqn, parts)
+
+
+def whole(eqn: Any) -> Cut:
+    """An equation as it is."""
+    return Cut((None,) * len(eqn.invars), (None,) * len(eqn.outvars))
+
+
+def is_cut(size: int, parts: int) -> bool:
+    """Whether an axis of some size is divided into equal parts."""
+    return size > 1 and size % parts == 0
+
+
+def _elementwise(eqn: Any, parts: int) -> Iterator[Cut]:
+    shape = eqn.outvars[0].aval.shape
+    for d, size in enumerate(shape):
+        if is_cut(size, parts):
+            inputs = (v.aval.shape for v in eqn.invars)
+            cut = (d if len(s) == len(shape) and s[d] == size else None for s in inputs)
+            yield Cut(tuple(cut), (d,) * len(eqn.outvars))
+
+
+def _broadcast(eqn: Any, parts: int) -> Iterator[Cut]:
+    operand, shape = eqn.invars[0].aval.shape, eqn.params["shape"]
+    places = eqn.params["broadcast_dimensions"]
+    for d, size in enumerate(shape):
+        if is_cut(size, parts):
+            axis = places.index(d) if d in places else None
+            axis = axis if axis is not None and operand[axis] == size else None
+            yield Cut((axis,), (d,), params={"shape": _resized(shape, d, parts)})
+
+
+def _iota(eqn: Any, parts: int) -> Iterator[Cut]:
+    shape = eqn.params["shape"]
+    for d, size in enumerate(shape):
+        if is_cut(size, parts) and d != eqn.params["dimension"]:
+            yield Cut((), (d,), params={"shape": _resized(shape, d, parts)})
+
+
+def _reshape(eqn: Any, parts: int) -> Iterator[Cut]:
+    """Slices stay slices where what stands before the axis, and so what is behind, is the same."""
+    if eqn.params["dimensions"] is not None:
+        return
+    old, new = eqn.invars[0].aval.shape, eqn.params["new_sizes"]
+    for axis, d in ((a, b) for a in range(len(old)) for b in range(len(new))):
+        same = math.prod(old[:axis]) == math.prod(new[:d])
+        if same and is_cut(old[axis], parts) and is_cut(new[d], parts):
+            yield Cut((axis,), (d,), params={"new_sizes": _resized(new, d, parts)})
+
+
+def _squeeze(eqn: Any, parts: int) -> Iterator[Cut]:
+    shape = eqn.invars[0].aval.shape
+    kept = [n for n in range(len(shape)) if n not in eqn.params["dimensions"]]
+    yield from (Cut((axis,), (d,)) for d, axis in enumerate(kept) if is_cut(shape[axis], parts))
+
+
+def _transpose(eqn: Any, parts: int) -> Iterator[Cut]:
+    shape = eqn.outvars[0].aval.shape
+    for d, axis in enumerate(eqn.params["permutation"]):
+        if is_cut(shape[d], parts):
+            yield Cut((axis,), (d,))
+
+
+def _reduce(eqn: Any, parts: int) -> Iterator[Cut]:
+    shape, axes = eqn.invars[0].aval.shape, eqn.params["axes"]
+    kept = [n for n in range(len(shape)) if n not in axes]
+    yield from (Cut((axis,), (d,)) for d, axis in enumerate(kept) if is_cut(shape[axis], parts))
+
+
+def _reduce_sum(eqn: Any, parts: int) -> Iterator[Cut]:
+    yield from _reduce(eqn, parts)
+    shape = eqn.invars[0].aval.shape
+    for axis in eqn.params["axes"]:
+        if is_cut(shape[axis], parts):
+            yield Cut((axis,), (None,), is_sum=True)
+
+
+def _along(name: str) -> Callable[[Any, int], Iterator[Cut]]:
+    """The rule of what runs along one axis, which a parameter names, and is alike along others."""
+
+    def rule(eqn: Any, parts: int) -> Iterator[Cut]:
+        shape = eqn.outvars[0].aval.shape
+        for d, size in enumerate(shape):
+            if is_cut(size, parts) and d != eqn.params.get(name, -1) % len(shape):
+                yield Cut((d,) * len(eqn.invars), (d,) * len(eqn.outvars))
+
+    return rule
+
+
+def _slice(eqn: Any, parts: int) -> Iterator[Cut]:
+    operand, limits = eqn.invars[0].aval.shape, eqn.params["limit_indices"]
+    for d, size in enumerate(eqn.outvars[0].aval.shape):
+        if is_cut(size, parts) and operand[d] == size:
+            yield Cut((d,), (d,), params={"limit_indices": _resized(limits, d, parts)})
+
+
+def _pad(eqn: Any, parts: int) -> Iterator[Cut]:
+    for d, size in enumerate(eqn.outvars[0].aval.shape):
+        if is_cut(size, parts) and eqn.params["padding_config"][d] == (0, 0, 0):
+            yield Cut((d, None), (d,))
+
+
+def _product(eqn: Any, parts: int) -> Iterator[Cut]:
+    """One operand is whole, or both are sliced along an axis of the batch or of the sum."""
+    (contracted, batch), shape = eqn.params["dimension_numbers"], eqn.outvars[0].aval.shape
+    free = [
+        [d for d in range(len(v.aval.shape)) if d not in (*some, *together)]
+        for v, some, together in zip(eqn.invars, contracted, batch, strict=True)
+    ]
+    axes = [*zip(*batch, strict=True), *((d, None) for d in free[0]), *((None, d) for d in free[1])]
+    for d, inputs in enumerate(axes):
+        if is_cut(shape[d], parts):
+            yield Cut(inputs, (d,))
+    for inputs in zip(*contracted, strict=True):
+        if is_cut(eqn.invars[0].aval.shape[inputs[0]], parts):
+            yield Cut(inputs, (None,), is_sum=True)
+
+
+def _gather(eqn: Any, parts: int) -> Iterator[Cut]:
+    """Slices of the indices, of what is looked up in with them, or of what is taken whole."""
+    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    operand, indices = (v.aval.shape for v in eqn.invars)
+    result = eqn.outvars[0].aval.shape
+    together = dict(
+        zip(numbers.start_indices_batching_dims, numbers.operand_batching_dims, strict=True)
+    )
+    looked_up = [d for d in range(len(result)) if d not in numbers.offset_dims]
+    for axis, d in enumerate(looked_up):
+        if is_cut(indices[axis], parts):
+            yield Cut((together.get(axis), axis), (d,))
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    taken = [axis for axis in range(len(operand)) if axis not in dropped]
+    for axis, d in zip(taken, numbers.offset_dims, strict=True):
+        is_all = sizes[axis] == operand[axis] and axis not in numbers.start_index_map
+        if is_all and is_cut(operand[axis], parts):
+            yield Cut((axis, None), (d,), params={"slice_sizes": _resized(sizes, axis, parts)})
+
+
+def _resized(shape: Sequence[int], d: int, parts: int) -> tuple[int, ...]:
+    return (*shape[:d], shape[d] // parts, *shape[d + 1 :])
+
+
+_ELEMENTWISE = """
+abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp
+convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor
+ge gt integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter
+not one_minus_square or polygamma population_count pow reduce_precision rem round rsqrt select_n
+shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
+tan tanh xor
+""".split()
+
+_RULES: dict[str, Callable[[Any, int], Iterator[Cut]]] = {
+    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(
+        ("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"), _reduce
+    ),
+    **dict.fromkeys(("argmax", "argmin"), _reduce),
+    **{name: _along("axis") for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
+    "top_k": _along("axis"),
+    "sort": _along("dimension"),
+    "concatenate": _along("dimension"),
+    "broadcast_in_dim": _broadcast,
+    "iota": _iota,
+    "reshape": _reshape,
+    "squeeze": _squeeze,
+    "transpose": _transpose,
+    "reduce_sum": _reduce_sum,
+    "slice": _slice,
+    "split": _along("axis"),
+    "pad": _pad,
+    "dot_general": _product,
+    "gather": _gather,
+}

@@ -1,0 +1,1 @@
+"""A plan as a frozen record, as JSON, in a cache."""

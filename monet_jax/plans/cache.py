@@ -1,0 +1,59 @@
+"""Settled plans on disk: JSON files that are checked when read and written whole.
+
+Plans are found by a hash of all they depend on. A file that is damaged or foreign counts as absent;
+a directory that cannot be written costs one warning. Nothing in a file is ever executed.
+"""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import platformdirs
+
+from ..ir import compat
+from .files import write_whole
+from .record import PlanRecord, record_from_json
+
+#: Set to anything but "" or "0", this environment variable turns the cache off.
+DISABLE = "MONET_JAX_NO_CACHE"
+#: Where plans are kept instead of the user's cache directory.
+DIRECTORY = "MONET_JAX_CACHE_DIR"
+
+
+def key_of(parts: Iterable[object]) -> str:
+    """The name under which a plan that depends on `parts` is kept."""
+    return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()
+
+
+def is_enabled() -> bool:
+    """Whether the environment leaves the cache on."""
+    return os.environ.get(DISABLE, "") in ("", "0")
+
+
+def read(key: str) -> PlanRecord | None:
+    """The plan kept under `key`; None where there is none that can be trusted."""
+    try:
+        return record_from_json(_path(key).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def write(key: str, plan: PlanRecord) -> None:
+    """Keep a plan under `key`; warns where that is not possible."""
+    path = _path(key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, plan.to_json())
+    except OSError as error:
+        warnings.warn(
+            f"The plan could not be kept in `{path.parent}` ({error}); it will be made again in "
+            f"the next process. Set {DIRECTORY} to a writable directory, or {DISABLE}=1.",
+            skip_file_prefixes=compat.INTERNAL,
+        )
+
+
+def _path(key: str) -> Path:
+    directory = os.environ.get(DIRECTORY) or platformdirs.user_cache_dir("monet_jax")
+    return Path(directory) / "plans" / f"{key}.json"

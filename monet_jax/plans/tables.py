@@ -1,0 +1,97 @@
+"""The rows of a report: every value with its bytes, its decision and its source line."""
+
+from collections.abc import Iterable, Sequence
+
+import planners.plan
+from planners.graph import Graph
+from planners.plan import Region
+
+from ..compiler.budget import format_bytes
+from ..ir import compat
+from ..operators import form_name
+from ..tracing.origins import Origins
+from .record import StageRow, ValueRow
+
+
+def value_rows(
+    origins: Origins, graph: Graph, decisions: planners.plan.Plan | None
+) -> tuple[ValueRow, ...]:
+    """A row for each value of the forward pass, codes that are saved included, largest first."""
+    decided = _decisions(graph, decisions)
+    starts = {loop.first for loop in origins.loops}
+    rows = []
+    for s, stage in enumerate(graph.stages):
+        hoisted = origins.stages[s].hoisted
+        if hoisted and s not in starts:
+            continue
+        for op, i in ((x, i) for x in stage.forward for i in x.outputs):
+            value = graph.values[i]
+            decision = "recomputed" if hoisted else decided[s](value.name)
+            if value.name not in origins.values or (op.optional and decision != "saved"):
+                continue
+            number = origins.values[value.name]
+            equation, aval = origins.writer[number], origins.program.avals[number]
+            rows.append(
+                ValueRow(
+                    value.name,
+                    origins.program.nbytes(number) * value.copies,
+                    decision,
+                    form_name(equation, number),
+                    tuple(aval.shape),
+                    str(aval.dtype),
+                    equation.primitive,
+                    str(equation.name_stack),
+                    compat.source_of(equation.eqn),
+                    s,
+                )
+            )
+    return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.stage, row.name)))
+
+
+def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[StageRow, ...]:
+    """A row for each stage, in order."""
+    regions = _regions(graph, decisions)
+    index = graph.index
+    return tuple(
+        StageRow(
+            stage.name,
+            "alone" if region.alone else "nested" if region.inner else "checkpoint",
+            sum(
+                graph.values[index[name]].waiting_bytes
+                for name in region.saved
+                if any(index[name] in op.outputs for op in stage.forward)
+            ),
+            stage.key or "",
+        )
+        for stage, region in zip(graph.stages, regions, strict=True)
+    )
+
+
+def describe_values(origins: Origins, names: Iterable[str]) -> str:
+    """Values with sizes and source lines, for a message."""
+    parts = []
+    for name in names:
+        number = origins.values[name]
+        equation = origins.writer[number]
+        where = compat.source_of(equation.eqn) or "unknown source"
+        size = format_bytes(origins.program.nbytes(number))
+        shape = origins.program.avals[number].str_short()
+        parts.append(f"`{equation.primitive}` {shape} ({size}) at {where}")
+    return "; ".join(parts) or "gradients only"
+
+
+def _regions(graph: Graph, decisions: planners.plan.Plan | None) -> list[Region]:
+    """For each stage, the outermost region that covers it."""
+    if decisions is None:
+        return [Region(s, s, alone=True) for s in range(len(graph.stages))]
+    return [r for r in decisions.regions for _ in range(r.first, r.last + 1)]
+
+
+def _decisions(graph: Graph, decisions: planners.plan.Plan | None) -> Sequence:
+    def decide(region: Region):
+        saved = set(region.saved)
+        if region.alone:
+            return lambda name: "kept"
+        return lambda name: "saved" if name in saved else "recomputed"
+
+    return [decide(region) for region in _regions(graph, decisions)]

@@ -1,0 +1,1 @@
+"""Proposes plans and lets the compiler judge."""

@@ -1,0 +1,68 @@
+"""No call is worse than plain JAX: what planning raises ends in the user's own function.
+
+That is so for whatever is no statement about the user's arguments, budget or target. A warning says
+so once and asks for a report. Where `MONET_JAX_STRICT` is set, as in the tests, the error is raised
+instead.
+"""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+
+from ..compiler.targets import TargetUnavailable
+from ..ir import compat
+from .search import InfeasibleBudget
+
+#: Set to anything but "" or "0", this environment variable makes faults of ours errors.
+STRICT = "MONET_JAX_STRICT"
+
+
+class PlanningWarning(UserWarning):
+    """A function runs as it is, or on less than full knowledge; the message says why."""
+
+
+class BadArgument(ValueError):
+    """An argument that is found to be wrong only while planning."""
+
+
+class BadPlanner(BadArgument, TypeError):
+    """The user's own planner does not answer with a plan."""
+
+
+#: What is said to the user, who can act on it. All else that planning raises is a fault of ours.
+STATEMENTS = (InfeasibleBudget, TargetUnavailable, BadArgument, MemoryError)
+
+
+@contextlib.contextmanager
+def statements() -> Iterator[None]:
+    """A `ValueError` here is about the user's arguments."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadArgument(str(error)) from error
+
+
+def is_strict() -> bool:
+    """Whether faults of ours are errors."""
+    return os.environ.get(STRICT, "") not in ("", "0")
+
+
+def warn(message: str) -> None:
+    """Warn about the user's line that called."""
+    warnings.warn(message, PlanningWarning, skip_file_prefixes=compat.INTERNAL)
+
+
+def report(name: str, error: Exception) -> None:
+    """Say that planning a function has failed, which is a fault of ours.
+
+    Raises:
+        Exception: `error`, where such faults are errors.
+    """
+    if is_strict():
+        raise error
+    warn(
+        f"No plan was made for `{name}` ({type(error).__name__}: {error}); it runs as it is, and "
+        f"takes the memory that it takes. That is a fault of monet_jax: please report it, with the "
+        f"traceback that {STRICT}=1 gives."
+    )

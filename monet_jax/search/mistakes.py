@@ -1,0 +1,139 @@
+"""Mistakes that no budget mends, told before anything is planned or compiled.
+
+A function that returns its own gradient is told by its jaxpr: JAX marks what it transposes, and the
+results that depend on such equations have the shapes of all that is differentiated.
+"""
+
+import collections
+import math
+from typing import Any
+
+from ..compiler.budget import format_bytes
+from ..ir.gradient import has_loss
+from ..ir.program import Program, aval_nbytes, dependents, mutable_references
+from ..tracing.trace import Traced
+from .failures import BadArgument
+from .search import InfeasibleBudget
+
+
+def mistake_in(traced: Traced) -> str | None:
+    """Why there is no gradient of a function to plan, in words; None where there is one."""
+    if not traced.derivative.outputs:
+        return "it has no differentiable output: none of its results is an array of floats"
+    if not traced.derivative.inputs:
+        return (
+            "the arguments of `argnums` hold no floats, so that there is no gradient with respect "
+            "to them. Name the position of the parameters, as in `argnums=1`"
+        )
+    if mutable_references(traced.program):
+        return "it reads or writes mutable references that it is given or closes over"
+    if returns_own_gradient(traced):
+        return (
+            "it contains its own gradient, which it returns: put `monet_jax.remat` round the loss "
+            "inside it, or plan the loss"
+        )
+    return None
+
+
+def refuse(traced: Traced, name: str) -> None:
+    """Refuse to plan what has no gradient to plan.
+
+    Raises:
+        ValueError: it has none.
+    """
+    mistake = mistake_in(traced)
+    if mistake is not None:
+        raise BadArgument(f"`{name}` cannot be planned: {mistake}.")
+
+
+def returns_own_gradient(traced: Traced) -> bool:
+    """Whether a function is a value and gradient, or a whole training step.
+
+    A loss in which a gradient takes part, as a penalty of gradients does, is none.
+    """
+    program = traced.program
+    transposed = [i for e in program.equations if _is_transposed(e) for i in e.outputs]
+    if not transposed:
+        return False
+    reached = dependents(program.equations, transposed)
+    returned = [i for i in program.outputs if isinstance(i, int)]
+    if has_loss(program) and program.outputs[0] in reached:
+        return False
+    found = collections.Counter(_shape(program, i) for i in returned if i in reached)
+    wanted = collections.Counter(_shape(program, i) for i in traced.derivative.inputs)
+    return wanted <= found
+
+
+def _is_transposed(equation: Any) -> bool:
+    return "transpose(" in str(equation.name_stack)
+
+
+def _shape(program: Program, value: int) -> tuple[Any, ...]:
+    aval = program.avals[value]
+    return aval.shape, aval.dtype
+
+
+def refuse_reserved(budget_bytes: int, reserved: int) -> None:
+    """Refuse to reserve all of a budget.
+
+    Raises:
+        ValueError: nothing is left of it.
+    """
+    if reserved >= budget_bytes:
+        raise BadArgument(
+            f"`reserved` alone, {format_bytes(reserved)}, takes the whole budget of "
+            f"{format_bytes(budget_bytes)}. Raise `budget`, or reserve less."
+        )
+
+
+def refuse_budget(traced: Traced, budget_bytes: int, reserved: int, minimum: Any) -> None:
+    """Refuse a budget that arguments and results alone exceed.
+
+    Arguments:
+        traced: the function.
+        budget_bytes: the budget.
+        reserved: the part of it that is for other things.
+        minimum: finds the smallest budget that can be kept; it is asked only if somebody reads it.
+
+    Raises:
+        ValueError: nothing is left of the budget.
+        InfeasibleBudget: less is left than arguments and results take.
+    """
+    refuse_reserved(budget_bytes, reserved)
+    least = least_bytes(traced)
+    if least > budget_bytes - reserved:
+        aside = f" beside {format_bytes(reserved)} reserved" if reserved else ""
+        raise InfeasibleBudget(
+            f"No plan fits in {format_bytes(budget_bytes)}{aside}: arguments, results and "
+            f"gradients alone take {format_bytes(least)} ({least:,} bytes), which no plan changes. "
+            "Raise `budget` above that, or reduce the batch.",
+            minimum,
+        )
+
+
+def least_bytes(traced: Traced) -> int:
+    """Bytes of the arguments that are read, of the results and of the gradient, on one device.
+
+    Of what is sharded over several devices, the arguments alone.
+    """
+    program = traced.program
+    read = {i for e in program.equations for i in e.reads}
+    read.update(i for i in program.outputs if isinstance(i, int))
+    used = [aval for i, aval in zip(program.inputs, traced.avals, strict=True) if i in read]
+    arguments = sum(map(_bytes_of_device, used))
+    if any(_is_sharded(aval) for aval in traced.avals):
+        return arguments
+    results = {i for i in program.outputs if isinstance(i, int)}.difference(program.inputs)
+    gradients = traced.derivative.inputs.intersection(program.inputs)
+    return arguments + sum(map(program.nbytes, (*results, *gradients)))
+
+
+def _is_sharded(aval: Any) -> bool:
+    return getattr(aval, "sharding", None) is not None
+
+
+def _bytes_of_device(aval: Any) -> int:
+    if not _is_sharded(aval):
+        return aval_nbytes(aval)
+    shard = aval.sharding.shard_shape(aval.shape)
+    return aval_nbytes(aval) * math.prod(shard) // max(math.prod(aval.shape), 1)

@@ -1,0 +1,80 @@
+"""How many bytes of a budget are kept for what lives outside of the planned function?"""
+
+from typing import Any, Protocol
+
+import jax
+
+from ..ir.program import aval_nbytes
+from ..tracing.signature import abstract_leaf, is_traced
+
+
+class Optimizer(Protocol):
+    """What makes its state from parameters: an `optax.GradientTransformation`."""
+
+    def init(self, params: Any, /) -> Any:
+        """The state for some parameters."""
+
+    def update(self, updates: Any, state: Any, params: Any = None, /) -> Any:
+        """What to add to the parameters, and the next state."""
+
+
+def check_reserved(reserved: Any) -> None:
+    """Checks all of `reserved` that can be checked before there are parameters.
+
+    Raises:
+        TypeError: it is neither an int nor an optimizer.
+        ValueError: it is negative.
+    """
+    if isinstance(reserved, int) and not isinstance(reserved, bool):
+        if reserved < 0:
+            raise ValueError(f"`reserved` must be 0 bytes or more; got {reserved!r}.")
+    elif isinstance(reserved, type) or not _is_optimizer(reserved):
+        raise TypeError(
+            "`reserved` must be an int of bytes, or an optimizer with `init` and `update` such as "
+            f"`optax.adamw(1e-3)`; got {reserved!r}."
+        )
+
+
+def _is_optimizer(x: Any) -> bool:
+    return callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
+
+
+def reserved_bytes(reserved: int | Optimizer, params: Any) -> int:
+    """The bytes to reserve; of an optimizer, those of its state for some parameters.
+
+    Where the parameters are sharded, it is the bytes of one device: a part of the state that has a
+    parameter's shape is taken to be sharded like it, all else to be on every device.
+
+    Arguments:
+        reserved: bytes, or an optimizer.
+        params: the parameters, as the optimizer takes them: arrays, tracers or their shapes.
+
+    Raises:
+        ValueError: the optimizer cannot make a state from these parameters.
+    """
+    if isinstance(reserved, int):
+        return reserved
+    params = jax.tree.map(lambda x: abstract_leaf(x) if is_traced(x) else x, params)
+    if not jax.tree.leaves(params):
+        raise ValueError(
+            "`reserved` is an optimizer, but the arguments of `argnums` hold no parameters for it. "
+            "Give its bytes, or pass the parameters as an argument."
+        )
+    try:
+        state = jax.eval_shape(reserved.init, params)
+    except Exception as error:  # of the user's optimizer, whatever that raises
+        raise ValueError(
+            "`reserved` is an optimizer that cannot make a state from the arguments of `argnums` "
+            f"({type(error).__name__}: {error}). Give its bytes, or the `argnums` it is for."
+        ) from error
+    if any(getattr(p, "sharding", None) is not None for p in jax.tree.leaves(params)):
+        import optax
+
+        state = optax.tree_map_params(reserved.init, _of_one_device, state, params)
+    return sum(aval_nbytes(leaf) for leaf in jax.tree.leaves(state))
+
+
+def _of_one_device(part: Any, param: Any) -> Any:
+    if param.sharding is None or part.shape != param.shape:
+        return part
+    return jax.ShapeDtypeStruct(param.sharding.shard_shape(part.shape), part.dtype)

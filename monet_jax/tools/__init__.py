@@ -1,0 +1,1 @@
+"""Questions asked of plans: fit, sweep, check, diff."""

@@ -1,0 +1,211 @@
+"""Does a stored plan still hold: is the program the one that was planned, and does it fit?"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from .._plan import Plan
+from ..compiler.budget import format_bytes, parse_budget
+from ..compiler.compile import compile_bytes, devices_of
+from ..compiler.options import options_of
+from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
+from ..ir import compat
+from ..plans.record import ValueRow
+from ..search.compiled_plans import step_to_compile
+from ..tracing.origins import Origins, origins_of, value_number
+from ..tracing.trace import Traced, difference, fingerprint, summary, trace_for
+from ..transformer.apply import as_planned
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What became of a plan.
+
+    Attributes:
+        problems: why the plan does not hold; none where it does.
+        changes: what else is not as it was when the plan was made.
+        planned_bytes: what the program took then, as compiled.
+        compiled_bytes: what it takes now; None where it is another program.
+        budget_bytes: what it may take, `reserved_bytes` included.
+        reserved_bytes: the part of that which is kept for other things.
+        target: what was compiled for.
+        compiler: by which compiler.
+    """
+
+    problems: tuple[str, ...]
+    changes: tuple[str, ...]
+    planned_bytes: int | None
+    compiled_bytes: int | None
+    budget_bytes: int
+    reserved_bytes: int
+    target: str
+    compiler: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the program matches the plan and fits."""
+        return not self.problems
+
+    def to_json(self) -> str:
+        """The answer as JSON text."""
+        return json.dumps({"holds": self.holds, **dataclasses.asdict(self)}, indent=1)
+
+    def __str__(self) -> str:
+        if self.holds:
+            head = (
+                f"The plan holds: {format_bytes(self.compiled_bytes or 0)} compiled for "
+                f"{self.target}, within {_budget_text(self)} ({self.compiler})."
+            )
+        else:
+            head = "\n".join(f"The plan does not hold: {problem}" for problem in self.problems)
+        return "\n".join([head, *(f"Changed since: {change}" for change in self.changes)])
+
+
+def check(
+    plan: Plan,
+    fun: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    budget: int | float | str | None = None,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> Check:
+    """Whether a plan still holds for a function, as it is now, under the JAX that runs now.
+
+    The function is traced and compared with the one that was planned; if it is the same, it is
+    compiled as planned, for the plan's target, and its bytes are compared with the budget. Nothing
+    is planned, allocated or run.
+
+    Arguments:
+        plan: made before.
+        fun: the function.
+        *args: its arguments: arrays or `jax.ShapeDtypeStruct`s.
+        kwargs: its keyword arguments.
+        budget: what it may take, as in `remat`; None is the plan's budget.
+        argnums, static_argnums, static_argnames: as in `plan`.
+
+    Returns:
+        A `Check`, whose `holds` is the answer and whose `problems` say why not.
+
+    Raises:
+        TargetUnavailable: the compiler of the plan's target is not installed.
+    """
+    target = resolve_target(plan.target)
+    traced = trace_for(
+        target,
+        fun,
+        args,
+        kwargs,
+        argnums=argnums,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        operators=plan.operators,
+        checkpoints=plan.checkpoints,
+    )
+    allowed = plan.budget_bytes
+    if budget is not None:
+        allowed = parse_budget(
+            budget,
+            unplanned_bytes=lambda: _bytes_of(traced, None, target),
+            target_memory=lambda: usable_bytes(target),
+        )
+    problems = list(_mismatches(plan, traced))
+    taken = None
+    if not problems:
+        taken = _bytes_of(traced, plan, target)
+        problems = list(_outgrown(plan, taken, allowed))
+    return Check(
+        tuple(problems),
+        tuple(_changes(plan, target, taken, allowed)),
+        plan.compiled_bytes,
+        taken,
+        allowed,
+        plan.reserved_bytes,
+        target.name,
+        compiler_version(target),
+    )
+
+
+def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
+    """The compiled bytes of a function as planned, or as it is."""
+    function = traced.flat
+    if plan is not None and plan.decisions is not None:
+        function = as_planned(traced, plan)
+    options = options_of(target, fingerprint(traced.program, traced.derivative))
+    step = step_to_compile(traced, function)
+    return compile_bytes(*step, target=target, options=options).total_bytes
+
+
+def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
+    """Why the plan is not one for this function."""
+    devices = devices_of(traced.avals)
+    if devices != plan.devices:
+        yield (
+            f"its arguments are sharded over {devices} devices, the plan's were over "
+            f"{plan.devices}. Plan again, or give the arguments their shardings."
+        )
+    program = traced.program
+    if fingerprint(program, traced.derivative) == plan.fingerprint:
+        return
+    what = difference(summary(program), (plan.inputs, plan.equations))
+    if summary(program)[0] == plan.inputs:
+        origins = origins_of(program, traced.derivative)
+        what += "".join(_first_difference(origins, plan.values))
+    yield f"the program has changed since it was planned: {what}. Plan again."
+
+
+def _first_difference(origins: Origins, rows: Sequence[ValueRow]) -> Iterator[str]:
+    """Where a program first departs from the values of a plan, if that can be seen."""
+    for row in sorted(rows, key=lambda row: value_number(row.name)):
+        number = value_number(row.name)
+        equation = origins.writer.get(number)
+        was = f"`{row.primitive}` {row.dtype}{list(row.shape)} of {row.source or 'no known line'}"
+        if equation is None:
+            yield f"; the plan's {was} is not there any more"
+            return
+        aval = origins.program.avals[number]
+        if (equation.primitive, tuple(aval.shape), str(aval.dtype)) != (
+            row.primitive,
+            row.shape,
+            row.dtype,
+        ):
+            here = compat.source_of(equation.eqn) or "no known line"
+            now = f"`{equation.primitive}` {aval.dtype}{list(aval.shape)} of {here}"
+            yield f"; first, {now} stands where the plan has {was}"
+            return
+
+
+def _outgrown(plan: Plan, taken: int, allowed: int) -> Iterator[str]:
+    room = allowed - plan.reserved_bytes
+    if taken <= room:
+        return
+    reserved = f" less {format_bytes(plan.reserved_bytes)} reserved" if plan.reserved_bytes else ""
+    yield (
+        f"the program takes {format_bytes(taken)} ({taken:,} bytes) as compiled for {plan.target}, "
+        f"{taken - room:,} bytes more than its budget of {format_bytes(allowed)}{reserved}. Plan "
+        "again, or raise the budget."
+    )
+
+
+def _changes(plan: Plan, target: Target, taken: int | None, allowed: int) -> Iterator[str]:
+    """What is not as it was, in words."""
+    if allowed != plan.budget_bytes:
+        tighter = "tighter" if allowed < plan.budget_bytes else "wider"
+        yield f"the budget is {tighter}: {plan.budget_bytes:,} bytes then, {allowed:,} now"
+    if plan.jax_version != jax.__version__:
+        yield f"JAX {plan.jax_version} then, {jax.__version__} now"
+    now = compiler_version(target)
+    if not plan.compiler.startswith(now):
+        yield f"the compiler: {plan.compiler} then, {now} now"
+    if taken is not None and plan.compiled_bytes not in (None, taken):
+        yield f"compiled bytes: {plan.compiled_bytes:,} then, {taken:,} now"
+
+
+def _budget_text(check: Check) -> str:
+    text = format_bytes(check.budget_bytes)
+    reserved = check.reserved_bytes
+    return f"{text} (of which {format_bytes(reserved)} reserved)" if reserved else text

@@ -1,0 +1,143 @@
+"""Plans over a range of budgets, beside what people do by hand: bytes against seconds.
+
+All programs go through the same compiler, the same counter of FLOPs and the same roofline.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import planners
+
+from ..analyzer.pins import make_pins
+from ..compiler.targets import Target, compiler_version, resolve_target
+from ..search.compiled_plans import Trials
+from ..search.mistakes import refuse
+from ..search.progress import progress
+from ..search.search import InfeasibleBudget, Settling
+from ..tracing.marked import name_of
+from ..tracing.trace import Traced, trace_for
+from ..transformer.apply import as_planned, as_traced_for
+from .baselines import POLICIES, Costs, costs_of, round_the_loss, work_of_step
+from .sweep_points import SweepPoint
+from .sweep_result import Sweep
+
+
+def sweep(
+    fun: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    target: str | None = None,
+    points: int = 8,
+    baselines: Mapping[str, Callable[..., Any]] | None = None,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
+    time_limit: float = 10.0,
+) -> Sweep:
+    """Plans of a function over a range of budgets, beside `jax.checkpoint` placed by hand.
+
+    Budgets lie at equal distances from what the function takes unplanned down to the smallest one
+    that was found to work. The baselines are one `jax.checkpoint` round the whole function, under
+    its usual policies, and those that are given.
+
+    Arguments:
+        fun: the function.
+        *args: its arguments: arrays or `jax.ShapeDtypeStruct`s. Nothing is run.
+        kwargs: its keyword arguments.
+        target: what to compile for, as in `remat`.
+        points: how many budgets, 2 or more.
+        baselines: name -> another function of the same arguments: the model with `jax.checkpoint`
+            round each block, say.
+        argnums, static_argnums, static_argnames, operators, checkpoints, time_limit: as in `remat`.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it must be.
+        TargetUnavailable: the target's compiler is not installed.
+    """
+    if isinstance(points, bool) or not isinstance(points, int) or points < 2:
+        raise ValueError(f"`points` must be 2 or more; got {points!r}.")
+    resolved = resolve_target(target)
+    options: dict[str, Any] = {
+        "argnums": argnums,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "operators": operators,
+        "checkpoints": checkpoints,
+    }
+
+    def traced(one: Callable[..., Any]) -> Traced:
+        return trace_for(resolved, one, args, kwargs, **options)
+
+    rivals = {f"jax.checkpoint: {p}": round_the_loss(fun, p) for p in POLICIES} | dict(
+        baselines or {}
+    )
+    found: list[SweepPoint] = []
+    with progress() as say:
+        say("compiling the plain program")
+        plain = traced(fun)
+        refuse(plain, name_of(fun))
+        trials = Trials(plain, resolved, make_pins(None))
+        found.append(_plain(trials))
+        for name, rival in rivals.items():
+            say(f"compiling {name}")
+            found.append(_baseline(name, lambda rival=rival: traced(rival), resolved))
+        for point in _planned(trials, planners.Stages(time_limit=time_limit), points, say):
+            found.append(point)
+    return Sweep(tuple(found), resolved.name, compiler_version(resolved), jax.__version__)
+
+
+def _plain(trials: Trials) -> SweepPoint:
+    work = work_of_step(trials.traced, trials.traced.flat, trials.target)
+    return _point("plain", "plain", Costs(trials.unplanned, work))
+
+
+def _baseline(name: str, traced: Callable[[], Traced], target: Target) -> SweepPoint:
+    try:
+        costs = costs_of(traced(), target)
+    except Exception as error:  # one rival that fails must not end the comparison
+        return SweepPoint(name, "baseline", error=f"{type(error).__name__}: {error}")
+    return _point(name, "baseline", costs)
+
+
+def _point(program: str, kind: str, costs: Costs) -> SweepPoint:
+    figures, work = costs.bytes, costs.work
+    sizes = figures.total_bytes, figures.temp_bytes
+    return SweepPoint(program, kind, None, *sizes, work.seconds, work.flops)
+
+
+def _planned(
+    trials: Trials, planner: Any, points: int, say: Callable[[str], None]
+) -> Iterator[SweepPoint]:
+    """Plans from the unplanned bytes down to the smallest budget that works."""
+    settling = Settling(trials, planner)
+    most = trials.unplanned.total_bytes
+    say("looking for the smallest budget")
+    least = _least(settling, trials.fixed_bytes + 1)
+    for n, budget in enumerate(np.linspace(most, least, points).astype(int).tolist()):
+        say(f"planning for budget {n + 1} of {points}")
+        try:
+            plan = settling.plan(lambda _, budget=budget: budget)
+        except InfeasibleBudget as error:  # found while looking for the smallest, lost since
+            yield SweepPoint("planned", "planned", budget, error=str(error))
+            continue
+        traced = as_traced_for(trials.traced, plan)
+        function = as_planned(traced, plan) if plan.decisions else traced.flat
+        work = work_of_step(traced, function, trials.target)
+        assert plan.compiled_bytes is not None  # these trials verify every plan
+        temp = plan.compiled_bytes - trials.fixed_bytes
+        costs = (plan.compiled_bytes, temp, work.seconds, work.flops)
+        yield SweepPoint("planned", "planned", budget, *costs)
+
+
+def _least(settling: Settling, impossible: int) -> int:
+    """The smallest budget that was found to work."""
+    try:
+        plan = settling.plan(lambda _: impossible)
+    except InfeasibleBudget as error:
+        return error.minimum_budget
+    return plan.compiled_bytes or impossible  # nothing but arguments and results

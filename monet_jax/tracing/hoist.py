@@ -1,0 +1,49 @@
+"""What of a loop's body runs once, before the loop?
+
+Weights that every iteration would join or cast, say. XLA moves such work out of a loop by itself,
+but not out of an iteration that runs again, whose operands have passed a barrier: an LSTM that
+recomputes would join its weights at every step of its backward. Here it runs before the loop, and
+once more before the loop's backward, and is kept neither between the two nor by each iteration.
+
+Only what a product, a convolution or the like reads is moved: a compiler has to write that out. The
+rest it computes inside what reads it (`ir/primitives`), and a bias that is spread over a batch is
+better not in memory at all.
+"""
+
+from collections.abc import Sequence
+
+from ..ir.primitives import Kind, kind_of, must_run_once
+from ..ir.program import Equation, Program, dependents, without_dead_code
+
+
+def hoisted(body: Program, consts: Sequence[int]) -> tuple[tuple[Equation, ...], tuple[int, ...]]:
+    """The equations of a loop's body that run before the loop, and which of their values it reads.
+
+    Arguments:
+        body: the body.
+        consts: its inputs that are the same in every iteration.
+
+    Returns:
+        Equations, in order, that read nothing but `consts`; and values that they write. No value
+        is larger than the constants that it comes from.
+    """
+    others = {*body.inputs} - {*consts}
+    once = {id(e) for e in body.equations if must_run_once(e)}
+    effects = (i for e in body.equations if e.eqn.effects for i in e.reads)
+    fixed = (i for e in body.equations if id(e) in once for i in e.outputs)
+    varying = dependents(body.equations, [*others, *effects, *fixed])
+    candidates = (e for e in body.equations if id(e) not in once)
+    own = [e for e in candidates if not varying.intersection(e.outputs)]
+    written = {i for e in own for i in e.outputs}
+    solid = (e for e in body.equations if kind_of(e) is Kind.SOLID)
+    read = {i for e in solid if varying.intersection(e.outputs) for i in e.reads} & written
+    found = tuple(sorted(i for i in read if _is_worth_it(body, own, {*consts}, i)))
+    return without_dead_code(own, found), found
+
+
+def _is_worth_it(body: Program, own: Sequence[Equation], consts: set[int], value: int) -> bool:
+    """Whether a value is more than a view of constants, and takes no more bytes than they do."""
+    needed = without_dead_code(own, [value])
+    sources = consts.intersection(i for e in needed for i in e.reads)
+    is_view = all(kind_of(e) is Kind.VIEW for e in needed)
+    return not is_view and body.nbytes(value) <= sum(map(body.nbytes, sources))

@@ -1,0 +1,91 @@
+"""Calls of functions that are marked to be planned, and the traces that such calls share."""
+
+import dataclasses
+import inspect
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from ..ir import compat
+from ..ir.program import Rewrite
+from . import trace
+from .closures import closure_key
+from .signature import Call
+from .trace import Terms, Traced
+
+#: Traces of a function that are kept, at most.
+MOST_TRACES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Marked:
+    """A call of a function that is marked to be planned.
+
+    Attributes:
+        fun: the function; None where it has been traced and may be gone.
+        call: its arguments.
+        name: what the function is called.
+        function: the same for all calls of the function, whatever it is wrapped in.
+        started: when the call came, by `time.perf_counter`.
+    """
+
+    fun: Callable[..., Any] | None
+    call: Call
+    name: str
+    function: Hashable
+    started: float
+
+    @staticmethod
+    def of(fun: Callable[..., Any], call: Call) -> "Marked":
+        """A call that comes now."""
+        own = inspect.unwrap(fun)
+        function = getattr(getattr(own, "__func__", own), "__code__", type(own))
+        return Marked(fun, call, name_of(fun), function, time.perf_counter())
+
+    def run(self) -> Any:
+        """What the function returns as it is."""
+        assert self.fun is not None
+        args, kwargs = self.call.rebuild(self.call.leaves)
+        return self.fun(*args, **kwargs)
+
+
+def name_of(fun: Callable[..., Any]) -> str:
+    """What a function is called."""
+    return getattr(fun, "__qualname__", None) or repr(fun)
+
+
+class Traces:
+    """The traces of functions, by what they depend on."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, Traced] = {}
+
+    def traced(self, marked: Marked, rewrite: Rewrite, terms: Terms, target: str) -> Traced:
+        """The trace of a marked call; from an earlier one, where nothing tells them apart.
+
+        Raises:
+            Untraceable: the function itself cannot be traced.
+        """
+        call = marked.call
+        assert marked.fun is not None
+        given = call.signature, call.differentiated, target, compat.trace_context()
+        key = closure_key(marked.fun) if call.is_settled else None, given
+        found = self._kept.get(key)
+        if found is not None:
+            return found
+        try:
+            recorded = trace.record(marked.fun, call)
+        except Exception as error:
+            raise Untraceable(f"{type(error).__name__}: {error}") from error
+        traced = trace.traced_as(recorded, call.differentiated, rewrite, terms)
+        # As the function leaves what it reads: one that counts its traces is still the same.
+        known = closure_key(marked.fun) if call.is_settled else None
+        if known is not None and not recorded.closed_over:
+            self._kept[known, given] = traced
+            if len(self._kept) > MOST_TRACES:
+                self._kept.pop(next(iter(self._kept)), None)
+        return traced
+
+
+class Untraceable(Exception):
+    """A function raises an error on abstract values."""

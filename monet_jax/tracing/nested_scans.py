@@ -1,0 +1,232 @@
+"""How does a long loop run in chunks, so that not every iteration's carry is kept?
+
+A loop of T iterations keeps what it carries for each of them, whatever else is run again. Written
+as a loop over T / n chunks, each a loop of n iterations under `jax.checkpoint`, it keeps what is
+carried between chunks, and while one of them is run backward, what is carried within it: about
+2 sqrt(T) carries in place of T for one more forward pass (Chen et al., 2016, section 4.2, for two
+levels). To the planner the chunks are iterations like any other: which are kept and which run again
+is in the plan.
+
+A loop in a loop, or in a branch, is one operation to the planner. Its iterations run under
+`jax.checkpoint` then, so that while it is run again it keeps what it carries, and nothing else.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..ir import compat
+from ..ir.places import filled
+from ..ir.primitives import runs_once
+from ..ir.program import Equation, Program, Replacement, aval_nbytes, shape_of, with_replaced
+from ..ir.stage import Differentiation, active_values
+from .loops import may_be_planned
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunking:
+    """How the loops of a program run.
+
+    Attributes:
+        lengths: iterations in a chunk for every `scan` of the program, in order; 0 where the loop
+            is as it is.
+        spared_bytes: by count, of what is carried, and of what loops inside keep; more is spared or
+            less, once it is compiled.
+    """
+
+    lengths: tuple[int, ...]
+    spared_bytes: int
+
+
+def chunking(program: Program, derivative: Differentiation) -> Chunking:
+    """The chunks of each loop with which it keeps the least."""
+    active = active_values(program, derivative)
+    found = [
+        _best_length(e) if may_be_planned(e, active) else (0, 0)
+        for e in program.equations
+        if e.primitive == "scan"
+    ]
+    planned = (e for e in program.equations if active.intersection(e.outputs))
+    inside = sum(_spared_inside(eqn) for e in planned for eqn in _inner_loops(e.eqn))
+    return Chunking(tuple(n for n, _ in found), sum(spared for _, spared in found) + inside)
+
+
+def in_chunks(program: Program, lengths: Sequence[int]) -> Program:
+    """A program whose loops run in chunks.
+
+    Arguments:
+        program: the program.
+        lengths: as in `Chunking`.
+
+    Returns:
+        A program with the same inputs, results and constants, by the same numbers. Loops in the
+        bodies of others and in branches have their iterations under `jax.checkpoint`.
+    """
+    loops = (e for e in program.equations if e.primitive == "scan")
+    chosen = {id(e): n for e, n in zip(loops, lengths, strict=True) if n}
+
+    def replacement(equation: Equation) -> Replacement | None:
+        n = chosen.get(id(equation))
+        return None if n is None else _chunked(equation.eqn, n)
+
+    made = with_replaced(program, replacement)
+    inside = functools.partial(_inner_replacement, program.rewrite.equation)
+    return dataclasses.replace(made, rewrite=dataclasses.replace(made.rewrite, equation=inside))
+
+
+def _inner_replacement(
+    otherwise: Callable[[Any], Replacement | None], eqn: Any
+) -> Replacement | None:
+    """What replaces an equation in the body of a loop, or in a branch."""
+    return _chunked(eqn, eqn.params["length"]) if _may_be_checkpointed(eqn) else otherwise(eqn)
+
+
+def _may_be_checkpointed(eqn: Any) -> bool:
+    """Whether an equation is a loop whose body may run under a `jax.checkpoint`, and does not."""
+    if compat.primitive_name(eqn) != "scan" or runs_once(eqn) or _has_placed(eqn):
+        return False
+    return not eqn.params["jaxpr"].consts and not _is_checkpointed(eqn.params["jaxpr"])
+
+
+def _inner_loops(eqn: Any) -> Iterator[Any]:
+    """The loops in the body of one, or in branches, that would keep less."""
+    if compat.primitive_name(eqn) not in ("scan", "cond", "jit"):
+        return
+    for jaxpr in compat.subjaxprs(eqn):
+        for inner in jaxpr.jaxpr.eqns:
+            if _may_be_checkpointed(inner):
+                yield inner
+            elif compat.primitive_name(inner) != "scan":
+                yield from _inner_loops(inner)
+
+
+def _spared_inside(eqn: Any) -> int:
+    """Bytes that a loop keeps beside its operands and what it carries.
+
+    They are taken to be none where its body cannot be differentiated by all of its floats: it is
+    differentiated by some of them, or not at all.
+    """
+    consts, carry, _ = compat.scan_counts(eqn)
+    jaxpr = eqn.params["jaxpr"]
+    avals = [var.aval for var in jaxpr.jaxpr.invars]
+    places = [n for n, aval in enumerate(avals) if compat.is_float(aval)]
+
+    def pulled(*operands):
+        chosen = [operands[n] for n in places]
+        body = compat.as_function(jaxpr)
+        return jax.vjp(lambda some: body(*filled(operands, places, some)), chosen)[1]
+
+    try:
+        kept = jax.tree.leaves(jax.eval_shape(pulled, *map(shape_of, avals)))
+    except compat.NOT_DIFFERENTIABLE:  # a `while`, say
+        return 0
+    slices = [*avals[:consts], *avals[consts + carry :]]
+    spared = sum(map(aval_nbytes, kept)) - sum(map(aval_nbytes, (*slices, *avals[consts:][:carry])))
+    return max(0, spared) * eqn.params["length"]
+
+
+def _best_length(equation: Equation) -> tuple[int, int]:
+    """Iterations in a chunk, and the bytes that are spared; zeros where there are none to spare."""
+    eqn = equation.eqn
+    consts, carry, _ = compat.scan_counts(eqn)
+    trips, ends = eqn.params["length"], consts + carry
+    if _has_placed(eqn):
+        return 0, 0  # what is stacked would be gathered to be cut into chunks
+    if runs_once(eqn):
+        return 0, 0  # chunks run again as wholes
+    if any(_inner_loops(eqn)):
+        return 0, 0  # those keep more than is carried, wherever they do not run in a loop's body
+    carried = _nbytes(eqn.invars[consts:ends])
+    sliced = (_nbytes(eqn.invars[ends:]) + _nbytes(eqn.outvars[carry:])) // trips
+
+    def kept(n: int) -> int:
+        """Bytes of what is carried, and of copies: a chunk's slices and their gradients."""
+        uneven = 2 * trips * sliced if trips % n else 0
+        return math.ceil(trips / n) * carried + n * (carried + 2 * sliced) + uneven
+
+    least = min(range(2, trips // 2 + 1), key=kept, default=0)
+    spared = trips * carried - kept(least) if least else 0
+    return (least, spared) if spared > 0 else (0, 0)
+
+
+def _has_placed(eqn: Any) -> bool:
+    """Whether operands are sharded by explicit axes."""
+    return any(compat.is_placed(var.aval) for var in eqn.invars)
+
+
+def _nbytes(variables: Iterable[Any]) -> int:
+    return sum(aval_nbytes(var.aval) for var in variables)
+
+
+def _chunked(eqn: Any, n: int) -> Replacement:
+    """A scan as one over chunks of `n` iterations; those that are left over run before."""
+    avals = [shape_of(var.aval) for var in eqn.invars]
+    return Replacement(compat.traced_like(eqn, _runner(eqn, n), avals), changes_what_is_kept=True)
+
+
+def _runner(eqn: Any, n: int) -> Callable[..., list[Any]]:
+    """A function of a scan's operands that runs it in chunks."""
+    consts, carried, _ = compat.scan_counts(eqn)
+    reverse, trips = eqn.params["reverse"], eqn.params["length"]
+    body = compat.as_function(eqn.params["jaxpr"])
+
+    def run(*operands):
+        given, carry = operands[:consts], list(operands[consts : consts + carried])
+
+        def step(carry, slices):
+            results = body(*given, *carry, *slices)
+            return results[:carried], results[carried:]
+
+        if not _is_checkpointed(eqn.params["jaxpr"]):
+            step = jax.checkpoint(step, prevent_cse=False)  # a loop keeps its iterations apart
+
+        loop = functools.partial(lax.scan, step, reverse=reverse, unroll=eqn.params["unroll"])
+        stacked, results = operands[consts + carried :], []
+        if n == trips:
+            carry, ys = loop(carry, stacked, length=trips)
+            return [*carry, *ys]
+        for part in _parts(stacked, trips, n, reverse):
+            inner = functools.partial(loop, length=part.length)
+            carry, ys = lax.scan(inner, carry, part.in_chunks(), part.chunks, reverse=reverse)
+            results.append([y.reshape(part.chunks * part.length, *y.shape[2:]) for y in ys])
+        ordered = results[::-1] if reverse else results
+        ys = [x[0] if len(x) == 1 else jnp.concatenate(x) for x in zip(*ordered, strict=True)]
+        return [*carry, *ys]
+
+    return run
+
+
+def _is_checkpointed(jaxpr: Any) -> bool:
+    """Whether all that a body runs is in a `jax.checkpoint` of the user's."""
+    eqns = jaxpr.jaxpr.eqns
+    return len(eqns) == 1 and compat.checkpointed(eqns[0]) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Iterations that run in equal chunks: what they take slices of, and how many they are."""
+
+    stacked: Sequence[jax.Array]
+    chunks: int
+    length: int
+
+    def in_chunks(self) -> list[jax.Array]:
+        """What each chunk takes slices of, stacked."""
+        return [x.reshape(self.chunks, self.length, *x.shape[1:]) for x in self.stacked]
+
+
+def _parts(stacked: Sequence[jax.Array], trips: int, n: int, reverse: bool) -> list[_Part]:
+    """Parts of a loop in order of execution: what is left over, if anything, comes first."""
+    rest = trips % n
+    if not rest:
+        return [_Part(stacked, trips // n, n)]
+    cut = trips - rest if reverse else rest
+    low, high = [x[:cut] for x in stacked], [x[cut:] for x in stacked]
+    first, others = (high, low) if reverse else (low, high)
+    return [_Part(first, 1, rest), _Part(others, trips // n, n)]

@@ -1,0 +1,153 @@
+"""Where a program is cut into stages: between equations across which few bytes are live.
+
+A stage is what the compiled program keeps in order, so its ends should be cheap to keep: between
+the blocks of a network, between attention and feed-forward, between a convolution's output and the
+next one. Such points are found from live bytes alone, without knowing any model.
+"""
+
+import collections
+import dataclasses
+import itertools as it
+
+import numpy as np
+
+from ..ir.costs import work_of
+from ..ir.primitives import Kind, kind_of
+from ..ir.program import Program
+
+#: How many times the bytes live at a cut must be exceeded on both sides of it.
+PROMINENCE = 1.4
+#: The same for a stage that holds more than `LARGE_SHARE` of the program, where any cut helps.
+LARGE_PROMINENCE, LARGE_SHARE = 1.15, 0.15
+#: Programs are not cut finer than this; more stages cost planning and compile time.
+MAX_STAGES = 64
+#: The least share of the program's products, in FLOPs or in bytes, that a stage holds.
+MIN_SHARE = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class _Profile:
+    """What a cut is judged by. Values: arrays over values; equations: arrays over positions."""
+
+    start: np.ndarray  # values: the equation that writes it
+    stop: np.ndarray  # values: the last equation that reads it
+    nbytes: np.ndarray  # values: bytes if it crosses a cut
+    kept_bytes: np.ndarray  # values: bytes it takes inside a stage, 0 where it is fused away
+    flops_share: np.ndarray  # equations: share of all FLOPs before it
+    bytes_share: np.ndarray  # equations: share of all materialised bytes before it
+    solids: np.ndarray  # equations: how many before it are neither fused nor reductions
+    reductions: np.ndarray  # equations: how many before it are reductions
+
+    def canonical(self, candidates: np.ndarray, lo: int, hi: int) -> int:
+        """The one of equally good candidates to take: central, and placed as in similar blocks.
+
+        Between two products it stands behind the elementwise work on the first one's result and
+        before any reduction: a normalization is recomputed with what it feeds, at little cost.
+        """
+        central = candidates[np.argmin(np.abs(2 * candidates - (lo + hi)))]
+        run = candidates[self.solids[candidates] == self.solids[central]]
+        return int(run[self.reductions[run] == self.reductions[run].min()].max())
+
+    def shares(self, lo: int | np.ndarray, hi: int | np.ndarray) -> np.ndarray | float:
+        """The greater of the two shares of the equations from `lo` up to `hi`."""
+        flops = self.flops_share[hi] - self.flops_share[lo]
+        return np.maximum(flops, self.bytes_share[hi] - self.bytes_share[lo])
+
+
+def cut(program: Program, free: frozenset[int]) -> tuple[int, ...]:
+    """Positions of equations at which stages begin: 0 first, the equation count left out.
+
+    Arguments:
+        program: the program to cut.
+        free: values that need not be kept between stages, since stages compute them anew.
+    """
+    profile = _profile(program, free)
+    cuts = {0, *_forced_cuts(program)}
+    queue = list(it.pairwise(sorted({*cuts, len(program.equations)})))
+    while queue and len(cuts) < MAX_STAGES:
+        lo, hi = queue.pop(0)
+        position = _best_cut(profile, lo, hi)
+        if position is not None:
+            cuts.add(position)
+            queue += [(lo, position), (position, hi)]
+    return tuple(sorted(cuts))
+
+
+def _forced_cuts(program: Program) -> set[int]:
+    """Equations with effects stand alone: their stage must never run again."""
+    effects = [i for i, e in enumerate(program.equations) if e.eqn.effects]
+    return {p for i in effects for p in (i, i + 1) if p < len(program.equations)}
+
+
+def _profile(program: Program, free: frozenset[int]) -> _Profile:
+    start, stop, kept = {}, {}, set()
+    for position, equation in enumerate(program.equations):
+        stop |= dict.fromkeys(equation.reads, position)
+        start |= dict.fromkeys(equation.outputs, position)
+        stop |= dict.fromkeys(equation.outputs, position)
+        if kind_of(equation) is Kind.SOLID:
+            kept.update((*equation.reads, *equation.outputs))
+    kept |= _pooled_values(program)
+    values = [i for i in start if i not in free]
+    nbytes = np.array([program.nbytes(i) for i in values], dtype=np.int64)
+    solid = [e for e in program.equations if kind_of(e) is Kind.SOLID]
+    written = {id(e): sum(program.nbytes(i) for i in e.outputs) for e in solid}
+    return _Profile(
+        np.array([start[i] for i in values], dtype=np.int64),
+        np.array([stop[i] for i in values], dtype=np.int64),
+        nbytes,
+        nbytes * np.array([i in kept for i in values], dtype=np.int64),
+        _cumulative_share([work_of(e).flops for e in program.equations]),
+        _cumulative_share([written.get(id(e), 0) for e in program.equations]),
+        np.cumsum([0, *(id(e) in written for e in program.equations)]),
+        np.cumsum([0, *(kind_of(e) is Kind.REDUCTION for e in program.equations)]),
+    )
+
+
+def _pooled_values(program: Program) -> set[int]:
+    """What is read in windows: a padded value of which several equations take slices."""
+    slices = collections.Counter(
+        i for e in program.equations if e.primitive == "slice" for i in e.reads
+    )
+    pads = (e for e in program.equations if e.primitive == "pad")
+    return {e.reads[0] for e in pads if slices[e.outputs[0]] > 1}
+
+
+def _cumulative_share(amounts: list[int]) -> np.ndarray:
+    total = np.cumsum([0, *amounts], dtype=np.float64)
+    return total / max(total[-1], 1.0)
+
+
+def _best_cut(profile: _Profile, lo: int, hi: int) -> int | None:
+    """The best position strictly inside [lo, hi), or None where no point stands out.
+
+    Values live throughout the interval are left out: no cut in it could spare them.
+    """
+    length = hi - lo
+    if length < 2 or profile.shares(lo, hi) < 2 * MIN_SHARE:
+        return None
+    start, stop = profile.start, profile.stop
+    inside = (start < hi) & (stop >= lo) & ~((start < lo) & (stop >= hi))
+    start, stop = start[inside] - lo, stop[inside] - lo
+    # during[i]: bytes in memory while equation lo + i runs; live[i]: crossing a cut before it.
+    during = _coverage(start, stop, profile.kept_bytes[inside], length)
+    live = _coverage(start + 1, stop, profile.nbytes[inside], length)[1:]
+    left, right = np.maximum.accumulate(during), np.maximum.accumulate(during[::-1])[::-1]
+    barrier = np.minimum(left[:-1], right[1:])
+    inner = np.arange(lo + 1, hi)
+    enough = np.minimum(profile.shares(lo, inner), profile.shares(inner, hi)) >= MIN_SHARE
+    large = profile.shares(lo, hi) > LARGE_SHARE
+    good = enough & (barrier >= (LARGE_PROMINENCE if large else PROMINENCE) * live)
+    if not good.any():
+        return None
+    return profile.canonical(lo + 1 + np.flatnonzero(good & (live == live[good].min())), lo, hi)
+
+
+def _coverage(first: np.ndarray, last: np.ndarray, nbytes: np.ndarray, length: int) -> np.ndarray:
+    """Sum of `nbytes` over the intervals [first, last] that cover each of `length` positions."""
+    delta = np.zeros(length + 1, dtype=np.int64)
+    first, last = np.maximum(first, 0), np.minimum(last, length - 1)
+    valid = first <= last
+    np.add.at(delta, first[valid], nbytes[valid])
+    np.add.at(delta, last[valid] + 1, -nbytes[valid])
+    return np.cumsum(delta)[:length]

@@ -1,0 +1,336 @@
+"""From a function and example arguments to a flat program, and back from its flat outputs."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.core
+
+from ..compiler.backend import backend_of
+from ..compiler.compile import devices_of
+from ..compiler.targets import Target
+from ..ir import compat
+from ..ir.gradient import derivative_of
+from ..ir.program import Program, Rewrite, flatten, flatten_changed, has_checkpoints, unchanged
+from ..ir.stage import Differentiation
+from ..operators import Context, rewriter, selected
+from . import nesting
+from .modules import on_arrays
+from .signature import Call, abstract_leaf, is_traced
+
+#: What may be done with `jax.checkpoint` regions of the user's.
+CHECKPOINTS = ("keep", "plan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What a function is planned as, beside its budget.
+
+    Attributes:
+        operators: names of the residual operators that a plan may use; with none, nothing in it
+            has a derivative of its own, so that forward mode works.
+        checkpoints: "keep" the user's `jax.checkpoint` regions as they are, or "plan" through them.
+    """
+
+    operators: tuple[str, ...] = dataclasses.field(
+        default_factory=lambda: tuple(x.name for x in selected("exact"))
+    )
+    checkpoints: str = "keep"
+
+    @staticmethod
+    def of(operators: str | Sequence[str], checkpoints: str) -> "Terms":
+        """The terms that the arguments of `plan` mean.
+
+        Raises:
+            ValueError: there are no such operators, or `checkpoints` is another word.
+        """
+        if checkpoints not in CHECKPOINTS:
+            raise ValueError(f"`checkpoints` must be one of {CHECKPOINTS}; got {checkpoints!r}.")
+        return Terms(tuple(x.name for x in selected(operators)), checkpoints)
+
+    @property
+    def forward_mode(self) -> bool:
+        """Whether tangents must pass a plan forward, `jax.jit` round it or not."""
+        return not self.operators
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What JAX sees of a function: nothing of it is rewritten.
+
+    Attributes:
+        jaxpr: closed; of `closed_over`, and of the flat inputs behind that.
+        closed_over: tracers of outer transformations among what the function closes over, and all
+            arrays beside them; nothing if there are none of them.
+        avals: `ShapeDtypeStruct`s of the inputs, shardings included.
+        rebuild: flat outputs -> what the function returns.
+    """
+
+    jaxpr: Any
+    closed_over: tuple[Any, ...]
+    avals: tuple[Any, ...]
+    rebuild: Callable[[Sequence[Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A traced function.
+
+    Attributes:
+        program: the flat program.
+        derivative: which derivative of it the budget covers.
+        recorded: the function as it is.
+        terms: what it is planned as.
+    """
+
+    program: Program
+    derivative: Differentiation
+    recorded: Recorded
+    terms: Terms = Terms()
+
+    @property
+    def avals(self) -> tuple[Any, ...]:
+        """`ShapeDtypeStruct`s of the inputs, shardings included."""
+        return self.recorded.avals
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """Values of `program.constants`, in order."""
+        return tuple(self.program.constants.values())
+
+    def flat(self, inputs: Sequence[Any], constants: Sequence[Any] = ()) -> list[Any]:
+        """The function as it is: flat outputs from flat inputs.
+
+        It ignores the program's constants, for it closes over its own.
+        """
+        del constants
+        given = (*self.recorded.closed_over, *inputs)
+        return compat.as_function(self.recorded.jaxpr)(*given)
+
+    def closing_over(self, values: Sequence[Any]) -> "Traced":
+        """The same function, closing over other values of the same types."""
+        known = dict(zip(map(id, self.recorded.closed_over), values, strict=True))
+        constants = {i: known.get(id(x), x) for i, x in self.program.constants.items()}
+        return dataclasses.replace(
+            self,
+            program=dataclasses.replace(self.program, constants=constants),
+            recorded=dataclasses.replace(self.recorded, closed_over=tuple(values)),
+        )
+
+
+def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = Terms()) -> Traced:
+    """Trace a function on the abstract values of a call's leaves; nothing is computed.
+
+    Equations are replaced as `rewrite` says.
+    """
+    return traced_as(record(fun, call), call.differentiated, rewrite, terms)
+
+
+def record(fun: Callable[..., Any], call: Call) -> Recorded:
+    """What JAX sees of a function that is called like that.
+
+    Raises:
+        TypeError: a rule of it reads what is gone once it has been traced.
+    """
+    shape: dict[str, Any] = {}
+
+    def flat(*inputs: Any) -> list[Any]:
+        args, kwargs = call.rebuild(inputs)
+        shape["trace"] = compat.current_trace()
+        with nesting.inside():
+            outputs, tree = jax.tree.flatten(fun(*args, **kwargs))
+        # Python's own numbers are returned as they are, like all that is no array.
+        arrays = [is_traced(x) and hasattr(x, "dtype") for x in outputs]
+        shape["tree"] = tree
+        shape["fixed"] = [None if a else x for a, x in zip(arrays, outputs, strict=True)]
+        shape["arrays"] = arrays
+        return [x for a, x in zip(arrays, outputs, strict=True) if a]
+
+    def rebuild(outputs: Sequence[Any]) -> Any:
+        remaining = iter(outputs)
+        pairs = zip(shape["arrays"], shape["fixed"], strict=True)
+        return jax.tree.unflatten(shape["tree"], [next(remaining) if a else x for a, x in pairs])
+
+    avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
+    jaxpr = jax.make_jaxpr(flat)(*avals)
+    if compat.closes_over_its_own(jaxpr, shape.pop("trace")):
+        raise TypeError(
+            "the backward rule of a `custom_vjp` closes over a value that the function computes; "
+            "let the forward rule return it among its residuals"
+        )
+    _, closed_over, _ = compat.jaxpr_inputs(jaxpr)
+    if not any(isinstance(x, jax.core.Tracer) for x in closed_over):
+        return Recorded(jaxpr, (), avals, rebuild)
+    # A tracer must not outlive its trace, and what is recorded may: see `_wrapped`.
+    return Recorded(compat.of_constants(jaxpr), tuple(closed_over), avals, rebuild)
+
+
+def traced_as(
+    recorded: Recorded, differentiated: Sequence[bool], rewrite: Rewrite, terms: Terms
+) -> Traced:
+    """A recorded function as a flat program whose equations are replaced as `rewrite` says."""
+    inlines = terms.checkpoints == "plan" and has_checkpoints(recorded.jaxpr)
+
+    def covered(program: Program) -> Differentiation:
+        return derivative_of(program, differentiated, terms.forward_mode)
+
+    program = flatten_changed(
+        recorded.jaxpr, rewrite.programs, covered, rewrite, inlines, recorded.closed_over
+    )
+    return Traced(program, covered(program), recorded, terms)
+
+
+def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
+    """The program of a function as it was before any operator, and its derivative."""
+    return _traced_again(traced, unchanged, traced.terms.forward_mode)
+
+
+def without_operators(traced: Traced, target: str) -> Traced:
+    """The function, traced for a target as `operators="none"` does."""
+    terms = dataclasses.replace(traced.terms, operators=())
+    rewrite = rewriter((), context_for(target, traced.avals))
+    program, derivative = _traced_again(traced, rewrite, terms.forward_mode)
+    return dataclasses.replace(traced, program=program, derivative=derivative, terms=terms)
+
+
+def _traced_again(
+    traced: Traced, rewrite: Rewrite, forward_mode: bool
+) -> tuple[Program, Differentiation]:
+    inlines = traced.program.inlines_checkpoints
+    program = flatten(
+        traced.recorded.jaxpr,
+        rewrite=rewrite,
+        inline_checkpoints=inlines,
+        closed_over=traced.recorded.closed_over,
+    )
+    differentiated = [i in traced.derivative.inputs for i in traced.program.inputs]
+    return program, derivative_of(program, differentiated, forward_mode)
+
+
+def trace_for(
+    target: Target,
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    argnums: int | Sequence[int] = 0,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
+) -> Traced:
+    """Trace a function on its arguments, as `plan` does for a target.
+
+    Raises:
+        TypeError, ValueError: there is no function, or the options do not fit its arguments.
+    """
+    terms = Terms.of(operators, checkpoints)
+    given = argnums, static_argnums, static_argnames
+    pure, call = on_arrays(fun, args, kwargs or {}, given)
+    return trace(pure, call, rewrite_for(terms, target.name, call), terms)
+
+
+def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
+    """By what the equations of a function are replaced that is called like that.
+
+    Arguments:
+        terms: what it is planned as.
+        target: the name of what is planned for.
+        call: the arguments; whether they are spread over devices is what counts.
+    """
+    avals = [abstract_leaf(leaf) for leaf in call.leaves]
+    return rewriter(selected(terms.operators), context_for(target, avals))
+
+
+def context_for(target: str, avals: Sequence[Any]) -> Context:
+    """What operators are told of where a function is planned for, and of its inputs."""
+    return Context(backend_of(target), is_sharded=devices_of(avals) > 1)
+
+
+def fingerprint(program: Program, derivative: Differentiation) -> str:
+    """A hash of what a plan depends on: primitives, dataflow, shapes, dtypes and numbers.
+
+    The bodies of loops, branches and calls count, and so do the integers among the parameters of
+    equations, as the trips of a loop are; their names do not, since JAX changes them. So it holds
+    across JAX versions that trace the function to the same equations.
+    """
+    digest = hashlib.sha256()
+    for i in (*program.inputs, *program.constants):
+        digest.update(f"{i}:{program.avals[i].str_short()}:{i in derivative.inputs};".encode())
+    for e in program.equations:
+        operands = [i if isinstance(i, int) else i.aval.str_short() for i in e.inputs]
+        results = [(i, program.avals[i].str_short()) for i in e.outputs]
+        bodies = [_describe_body(body) for body in compat.subjaxprs(e.eqn)]
+        integers = compat.integers_of(e.eqn)
+        digest.update(f"{e.primitive}{operands}{results}{bodies}{integers};".encode())
+    digest.update(repr([i if isinstance(i, int) else "" for i in program.outputs]).encode())
+    digest.update(repr(derivative.outputs).encode())
+    if program.rewrite.codecs:
+        digest.update(repr(program.rewrite.codecs).encode())
+    if derivative.forward_mode or program.inlines_checkpoints:
+        digest.update(f"{derivative.forward_mode}{program.inlines_checkpoints}".encode())
+    return digest.hexdigest()
+
+
+def _describe_body(jaxpr: Any) -> str:
+    """The equations of an inner jaxpr as text: primitives, dataflow, shapes and dtypes."""
+    constvars, _, invars = compat.jaxpr_inputs(jaxpr)
+    numbers: dict[Any, int] = {}
+
+    def text(atom: Any) -> str:
+        is_literal = isinstance(atom, compat.Literal)
+        number = "" if is_literal else numbers.setdefault(atom, len(numbers))
+        return f"{number}:{atom.aval.str_short()}"
+
+    parts = [f"{[text(var) for var in (*constvars, *invars)]}"]
+    for eqn in jaxpr.jaxpr.eqns:
+        operands, results = [text(a) for a in eqn.invars], [text(a) for a in eqn.outvars]
+        bodies = [_describe_body(body) for body in compat.subjaxprs(eqn)]
+        integers = compat.integers_of(eqn)
+        parts.append(f"{eqn.primitive.name}{operands}{results}{bodies}{integers}")
+    parts.append(f"{[text(a) for a in jaxpr.jaxpr.outvars]}")
+    return ";".join(parts)
+
+
+#: What is said of a program without its equations: its inputs as text, and how many they are.
+Summary = tuple[tuple[str, ...], int]
+
+
+def summary(program: Program) -> Summary:
+    """The inputs of a program as text, and the number of its equations."""
+    return describe_inputs(program), len(program.equations)
+
+
+def difference(now: Summary, then: Summary, whose: str = "the plan's") -> str:
+    """What sets a program apart from one that was planned, in words."""
+    inputs, planned = now[0], then[0]
+    if len(inputs) != len(planned):
+        return f"it takes {len(inputs)} arrays, {whose} took {len(planned)}"
+    if inputs != planned:
+        pairs = [(a, b) for a, b in zip(inputs, planned, strict=True) if a != b]
+        return f"it takes `{pairs[0][0]}` where {whose} took `{pairs[0][1]}`"
+    if now[1] != then[1]:
+        return f"it has {now[1]} equations, {whose} had {then[1]}"
+    return (
+        "its equations differ in primitive, shape or order, or its gradient is taken with respect "
+        "to other arguments (`argnums`)"
+    )
+
+
+def describe_inputs(program: Program) -> tuple[str, ...]:
+    """The inputs of a program as short text: `float32[8,128]`."""
+    return tuple(program.avals[i].str_short() for i in program.inputs)
+
+
+def outer_axes(traced: Traced, call: Call) -> tuple[str, ...]:
+    """The mapped axes of outer transformations without which a function does not compile."""
+    used = {axis for e in traced.program.equations for axis in compat.outer_axes(e.eqn)}
+    given = (*call.leaves, *traced.constants)
+    return tuple(sorted(used.union(*map(compat.varying_axes, given))))
+
+
+def is_batched(traced: Traced, call: Call) -> bool:
+    """Whether something is seen through `vmap`, which hides the size of its axis."""
+    return any(compat.is_batch_tracer(x) for x in (*call.leaves, *traced.constants))

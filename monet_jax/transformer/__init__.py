@@ -1,0 +1,1 @@
+"""From a program in stages and its regions to a JAX function."""

@@ -1,0 +1,67 @@
+"""What would every iteration of a loop keep alike, so that it need not be stacked?
+
+A mask that the body makes, spread to the shape that its gradient reads, or weights that it joins:
+what follows from neither the number of the iteration nor what is carried. JAX takes it out of a
+`lax.scan` that it differentiates; a loop that has a derivative of its own has to do so itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..ir.places import filled
+from ..ir.primitives import must_run_once
+from ..ir.program import dependents, flatten, run, values_of, without_dead_code
+
+#: `(state, item) -> (state, arrays)`, as `lax.scan` takes it.
+Step = Callable[[Any, Any], tuple[Any, list[Any]]]
+
+
+def without_alike(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
+    """A step that no longer returns the arrays that are the same in every iteration, and these.
+
+    Arguments:
+        step: `(state, item) -> (state, arrays)`; it is traced once.
+        state, item: what an iteration may be given.
+
+    Returns:
+        A step that returns the other arrays only, and of all arrays those that are alike, computed
+        here; None in the places of the others.
+    """
+    jaxpr, (new_state, arrays) = jax.make_jaxpr(step, return_shape=True)(state, item)
+    program, tree = flatten(jaxpr), jax.tree.structure(new_state)
+    effects = [i for e in program.equations if e.eqn.effects for i in e.outputs]
+    varying = dependents(program.equations, [*program.inputs, *effects])
+    carried, kept = program.outputs[: tree.num_leaves], program.outputs[tree.num_leaves :]
+    alike = {n: i for n, i in enumerate(kept) if not isinstance(i, int) or i not in varying}
+    wanted = [*carried, *(i for n, i in enumerate(kept) if n not in alike)]
+
+    pure = [e for e in program.equations if not e.eqn.effects]
+    fixed = [e for e in pure if must_run_once(e) and varying.isdisjoint(e.outputs)]
+    once = {i for e in fixed for i in e.outputs}
+    before = dict(program.constants)
+    run(without_dead_code(pure, [*alike.values(), *once]), before, {})
+    found = dict(zip(alike, values_of(before, alike.values()), strict=True))
+    others = [e for e in program.equations if once.isdisjoint(e.outputs)]
+    equations = without_dead_code(others, wanted)
+
+    def rest(state: Any, item: Any) -> tuple[Any, list[Any]]:
+        given = zip(program.inputs, jax.tree.leaves((state, item)), strict=True)
+        env = {**program.constants, **{i: before[i] for i in once}, **dict(given)}
+        run(equations, env, {})
+        found = values_of(env, wanted)
+        return jax.tree.unflatten(tree, found[: tree.num_leaves]), found[tree.num_leaves :]
+
+    return rest, [_array(found[n], x.dtype) if n in alike else None for n, x in enumerate(arrays)]
+
+
+def _array(x: Any, dtype: Any) -> jax.Array:
+    """A value of a program, which may be a literal, as an array."""
+    return x if isinstance(x, jax.Array) else jnp.asarray(x, dtype)
+
+
+def joined(alike: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """All arrays: those that are alike in their places, the others in the rest."""
+    return filled(alike, [n for n, x in enumerate(alike) if x is None], others)

@@ -1,0 +1,141 @@
+"""Naming a value so that the derivative of the equation that writes it reads the named one too.
+
+The derivative of `y = tanh(x)` is written with `y`. A `checkpoint_name` after the equation names a
+copy of `y`, which the derivative does not read: a policy that saves the name would keep the copy
+and still recompute `tanh(x)`, and all that `x` needs. So where a derivative reads a result of its
+own equation (tanh, exp, reduce_max, softmax, ...), the equation gets a rule that is JAX's own,
+equation by equation, with the result named the moment it is written.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jax.custom_derivatives import SymbolicZero
+
+from ..ir import compat
+from ..ir.barriers import tied_operands
+from ..ir.places import filled, float_places
+from ..ir.program import Equation, Program, Rewrite, flatten, run, unchanged, values_of
+from ..operators import AS_PLANNED, Encoding, Undecoded, is_tap, run_tap
+
+
+def run_named(
+    equations: Iterable[Equation],
+    env: dict[int, Any],
+    names: Mapping[int, str],
+    active: frozenset[int] | set[int],
+    encoding: Encoding = AS_PLANNED,
+    rewrite: Rewrite = unchanged,
+) -> None:
+    """Run equations in order, reading and writing `env`, and name some of the results.
+
+    Arguments:
+        equations: in execution order.
+        env: value number -> array; the results are added to it.
+        names: value number -> the name to give it with `checkpoint_name`.
+        active: values that will be differentiated.
+        encoding: how lossy codes are written and read.
+        rewrite: how the gradients of convolutions leave.
+    """
+    for equation in equations:
+        if is_tap(equation):
+            run_tap(equation, env, names, active, encoding)
+            continue
+        if any(isinstance(env[i], Undecoded) for i in equation.reads):
+            _run_directly(equation, env, names)
+            continue
+        if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
+            inputs = values_of(env, equation.inputs)
+            if _derivative_reads_results(equation, inputs, active):
+                results = _with_named_rule(equation, names)(*compat.unused(inputs))
+                env.update(zip(equation.outputs, results, strict=True))
+                continue
+        if rewrite.ties_convolutions and _is_convolution_of(active, equation):
+            image, kernel = equation.inputs
+            operands = tied_operands(env[image], env[kernel], rewrite.flattens_kernels)
+            local = dict(zip(equation.inputs, operands, strict=True))
+            run([equation], local, names)
+            env.update({i: local[i] for i in equation.outputs})
+            continue
+        run([equation], env, names)
+
+
+def _run_directly(equation: Equation, env: dict[int, Any], names: Mapping[int, str]) -> None:
+    """Run an equation whose derivative reads a code as it is."""
+    inputs = values_of(env, equation.inputs)
+    direct = next(x.direct for x in inputs if isinstance(x, Undecoded))
+    with compat.placed_at(equation.eqn, compat.current_name_stack() + equation.name_stack):
+        result = direct.run(*inputs)
+    (i,) = equation.outputs
+    env[i] = checkpoint_name(result, names[i]) if i in names else result
+
+
+def _is_convolution_of(active: frozenset[int] | set[int], equation: Equation) -> bool:
+    """Whether it is a convolution of two values that are both differentiated."""
+    reads = set(equation.reads)
+    is_convolution = equation.primitive == "conv_general_dilated"
+    return is_convolution and len(reads) == 2 and reads <= active
+
+
+def _bound(equation: Equation, inputs: Iterable[Any]) -> list[Any]:
+    stack = compat.current_name_stack() + equation.name_stack
+    return compat.bind(equation.eqn, list(inputs), stack)
+
+
+def _derivative_reads_results(
+    equation: Equation, inputs: list[Any], active: frozenset[int] | set[int]
+) -> bool:
+    # Literals have no tangents, and not every rule of JAX's takes one there (`clamp`). Nor has what
+    # a function closes over that has a rule of its own: JAX refuses to differentiate by it.
+    operands = equation.inputs
+    live = [
+        n for n in float_places(inputs) if isinstance(operands[n], int) and operands[n] in active
+    ]
+    pushed = _pushed(equation, inputs, live)
+    written = {i for i in pushed.outputs[: len(equation.outputs)] if isinstance(i, int)}
+    return any(written.intersection(e.reads) for e in pushed.equations)
+
+
+def _pushed(equation: Equation, primals: list[Any], live: list[int]) -> Program:
+    """`(*primals, *tangents) -> (*results, *float tangents)`, with tangents of the live inputs."""
+
+    def push(primals, tangents):
+        def function(*chosen):
+            return _bound(equation, filled(primals, live, chosen))
+
+        results, out = jax.jvp(function, [primals[n] for n in live], tangents)
+        return results, [t for t in out if t.dtype != jax.dtypes.float0]
+
+    return flatten(jax.make_jaxpr(push)(primals, [primals[n] for n in live]))
+
+
+def _with_named_rule(equation: Equation, names: Mapping[int, str]) -> Any:
+    """The equation as a function with its own derivative, its results named before that."""
+
+    @jax.custom_jvp
+    def function(*inputs):
+        env: dict[int, Any] = dict(zip(range(-len(inputs), 0), inputs, strict=True))
+        places = tuple(range(-len(inputs), 0))
+        run([Equation(equation.eqn, places, equation.outputs, equation.name_stack)], env, names)
+        return [env[i] for i in equation.outputs]
+
+    def rule(primals, tangents):
+        live = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+        pushed = _pushed(equation, list(primals), live)
+        env = dict(zip(pushed.inputs, [*primals, *(tangents[n] for n in live)], strict=True))
+        env |= pushed.constants
+        count = len(equation.outputs)
+        written = zip(pushed.outputs, equation.outputs, strict=False)
+        run(pushed.equations, env, {j: names[i] for j, i in written if i in names})
+        results = values_of(env, pushed.outputs)
+        floats = iter(results[count:])
+        return results[:count], [
+            next(floats) if compat.is_float(jax.typeof(x)) else np.zeros(x.shape, jax.dtypes.float0)
+            for x in results[:count]
+        ]
+
+    function.defjvp(rule, symbolic_zeros=True)
+    return function

@@ -1,0 +1,375 @@
+"""How does a loop run whose iterations have different plans?
+
+Iterations with one plan are a `lax.scan`. Where there are several plans, runs of iterations follow
+each other, and the loop has a derivative of its own: to differentiate a scan over part of a stacked
+array, JAX would copy that part and its gradient. Here every run indexes the whole array, and its
+backward, a loop of its own, writes into one gradient. What every iteration of a run would keep
+alike for it (a mask, say) is computed once, before the run (`invariants`).
+
+What is hoisted out of the body (`tracing/hoist`) is computed before the loop, and anew before the
+loop's backward. Its own backward is part of each iteration's: gradients of constants are added up
+in the constants' precision, and in the memory of the results.
+
+| index | means |
+|---|---|
+| `k` | an iteration, in order of execution |
+| `at` | its place in what is stacked: the same, or counted from the end |
+"""
+
+import dataclasses
+import itertools as it
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from ..ir import compat
+from ..ir.places import filled, float_places
+from ..ir.program import flatten
+from ..ir.stage import active_in
+from .invariants import joined, without_alike
+
+#: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
+NO_FORWARD_MODE = (
+    "jax.jvp cannot push tangents through a planned loop whose iterations have different plans, or "
+    "share what is computed before it: it has a derivative of its own, which only goes backward. "
+    'Plan with operators="none", which has all iterations of a loop alike, or take jax.jvp inside '
+    "jax.jit."
+)
+
+#: `(constants, carry, slices) -> (carry, slices of results)`. The constants are those of the loop
+#: and, behind them, what is hoisted.
+Body = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Iterations `first` up to `stop`, which all run one body."""
+
+    body: Body
+    first: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Hoisted:
+    """What runs before a loop.
+
+    Attributes:
+        values: `constants -> values`.
+        reached: places of constants -> places of the values that tangents of theirs reach.
+    """
+
+    values: Callable[[Sequence[Any]], list[Any]]
+    reached: Callable[[Sequence[int]], list[int]]
+
+
+def run_loop(
+    eqn: Any, operands: Sequence[Any], runs: Sequence[Run], hoisted: Hoisted | None = None
+) -> list[Any]:
+    """The results of a `scan`, its iterations run as planned.
+
+    Where there are several runs, or something is hoisted, the loop cannot be differentiated in
+    forward mode. Where that is seen to be done, all iterations run as the first ones, and nothing
+    is hoisted; where it is seen only later, as in `jax.jvp(jax.jit(planned), ...)`, a `TypeError`
+    says how to plan for it.
+
+    Arguments:
+        eqn: the scan.
+        operands: its operands.
+        runs: cover the iterations in order.
+        hoisted: what runs before the loop, if anything does.
+    """
+    shape = _Shape(
+        *compat.scan_counts(eqn)[:2],
+        eqn.params["length"],
+        eqn.params["reverse"],
+        tuple(var.aval for var in eqn.outvars),
+        eqn.params["jaxpr"],
+    )
+    if (len(runs) == 1 and hoisted is None) or any(map(compat.is_pushed_forward, operands)):
+        consts, carry, xs = shape.split(operands)
+        carry, ys = lax.scan(
+            lambda carry, x: runs[0].body(_with_hoisted(hoisted, consts), carry, x),
+            carry,
+            xs,
+            shape.trips,
+            reverse=shape.reverse,
+            unroll=eqn.params["unroll"],
+        )
+        return [*carry, *ys]
+    return _Runs(shape, tuple(runs), hoisted).differentiable()(*_backward_only(*operands))
+
+
+def _with_hoisted(hoisted: Hoisted | None, consts: Sequence[Any]) -> list[Any]:
+    return [*consts, *(hoisted.values(consts) if hoisted else ())]
+
+
+@jax.custom_jvp
+def _backward_only(*operands):
+    """The operands; their tangents may be transposed, and not be pushed forward."""
+    return operands
+
+
+def _refusing(primals, tangents):
+    def refuse(t):
+        if isinstance(t, SymbolicZero):
+            return t
+        return compat.backward_only_p.bind(t, message=NO_FORWARD_MODE)
+
+    return primals, tuple(map(refuse, tangents))
+
+
+_backward_only.defjvp(_refusing, symbolic_zeros=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """A scan: counts of operands, trips, direction, results, and its body as it was traced."""
+
+    consts: int
+    carry: int
+    trips: int
+    reverse: bool
+    results: tuple[Any, ...]
+    body: Any
+
+    def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Constants, what is carried, and what is stacked."""
+        first, second = self.consts, self.consts + self.carry
+        return list(operands[:first]), list(operands[first:second]), list(operands[second:])
+
+    def carried_tangents(self, perturbed: Sequence[bool]) -> list[int]:
+        """Places of what is carried that has tangents in some iteration, if these operands have."""
+        program = flatten(self.body)
+        own = slice(self.consts, self.consts + self.carry)
+        reached = {i for i, p in zip(program.inputs, perturbed, strict=True) if p}
+        pairs = list(zip(program.inputs[own], program.outputs, strict=False))
+        while True:
+            found = active_in(program.equations, reached)
+            more = {i for i, o in pairs if isinstance(o, int) and o in found} - reached
+            if not more:
+                return [n for n, (i, _) in enumerate(pairs) if i in reached]
+            reached |= more
+
+    def at(self, k: Any) -> Any:
+        """The place of iteration `k`."""
+        return self.trips - 1 - k if self.reverse else k
+
+
+def _index(stacked: Sequence[Any], at: Any) -> list[Any]:
+    return [lax.dynamic_index_in_dim(x, at, 0, keepdims=False) for x in stacked]
+
+
+def _update(stacked: Sequence[Any], slices: Sequence[Any], at: Any) -> list[Any]:
+    pairs = zip(stacked, slices, strict=True)
+    return [lax.dynamic_update_index_in_dim(x, new, at, 0) for x, new in pairs]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runs:
+    """A scan in runs, and its derivative."""
+
+    shape: _Shape
+    runs: tuple[Run, ...]
+    hoisted: Hoisted | None
+
+    def differentiable(self) -> Callable[..., list[Any]]:
+        """The scan as a function of its operands that has a derivative of its own."""
+        function = jax.custom_vjp(lambda *operands: self._forward(operands, None)[0])
+
+        def forward(*primals):
+            operands = [x.value for x in primals]
+            perturbed = [x.perturbed for x in primals]
+            active = _Active(self.shape, operands, perturbed, self.hoisted)
+            results, pulls = self._forward(operands, active)
+            return results, (operands, active, pulls)
+
+        function.defvjp(forward, self._backward, symbolic_zeros=True)
+        return function
+
+    def _forward(
+        self, operands: Sequence[Any], active: "_Active | None"
+    ) -> tuple[list[Any], list[Any]]:
+        """The results, and what each run keeps for its backward where that is asked for."""
+        consts, carry, xs = self.shape.split(operands)
+        consts = _with_hoisted(self.hoisted, consts)
+        ys = [compat.zeros(a) for a in self.shape.results[self.shape.carry :]]
+        pulls = []
+        for run in self.runs:
+            kept: dict[str, Any] = {}
+
+            def step(state, k, run=run, kept=kept):
+                carry, ys = state
+                at = self.shape.at(k)
+                slices = _index(xs, at)
+                if active is None:
+                    carry, new = run.body(consts, carry, slices)
+                    leaves = []
+                else:
+                    carry, new, pull = active.pulled(run.body, consts, carry, slices)
+                    leaves, kept["rebuild"] = _stripped(pull, consts, slices)
+                return (carry, _update(ys, new, at)), leaves
+
+            ks = jnp.arange(run.first, run.stop)
+            differing, alike = without_alike(step, (carry, ys), ks[0])
+            (carry, ys), leaves = lax.scan(differing, (carry, ys), ks)
+            if active is not None:
+                pulls.append(jax.tree_util.Partial(kept["rebuild"], leaves, alike))
+        return [*carry, *ys], pulls
+
+    def _backward(self, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        operands, active, pulls = residuals
+        consts, _, xs = self.shape.split(operands)
+        carry = [_whole(cotangents[n]) for n in active.carry]
+        given = list(cotangents[self.shape.carry :])
+        shared, carry, given, link = self._hoisted_anew(active, consts, carry, given)
+        gradients = (
+            [jnp.zeros_like(consts[n]) for n in active.consts],
+            carry,
+            [jnp.zeros_like(xs[n]) for n in active.xs],
+        )
+        for run, pull in zip(reversed(self.runs), reversed(pulls), strict=True):
+            rebuild, (leaves, alike) = pull.func, pull.args
+
+            def step(state, item, rebuild=rebuild, alike=alike):
+                k, leaves = item
+                at = self.shape.at(k)
+                of_consts, of_carry, of_xs = state
+                slices = _index(xs, at)
+                of_ys = [_slice_of(given[n], at) for n in active.ys]
+                late = compat.unused((leaves, slices, of_carry))
+                leaves, slices, of_carry = lax.optimization_barrier(late)
+                pull = rebuild(joined(alike, leaves), [*consts, *shared], slices)
+                more, of_carry, of_slices = pull((of_carry, of_ys))
+                of_consts = [a + b for a, b in zip(of_consts, link(more), strict=True)]
+                return (of_consts, of_carry, _update(of_xs, of_slices, at)), None
+
+            gradients, _ = lax.scan(
+                step, gradients, (jnp.arange(run.first, run.stop), leaves), reverse=True
+            )
+        return active.spread(gradients)
+
+    def _hoisted_anew(
+        self, active: "_Active", consts: list[Any], carry: list[Any], given: list[Any]
+    ) -> tuple[list[Any], list[Any], list[Any], Callable[[list[Any]], list[Any]]]:
+        """What is hoisted, no earlier than the loop's cotangents; these; and its backward."""
+        if self.hoisted is None:
+            return [], carry, given, lambda gradients: gradients
+        places = [n for n in active.ys if not isinstance(given[n], SymbolicZero)]
+        arrays = [given[n] for n in places]
+        late = compat.unused((consts, carry, arrays))
+        consts, carry, arrays = lax.optimization_barrier(late)
+        shared, link = active.linked(self.hoisted.values, consts)
+        return shared, carry, filled(given, places, arrays), link
+
+
+def _whole(cotangent: Any) -> Any:
+    return compat.zeros(cotangent.aval) if isinstance(cotangent, SymbolicZero) else cotangent
+
+
+def _slice_of(cotangent: Any, at: Any) -> Any:
+    if isinstance(cotangent, SymbolicZero):
+        return compat.zeros(cotangent.aval, leading=1)
+    return lax.dynamic_index_in_dim(cotangent, at, 0, keepdims=False)
+
+
+@jax.tree_util.register_static
+class _Active:
+    """What of a scan is differentiated: positions of constants, carry, stacked, and results.
+
+    What is carried may be perturbed in the loop, where it is not before.
+    """
+
+    def __init__(
+        self,
+        shape: _Shape,
+        operands: Sequence[Any],
+        perturbed: Sequence[bool],
+        hoisted: Hoisted | None,
+    ):
+        consts, carry, xs = shape.split(operands)
+        of_consts, _, of_xs = shape.split(perturbed)
+        self.shape, self.operands = shape, len(operands)
+        self.consts = [n for n in float_places(consts) if of_consts[n]]
+        self.hoisted = hoisted.reached(self.consts) if hoisted else []
+        tangents = {*shape.carried_tangents(perturbed)}
+        self.carry = [n for n in float_places(carry) if n in tangents]
+        self.xs = [n for n in float_places(xs) if of_xs[n]]
+        self.ys = [n for n, a in enumerate(shape.results[shape.carry :]) if compat.is_float(a)]
+
+    @property
+    def all_consts(self) -> list[int]:
+        """Positions of constants with those that are hoisted behind them."""
+        return [*self.consts, *(self.shape.consts + n for n in self.hoisted)]
+
+    def linked(
+        self, values_of: Callable[[Sequence[Any]], list[Any]], consts: Sequence[Any]
+    ) -> tuple[list[Any], Callable[[list[Any]], list[Any]]]:
+        """What is hoisted, and from gradients of `all_consts` those of the loop's own."""
+
+        def differentiated(some_consts):
+            values = values_of(filled(consts, self.consts, some_consts))
+            return [values[n] for n in self.hoisted], values
+
+        own = [consts[n] for n in self.consts]
+        _, pull, values = jax.vjp(differentiated, own, has_aux=True)
+
+        def link(gradients):
+            (more,) = pull(gradients[len(own) :])
+            return [a + b for a, b in zip(gradients[: len(own)], more, strict=True)]
+
+        return values, link
+
+    def pulled(
+        self, body: Body, consts: Sequence[Any], carry: Sequence[Any], slices: Sequence[Any]
+    ) -> tuple[list[Any], list[Any], Any]:
+        """What a body returns, and its pulled-back gradient."""
+
+        def differentiated(some_consts, some_carry, some_slices):
+            new, ys = body(
+                filled(consts, self.all_consts, some_consts),
+                filled(carry, self.carry, some_carry),
+                filled(slices, self.xs, some_slices),
+            )
+            return ([new[n] for n in self.carry], [ys[n] for n in self.ys]), (new, ys)
+
+        _, pull, (new, ys) = jax.vjp(
+            differentiated,
+            [consts[n] for n in self.all_consts],
+            [carry[n] for n in self.carry],
+            [slices[n] for n in self.xs],
+            has_aux=True,
+        )
+        return new, ys, pull
+
+    def spread(self, gradients: tuple[list[Any], list[Any], list[Any]]) -> tuple[Any, ...]:
+        """A gradient, or None, for every operand."""
+        first, second = self.shape.consts, self.shape.consts + self.shape.carry
+        places = [*self.consts, *(first + n for n in self.carry), *(second + n for n in self.xs)]
+        return tuple(filled([None] * self.operands, places, it.chain(*gradients)))
+
+
+def _stripped(pull: Any, consts: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], Any]:
+    """What a pulled-back gradient keeps beside the loop's own operands, and how to put it back.
+
+    What JAX gave a value to while tracing is neither: it is part of the program.
+    """
+    leaves, tree = jax.tree.flatten(pull)
+    known = {id(x): (0, n) for n, x in enumerate(consts)}
+    known |= {id(x): (1, n) for n, x in enumerate(slices)}
+    fixed = [x for x in leaves if not isinstance(x, jax.core.Tracer)]
+    known |= {id(x): (2, n) for n, x in enumerate(fixed)}
+    kept = [x for x in leaves if id(x) not in known]
+    known |= {id(x): (3, n) for n, x in enumerate(kept)}
+    places = [known[id(x)] for x in leaves]
+
+    def rebuild(leaves: Sequence[Any], consts: Sequence[Any], slices: Sequence[Any]) -> Any:
+        sources = consts, slices, fixed, leaves
+        return jax.tree.unflatten(tree, [sources[source][n] for source, n in places])
+
+    return kept, rebuild

@@ -1,0 +1,317 @@
+"""From a plan to a program: the function again, run stage by stage as the plan says.
+
+A region that recomputes becomes a `jax.checkpoint` whose name policy keeps exactly the planned
+values; a nested region becomes one inside another. Every region's inputs pass through one
+`optimization_barrier`: its transpose joins all their cotangents, so that a stage's weight gradients
+leave together with what it passes on, and the compiled order is the planned order. Without that tie
+the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
+"""
+
+import dataclasses
+import itertools as it
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import planners.plan
+from planners.plan import Region
+
+from ..ir import compat
+from ..ir.barriers import accumulated, tied, tied_cotangents
+from ..ir.program import Program, aval_of, run, values_of
+from ..ir.stage import Stage, active_in
+from ..operators import Encoding, Stored, forms_of, is_tap
+from ..operators.codecs import words_of
+from ..tracing.branches import Branch, Choice
+from ..tracing.loops import Loop
+from ..tracing.origins import Origins, origins_to_emit, value_name, value_number
+from .names import run_named
+from .scan import Body, Hoisted, Run, run_loop
+
+#: Before every name given here, so that none collides with a name of the user's.
+NAME_PREFIX = "monet_jax:"
+
+
+def transform(
+    origins: Origins, plan: planners.plan.Plan, encoding: Encoding | None = None
+) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """The function `(inputs, constants) -> outputs` of a program, as planned.
+
+    Arguments:
+        origins: of the graph that the plan was made for.
+        plan: the decisions.
+        encoding: how lossy codes are written and read; if nothing is said, with noise drawn from
+            the keys that the function is given, and from what is encoded.
+
+    Returns:
+        A function of the values of `program.inputs` and of `program.constants`, in their order.
+        It has the same value and derivatives as the program, up to rounding.
+    """
+    program = origins.program
+
+    def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        given = (*program.inputs, *program.constants)
+        env = dict(zip(given, accumulated([*inputs, *constants]), strict=True))
+        parts = _parts(plan.regions, origins.loops, origins.choices)
+        by = encoding or Encoding(_words(program, env))
+        _run_parts(dataclasses.replace(origins, encoding=by), parts, env, _returned(program), None)
+        pairs = zip(values_of(env, program.outputs), program.outputs, strict=True)
+        results = [compat.with_weak_type(x, aval_of(program, atom)) for x, atom in pairs]
+        return compat.unused(results)
+
+    return planned
+
+
+def _words(program: Program, env: Mapping[int, Any]) -> jax.Array | None:
+    """What the noise of lossy codes is drawn from: the keys that a function is given, if any."""
+    if not program.rewrite.codecs:
+        return None
+    words = jnp.zeros(2, jnp.uint32)
+    for i in program.inputs:
+        if compat.is_key(program.avals[i]) and not program.avals[i].shape:
+            words = words ^ words_of(env[i])
+    return jax.lax.stop_gradient(words)
+
+
+def _returned(part: Program | Branch) -> set[int]:
+    return {i for i in part.outputs if isinstance(i, int)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _PlannedLoop:
+    """A loop, and the regions of its body in each block of iterations."""
+
+    loop: Loop
+    blocks: tuple[tuple[Region, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _PlannedChoice:
+    """A choice, and what each of its branches runs."""
+
+    choice: Choice
+    branches: tuple[tuple["_Part", ...], ...]
+
+
+_Part = Region | _PlannedLoop | _PlannedChoice
+
+
+def _parts(
+    regions: Sequence[Region], loops: Sequence[Loop], choices: Sequence[Choice]
+) -> list[_Part]:
+    """The regions of a plan, those of each loop and each choice together."""
+    parts: list[_Part] = []
+    remaining = list(regions)
+    for whole in sorted((*loops, *choices), key=lambda whole: whole.first):
+        parts += [x for x in remaining if x.first < whole.first]
+        own = [x for x in remaining if whole.first <= x.first < whole.stop]
+        is_loop = isinstance(whole, Loop)
+        parts.append(_planned(whole, own) if is_loop else _planned_choice(whole, own))
+        remaining = [x for x in remaining if x.first >= whole.stop]
+    return parts + remaining
+
+
+def _planned_choice(choice: Choice, regions: Sequence[Region]) -> _PlannedChoice:
+    """A choice with the regions of each branch."""
+
+    def parts(branch: Branch) -> tuple[_Part, ...]:
+        own = [x for x in regions if branch.first <= x.first < branch.stop]
+        return tuple(_parts(own, (), branch.choices))
+
+    return _PlannedChoice(choice, tuple(map(parts, choice.branches)))
+
+
+def _planned(loop: Loop, regions: Sequence[Region]) -> _PlannedLoop:
+    """A loop with its regions as if every block were the body itself."""
+    blocks: list[list[Region]] = [[] for _ in range(loop.blocks)]
+    length = len(loop.stages)
+    for region in regions:
+        k = (region.first - loop.first) // length
+        blocks[k].append(_in_body(region, loop.first + k * length, loop.offsets[k]))
+    return _PlannedLoop(loop, tuple(map(tuple, blocks)))
+
+
+def _in_body(region: Region, first: int, offset: int) -> Region:
+    """A region of a block, by the body's own stages and values."""
+    return Region(
+        region.first - first,
+        region.last - first,
+        tuple(value_name(value_number(name) - offset) for name in region.saved),
+        region.alone,
+        tuple(_in_body(inner, first, offset) for inner in region.inner),
+    )
+
+
+def _run_loop(outer: Origins, part: _PlannedLoop, env: dict[int, Any]) -> None:
+    """Run a loop in `env`, blocks with equal regions together."""
+    loop, runs, done = part.loop, list[Run](), 0
+    for regions, same in it.groupby(zip(part.blocks, loop.trips, strict=True), lambda x: x[0]):
+        trips = sum(some for _, some in same)
+        runs.append(Run(_body(outer, loop, regions), done, done + trips))
+        done += trips
+    equation = loop.equation
+    operands = compat.unused(values_of(env, equation.inputs))
+    results = run_loop(equation.eqn, operands, runs, _hoisted(loop))
+    env.update(zip(equation.outputs, results, strict=True))
+
+
+def _hoisted(loop: Loop) -> Hoisted | None:
+    """What runs before a loop, if anything does."""
+    if not loop.hoists:
+        return None
+    first, inputs = loop.stages[0], loop.body.inputs
+
+    def values(consts: Sequence[Any]) -> list[Any]:
+        env = dict(zip(inputs, consts, strict=False))
+        run(first.equations, env, {})
+        return values_of(env, first.outputs)
+
+    def reached(places: Sequence[int]) -> list[int]:
+        active = active_in(first.equations, [inputs[n] for n in places])
+        return [n for n, i in enumerate(first.outputs) if i in active]
+
+    return Hoisted(values, reached)
+
+
+def _body(outer: Origins, loop: Loop, regions: Sequence[Region]) -> Body:
+    """The body of a loop, run as some regions say. What is hoisted follows its constants."""
+    program, (consts, carried, _) = loop.body, loop.counts
+    inputs, stages = program.inputs, loop.stages
+    if loop.hoists:
+        inputs = (*inputs[:consts], *stages[0].outputs, *inputs[consts:])
+        stages = (Stage((), (), (), (), ()), *stages[1:])
+    origins = origins_to_emit(program, stages, choices=loop.choices)
+    by = outer.encoding.renamed(lambda v: loop.atom(0, v), origins.writer)
+    once = frozenset(inputs) - frozenset(program.inputs)
+    origins = dataclasses.replace(origins, encoding=by, hoisted=once)
+    parts = _parts(regions, (), loop.choices)
+
+    def body(consts, carry, slices):
+        env = dict(zip(inputs, (*consts, *carry, *slices), strict=True))
+        # Where the values themselves pass no barrier, JAX knows which are the loop's own operands.
+        _run_parts(origins, parts, env, _returned(program), {})
+        results = values_of(env, program.outputs)
+        return results[:carried], results[carried:]
+
+    return body
+
+
+def _run_choice(origins: Origins, part: _PlannedChoice, env: dict[int, Any]) -> None:
+    """Run a choice in `env`, each branch as planned."""
+    equation = part.choice.equation
+
+    def planned(branch: Branch, parts: Sequence[_Part]) -> Callable[..., list[Any]]:
+        def run(*operands):
+            local = dict(zip(branch.inputs, operands, strict=True))
+            # As in a loop: what is a branch's own operand is kept as that.
+            _run_parts(origins, parts, local, _returned(branch), {})
+            results = zip(values_of(local, branch.outputs), equation.eqn.outvars, strict=True)
+            return [
+                x if isinstance(x, jax.Array) else jnp.asarray(x, v.aval.dtype) for x, v in results
+            ]
+
+        return run
+
+    branches = list(map(planned, part.choice.branches, part.branches))
+    index, *operands = compat.unused(values_of(env, equation.inputs))
+    env.update(zip(equation.outputs, jax.lax.switch(index, branches, *operands), strict=True))
+
+
+def _run_parts(
+    origins: Origins,
+    parts: Sequence[_Part],
+    env: dict[int, Any],
+    wanted: set[int],
+    outer: Mapping[int, str] | None,
+) -> None:
+    """Run consecutive regions, loops and choices in `env`.
+
+    `wanted` are the values read after the last of them, `outer` the names by which the regions
+    round them save values; `None` where there are none.
+    """
+    needed = [set(wanted)]
+    for part in reversed(parts[1:]):
+        needed.append(needed[-1] | set(_reads(origins, part)))
+    for part, later in zip(parts, reversed(needed), strict=True):
+        if isinstance(part, Region):
+            _run_region(origins, part, env, later, outer)
+        elif isinstance(part, _PlannedLoop):
+            _run_loop(origins, part, env)
+        else:
+            _run_choice(origins, part, env)
+
+
+def _run_region(
+    origins: Origins,
+    region: Region,
+    env: dict[int, Any],
+    wanted: set[int],
+    outer: Mapping[int, str] | None,
+) -> None:
+    if not any(stage.equations for stage in _stages(origins, region)):
+        return
+    reads = _reads(origins, region)
+    writes = [i for i in _writes(origins, region) if i in wanted]
+    saved = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
+    names = {**(outer or {}), **saved}
+
+    def body(inputs: Sequence[Any]) -> list[Any]:
+        local = dict(zip(reads, inputs, strict=True))
+        if region.inner:
+            _run_parts(origins, region.inner, local, wanted, names)
+        else:
+            for stage in _stages(origins, region):
+                active = active_in(stage.equations, stage.differentiated_inputs)
+                rewrite = origins.program.rewrite
+                run_named(stage.equations, local, names, active, origins.encoding, rewrite)
+                _wait_for_codes(stage, local, names)
+        return [local[i] for i in writes]
+
+    if not region.alone:
+        policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
+        body = jax.checkpoint(body, policy=policy)
+    tie = tied if outer is None else tied_cotangents
+    # Of what several stages read, the cotangent is tied where it begins, in the last of them:
+    # tied in each, its sum would be held twice. Of what is hoisted, an iteration adds it at once to
+    # that of the constants, and the end of the iteration ties that.
+    untied = origins.hoisted | (origins.shared & wanted)
+    wanting = [i not in untied for i in reads]
+    inputs = tie([env[i] for i in reads], wanting)
+    env.update(zip(writes, body(inputs), strict=True))
+
+
+def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str]) -> None:
+    """What a stage hands on is there no earlier than the codes of what it has computed.
+
+    XLA would otherwise encode when the backward is about to begin, and keep what is to be encoded.
+    """
+    forms = (x for e in stage.equations if is_tap(e) for x in forms_of(e))
+    written = (i for form, values in forms if isinstance(form, Stored) for i in values)
+    codes = [i for i in written if i in names and i in env]
+    outputs = [i for i in stage.outputs if compat.is_float(jax.typeof(env[i]))]
+    if codes and outputs:
+        arrays = tuple(jax.lax.stop_gradient(env[i]) for i in codes)
+        *later, _ = jax.lax.optimization_barrier((*(env[i] for i in outputs), arrays))
+        env.update(zip(outputs, later, strict=True))
+
+
+def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:
+    return origins.stages[region.first : region.last + 1]
+
+
+def _reads(origins: Origins, part: _Part) -> list[int]:
+    if not isinstance(part, Region):
+        whole = part.loop if isinstance(part, _PlannedLoop) else part.choice
+        return list(whole.equation.reads)
+    written: set[int] = set()
+    reads: dict[int, None] = {}
+    for stage in _stages(origins, part):
+        reads |= dict.fromkeys(i for i in stage.inputs if i not in written)
+        written.update(stage.outputs)
+    return list(reads)
+
+
+def _writes(origins: Origins, region: Region) -> list[int]:
+    return list(dict.fromkeys(i for stage in _stages(origins, region) for i in stage.outputs))

@@ -1,0 +1,65 @@
+"""How is a problem of the zoo made from its name?"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from . import (
+    googlenet,
+    gpt2,
+    llama,
+    lstm,
+    mlp,
+    mobilenet,
+    neural_ode,
+    resnet,
+    transformer,
+    unet,
+    vgg,
+    vit,
+)
+from .problem import BlockRemat, Problem, Scale
+
+_BUILDERS = {
+    "mlp": mlp.problem,
+    "resnet50": resnet.problem,
+    "googlenet": googlenet.problem,
+    "unet": unet.problem,
+    "vgg16": vgg.problem,
+    "mobilenet_v2": mobilenet.problem,
+    "vit_s16": vit.problem,
+    "gpt2": gpt2.problem,
+    "gpt2_scan": gpt2.scanned,
+    "llama": llama.problem,
+    "transformer": transformer.problem,
+    "lstm": lstm.problem,
+    "neural_ode": neural_ode.problem,
+}
+
+MODELS: tuple[str, ...] = tuple(_BUILDERS)
+
+
+def build(
+    name: str,
+    *,
+    scale: Scale = "full",
+    batch: int | None = None,
+    dtype: Any = jnp.float32,
+    block_remat: BlockRemat = None,
+) -> Problem:
+    """The training loss of the model `name`, one of `MODELS`.
+
+    Args:
+      name: the model.
+      scale: "full" is the published architecture at a batch people train with; "bench" the same
+        layers on less data, a few GB at most of float32 temporaries; "tiny" a few narrow layers,
+        whose steps run in seconds on a CPU.
+      batch: the number of examples, in place of the scale's.
+      dtype: the compute dtype; the parameters, the state and the loss stay float32.
+      block_remat: None, or what `jax.checkpoint` around every natural block may save: "nothing",
+        "dots", or "dots_no_batch" (dots without batch dimensions). It changes neither the values
+        nor the parameters' structure.
+    """
+    if name not in _BUILDERS:
+        raise ValueError(f"unknown model {name!r}: choose one of {', '.join(MODELS)}")
+    return _BUILDERS[name](scale, batch, dtype, block_remat)

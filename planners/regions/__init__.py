@@ -1,0 +1,1 @@
+"""The planner behind `remat`: regions of stages."""

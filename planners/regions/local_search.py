@@ -1,0 +1,176 @@
+"""A plan made faster, or smaller by a hair, without another integer program.
+
+The integer program bounds the live bytes of a schedule. What a compiler makes of a schedule can
+differ, and then plans that the program takes for equals do not fit equally. So options of single
+stages are changed one by one, as long as the plan still fits; or a plan that fits does in part as
+one that does not.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from ..graph import Graph
+from ..plan import Region
+from .effects import Candidate
+
+#: Saved values below this share of their region's largest are its small change.
+_CHANGE = 0.01
+
+
+def without_change(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
+    """The plan, its leaves saving nothing that is small beside the largest value they save.
+
+    Programs tuned by hand save products and nothing else; the sums of a normalization beside them
+    can be what exceeds a budget.
+    """
+    nbytes = {value.name: value.nbytes for value in graph.values}
+
+    def less(region: Region) -> Region:
+        least = _CHANGE * max((nbytes[name] for name in region.saved), default=0)
+        saved = tuple(name for name in region.saved if not 0 < nbytes[name] < least)
+        return region if region.inner else dataclasses.replace(region, saved=saved)
+
+    return tuple(map(less, regions))
+
+
+def mixtures(
+    graph: Graph, some: Sequence[Region], others: Sequence[Region]
+) -> list[tuple[Region, ...]]:
+    """Plans that do as one up to some stage and as another from there on, ever more as the first.
+
+    They change between two stages only where both have a region begin, and outside of loops.
+    """
+    starts = {region.first for region in some} & {region.first for region in others}
+    starts -= {s for loop in graph.loops for s in range(loop.first + 1, loop.stop)}
+    return [
+        (*(x for x in some if x.first < s), *(x for x in others if x.first >= s))
+        for s in sorted(starts - {0})
+    ]
+
+
+def saved_bytes(graph: Graph, regions: Sequence[Region]) -> int:
+    """Bytes of all values that a plan's regions save, inner ones included."""
+    nbytes = {value.name: value.waiting_bytes for value in graph.values}
+    return sum(nbytes[name] for region in regions for x in region.walk() for name in x.saved)
+
+
+def polished(
+    graph: Graph,
+    regions: Sequence[Region],
+    singles: Sequence[Sequence[Candidate]],
+    fits: Callable[[tuple[Region, ...]], bool],
+    *,
+    trials: int,
+    lodged_share: float = 1.0,
+) -> tuple[Region, ...]:
+    """The plan after all changes of single stages that save time and still fit.
+
+    What saves most time for a byte more comes first. Regions of several stages stay as they are.
+
+    Arguments:
+        graph: the step.
+        regions: a plan that fits.
+        singles: for each stage the regions that it may be by itself.
+        fits: whether a plan fits.
+        trials: times that `fits` is asked, at most.
+        lodged_share: of the bytes of a value that may lie in the memory of a result, what counts.
+            Whether it does lie there is for `fits` to say.
+    """
+    changes = _Changes(graph, singles, lodged_share)
+    plan, asked = _furthest(changes.path(tuple(regions)), fits, trials)
+    for _ in range(trials - asked):
+        change = changes.best(plan)
+        if change is None:
+            break
+        changed, new = change
+        if fits(changed):
+            plan = changed
+        else:
+            changes.refuse(new)
+    return plan
+
+
+def _furthest(
+    path: Iterator[tuple[Region, ...]], fits: Callable[[tuple[Region, ...]], bool], trials: int
+) -> tuple[tuple[Region, ...], int]:
+    """The last plan of a path that fits, as the first does, by strides that double until one is
+    too long; and how many times `fits` was asked.
+    """
+    known, low, high, stride, asked = [next(path)], 0, None, 1, 0
+    while asked < trials:
+        if high is None:
+            known += itertools.islice(path, low + stride + 1 - len(known))
+        middle = len(known) - 1 if high is None else (low + high) // 2
+        if middle == low:
+            break
+        asked += 1
+        if fits(known[middle]):
+            low, stride = middle, 2 * stride
+        else:
+            high = middle
+    return known[low], asked
+
+
+class _Changes:
+    """Changes of single stages that save time, what saves most for a byte more first.
+
+    Of equal ones that of the last stage comes first.
+    """
+
+    def __init__(self, graph: Graph, singles: Sequence[Sequence[Candidate]], lodged_share: float):
+        self._graph, self._singles, self._lodged_share = graph, singles, lodged_share
+        self._known = {x.region: x for some in singles for x in some}
+        self._refused = set[Region]()  # less fits once more is saved elsewhere
+        self._after: dict[Region, tuple[float, Region] | None] = {}
+
+    def best(self, plan: tuple[Region, ...]) -> tuple[tuple[Region, ...], Region] | None:
+        """The plan after the best change, and the region that is new; None if none saves time."""
+        changes = ((n, self._change(old)) for n, old in enumerate(plan))
+        found = [(x[0], n, x[1]) for n, x in changes if x is not None]
+        if not found:
+            return None
+        _, n, new = max(found, key=lambda x: x[:2])
+        return (*plan[:n], new, *plan[n + 1 :]), new
+
+    def path(self, plan: tuple[Region, ...]) -> Iterator[tuple[Region, ...]]:
+        """The plan, and after one change, and after two, until nothing saves time."""
+        yield plan
+        while change := self.best(plan):
+            plan, _ = change
+            yield plan
+
+    def refuse(self, new: Region) -> None:
+        """Do not change to a region any more."""
+        self._refused.add(new)
+        self._after = {k: x for k, x in self._after.items() if x is None or x[1] != new}
+
+    def _change(self, old: Region) -> tuple[float, Region] | None:
+        """The best for a region, and what it is worth."""
+        if old not in self._after:
+            self._after[old] = self._found(old)
+        return self._after[old]
+
+    def _found(self, old: Region) -> tuple[float, Region] | None:
+        if old not in self._known:
+            return None
+        now = self._known[old]
+        faster = [
+            (self._worth(now, x), x.region)
+            for x in self._singles[old.first]
+            if x.seconds < now.seconds and x.region not in self._refused
+        ]
+        return max(faster, key=lambda x: x[0], default=None)
+
+    def _worth(self, old: Candidate, new: Candidate) -> float:
+        """Seconds saved for a byte more."""
+        more = self._nbytes(new) - self._nbytes(old)
+        return (old.seconds - new.seconds) / max(more, 1)
+
+    def _nbytes(self, x: Candidate) -> float:
+        """Bytes that are retained, where those that are lodged count for a share."""
+        retained, lodged = (
+            sum(self._graph.values[i].waiting_bytes for i in some)
+            for some in (x.retained, x.lodged)
+        )
+        return x.alone_bytes + retained - (1 - self._lodged_share) * lodged

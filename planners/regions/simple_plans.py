@@ -1,0 +1,94 @@
+"""Plans and regions that need no search: everything saved, nothing saved, minimal regions."""
+
+from ..graph import Graph
+from ..plan import Plan, Region
+from ..replay import replay
+
+
+def save_all(graph: Graph) -> Plan:
+    """The plan that recomputes nothing: every stage is left alone."""
+    regions = tuple(Region(s, s, alone=True) for s in range(len(graph.stages)))
+    return certified(graph, regions, planner="save all", bound_seconds=graph.seconds)
+
+
+def save_nothing(graph: Graph) -> Plan:
+    """The plan that saves only what crosses stages, and what must not run again."""
+    regions = tuple(bare(graph, s) for s in range(len(graph.stages)))
+    return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
+
+
+def certified(
+    graph: Graph, regions: tuple[Region, ...], *, planner: str, bound_seconds: float
+) -> Plan:
+    """A plan whose figures come from replay."""
+    cost = replay(graph, regions)
+    return Plan(
+        regions=regions,
+        peak_bytes=cost.peak_bytes,
+        seconds=cost.seconds,
+        flops=cost.flops,
+        bound_seconds=min(max(bound_seconds, graph.seconds), cost.seconds),
+        planner=planner,
+    )
+
+
+def left_alone(graph: Graph, region: Region) -> Region:
+    """A region whose stages are left alone; the same where one of them may not be."""
+    stages = graph.stages[region.first : region.last + 1]
+    if not all(stage.may_be_alone for stage in stages):
+        return region
+    return Region(region.first, region.last, alone=True)
+
+
+def saving_all(graph: Graph, region: Region) -> Region:
+    """A region that saves by name what its backward reads of its forward, as far as it may."""
+    kept = graph.kept(region.first, region.last)
+    return Region(region.first, region.last, tuple(value.name for value in kept if value.savable))
+
+
+def saving_codes(graph: Graph) -> tuple[Region, ...]:
+    """Regions that save the codes of optional ops and what must not run again, and nothing else."""
+    regions = []
+    for s, stage in enumerate(graph.stages):
+        values = (graph.values[i] for op in stage.forward if op.optional for i in op.outputs)
+        codes = tuple(value.name for value in values if value.nbytes)
+        region = bare(graph, s)
+        regions.append(region if region.alone else Region(s, s, (*region.saved, *codes)))
+    return tuple(regions)
+
+
+def whole_iterations(graph: Graph) -> Plan:
+    """The plan that saves nothing, each iteration of a loop in one region.
+
+    It is what `jax.checkpoint` round the body of a loop does.
+    """
+    regions: list[Region] = []
+    for first, stop in graph.spans:
+        whole = bare(graph, first, stop - 1)
+        is_one = first in graph.looped and not whole.alone
+        regions += [whole] if is_one else [bare(graph, s) for s in range(first, stop)]
+    return certified(graph, tuple(regions), planner="whole iterations", bound_seconds=graph.seconds)
+
+
+def bare(graph: Graph, first: int, last: int | None = None) -> Region:
+    """A region that saves only outputs of ops that must run once; alone where that will not do.
+
+    It has the stages from `first` to `last`, or only that one.
+    """
+    last = first if last is None else last
+    forward = [op for stage in graph.stages[first : last + 1] for op in stage.forward]
+    backward = [op for stage in graph.stages[first : last + 1] for op in stage.backward]
+    writer = {i: op for op in forward for i in op.outputs}
+    pending = [i for op in backward for i in op.inputs if i in writer]
+    seen, saved = set(pending), set()
+    while pending:
+        i = pending.pop()
+        if not writer[i].recomputable:
+            saved.add(i)
+            continue
+        new = {u for u in writer[i].inputs if u in writer} - seen
+        seen |= new
+        pending += new
+    if not all(graph.values[i].savable for i in saved):
+        return Region(first, last, alone=True)
+    return Region(first, last, saved=tuple(graph.values[i].name for i in sorted(saved)))

@@ -1,0 +1,72 @@
+"""Plans in two levels: options of single stages, then the best choice among them.
+
+Rockmate plans a network as a chain of blocks: each block alone, for several budgets, and then
+rotor's recursion over the blocks' options; HiRemate does so again for blocks of blocks. The
+automatic planner of torchtitan solves identical layers once, and bounds the peak at every backward
+position. Here `stage_program` finds a stage's options, `candidates` adds regions of several stages,
+`effects` says what each costs, `composition` chooses among all of them at once, and `search` puts
+it together.
+
+Known limits, which make the space that `bound_seconds` is about:
+
+- The options of a stage with more than a few savable values lie on the front of bytes against
+  seconds; the one of smallest transient peak may be missing.
+- A region of several stages saves nothing, or what one price per byte chooses for all its stages;
+  its inner regions are single stages. Its length is bounded, so that planning takes seconds.
+- Where iterations are asked to do as one next to them (`Graph.evens`), stages of an iteration may
+  do so on either side: the rest `rolling.evened` changes afterwards.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ..graph import Graph
+from ..plan import Plan
+
+if TYPE_CHECKING:
+    from .search import Search
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """The planner: the fastest plan of its space within a budget.
+
+    Attributes:
+        time_limit: for one search, in seconds, that for the least feasible budget included where
+            nothing fits. Importing CVXPY, once, is not. When it has passed, the best plan known is
+            the answer, within a second where a few replays of the step take less than that.
+        gap: stop within this share of the step's seconds of the proven bound.
+        max_options: of a stage, beside leaving it alone.
+    """
+
+    time_limit: float = 10.0
+    gap: float = 1e-3
+    max_options: int = 12
+
+    def __call__(self, graph: Graph, budget_bytes: int) -> Plan:
+        """Plans a step.
+
+        Arguments:
+            graph: the step.
+            budget_bytes: bounds the `peak_bytes` of the plan's replay.
+
+        Raises:
+            InfeasibleBudget: no plan of the space fits; says how many bytes do.
+            SolverStopped: `time_limit` passed without a plan or a proof that there is none, or
+                HiGHS failed.
+        """
+        return self.prepare(graph).fastest(budget_bytes)
+
+    def smallest(self, graph: Graph) -> Plan:
+        """The plan of the space with the least peak, and then least seconds within that peak."""
+        return self.prepare(graph).smallest()
+
+    def prepare(self, graph: Graph) -> "Search":
+        """The search of one graph, for several budgets: `.fastest(budget_bytes)`, `.smallest()`.
+
+        What does not depend on the budget is done once, and `time_limit` holds for each call.
+        """
+        # Importing CVXPY takes seconds, and planning is all that needs it.
+        from .search import Search
+
+        return Search(graph, self.time_limit, self.gap, self.max_options)

@@ -1,0 +1,1 @@
+"""Unrestricted schedules: how far regions are from the best."""

@@ -1,0 +1,1 @@
+"""HiGHS in a child process, with deadlines."""
