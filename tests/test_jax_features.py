@@ -17,7 +17,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from programs import Case, array
 
-from monet_jax.ir.primitives import must_run_once
+from monet_jax.ir.primitives import must_run_once, runs_once
 from monet_jax.ir.program import flatten, mutable_references
 from monet_jax.tracing import hoist, nested_scans
 
@@ -257,6 +257,24 @@ def counting(calls):
     in_rule = jax.custom_vjp(lambda x: x * 0.5)
     in_rule.defvjp(lambda x: (called(x), None), lambda _, cotangent: (cotangent * 0.5,))
     return {"function": in_function, "rule": in_rule}
+
+
+def test_a_rule_that_calls_its_own_function_is_followed_once():
+    """As rules often do; following each call in each rule took as long as Python's stack allows."""
+    runs = []
+
+    @jax.custom_vjp
+    def halved(x):
+        return x * 0.5
+
+    def forward(x):
+        runs.append(1)
+        return halved(x), None
+
+    halved.defvjp(forward, lambda _, cotangent: (cotangent * 0.5,))
+    (equation,) = jax.make_jaxpr(halved)(X).jaxpr.eqns
+    assert not runs_once(equation)
+    assert 1 <= len(runs) <= 3
 
 
 @pytest.mark.parametrize("where", ["function", "rule"])

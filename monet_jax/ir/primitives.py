@@ -126,11 +126,19 @@ def must_run_once(equation: Equation) -> bool:
     return runs_once(equation.eqn)
 
 
-def runs_once(eqn: Any) -> bool:
-    """The same of an equation of JAX's; of one with a rule of its own, also of what that runs."""
+def runs_once(eqn: Any, in_rule: bool = False) -> bool:
+    """The same of an equation of JAX's; of one with a rule of its own, also of what that runs.
+
+    Arguments:
+        eqn: the equation.
+        in_rule: whether a rule runs it; then it is not differentiated there. Rules often call the
+            function that they are for, so that following all of them would not end.
+    """
     if eqn.effects or eqn.primitive.name in ("rng_bit_generator", "rng_uniform", "pure_callback"):
         return True
     if eqn.primitive.name in ("random_bits", "random_gamma"):
         return compat.key_implementation(eqn.invars[0].aval) != "fry"
-    bodies = [*compat.subjaxprs(eqn), *compat.forward_rules(eqn)]
-    return any(runs_once(e) for body in bodies for e in body.jaxpr.eqns)
+    if any(runs_once(e, in_rule) for body in compat.subjaxprs(eqn) for e in body.jaxpr.eqns):
+        return True
+    rules = [] if in_rule else compat.forward_rules(eqn)
+    return any(runs_once(e, in_rule=True) for rule in rules for e in rule.jaxpr.eqns)
