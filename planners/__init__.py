@@ -13,11 +13,11 @@ from .errors import PlanningError as PlanningError
 from .errors import SolverStopped as SolverStopped
 from .graph import Choice as Choice
 from .graph import Graph as Graph
+from .graph import Implementation as Implementation
 from .graph import Loop as Loop
 from .graph import Op as Op
 from .graph import Stage as Stage
 from .graph import Value as Value
-from .graph import Variant as Variant
 from .occupancy import Occupant as Occupant
 from .occupancy import occupants as occupants
 from .plan import Plan as Plan
@@ -28,9 +28,9 @@ from .published.chen import Chen as Chen
 from .published.knapsack import Knapsack as Knapsack
 from .published.revolve import Revolve as Revolve
 from .published.rotor import Rotor as Rotor
-from .regions.iterations import evened as evened
 from .regions.iterations import rolled as rolled
-from .regions.local_search import mixtures as mixtures
+from .regions.iterations import with_uniform_blocks as with_uniform_blocks
+from .regions.local_search import crossovers as crossovers
 from .regions.local_search import polished as polished
 from .regions.local_search import saved_bytes as saved_bytes
 from .regions.local_search import without_change as without_change

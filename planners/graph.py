@@ -44,7 +44,7 @@ class Value:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Variant:
+class Implementation:
     """One way to run an op. Whatever the way, it writes the same values.
 
     Attributes:
@@ -76,7 +76,8 @@ class Op:
         workspace_bytes: bytes that it needs only while it runs, beside its inputs and outputs.
             Negative where an output is written over an input that nothing reads later.
         recomputable: False for an op that must run exactly once (an effect, an impure generator).
-        variants: further ways to run it. A planner that knows of none uses the op's own figures.
+        alternatives: further ways to run it. A planner that knows of none uses the op's own
+        figures.
             Those of a backward op read less of what its own figures read, and *codes* instead:
             values by which it knows enough (a packed mask, or what it can be computed from).
         optional: True for an op that need not run at all (it packs a mask that only one variant of
@@ -93,23 +94,23 @@ class Op:
     flops: int = 0
     workspace_bytes: int = 0
     recomputable: bool = True
-    variants: tuple[Variant, ...] = ()
+    alternatives: tuple[Implementation, ...] = ()
     optional: bool = False
     error: float = 0.0
 
     @property
-    def ways(self) -> tuple[Variant, ...]:
+    def implementations(self) -> tuple[Implementation, ...]:
         """All ways to run it; the first has the op's own figures."""
         return (
-            Variant(self.inputs, self.seconds, self.flops, self.workspace_bytes),
-            *self.variants,
+            Implementation(self.inputs, self.seconds, self.flops, self.workspace_bytes),
+            *self.alternatives,
         )
 
-    def in_way(self, way: int) -> "Op":
+    def in_implementation(self, implementation: int) -> "Op":
         """The op with the figures of one of its ways for its own."""
-        if not way:
+        if not implementation:
             return self
-        x = self.variants[way - 1]
+        x = self.alternatives[implementation - 1]
         return dataclasses.replace(
             self,
             inputs=x.inputs,
@@ -118,30 +119,34 @@ class Op:
             workspace_bytes=x.workspace_bytes,
         )
 
-    def way_by(self, saved: Container[int]) -> int:
+    def implementation_by(self, saved: Container[int]) -> int:
         """The way in which a backward op runs by what a plan saves: the last that it allows.
 
         A way is open if it reads codes, and all of them are saved.
         """
-        for way in range(len(self.variants), 0, -1):
-            codes = self.codes(self.variants[way - 1])
+        for implementation in range(len(self.alternatives), 0, -1):
+            codes = self.codes(self.alternatives[implementation - 1])
             if codes and all(i in saved for i in codes):
-                return way
+                return implementation
         return 0
 
-    def codes(self, way: Variant) -> frozenset[int]:
+    def codes(self, implementation: Implementation) -> frozenset[int]:
         """What it reads in one of its ways beyond its own inputs."""
-        return frozenset(way.inputs).difference(self.inputs)
+        return frozenset(implementation.inputs).difference(self.inputs)
 
     @property
     def may_read(self) -> frozenset[int]:
         """Values that it reads in one way or another."""
-        return frozenset(i for way in self.ways for i in way.inputs)
+        return frozenset(
+            i for implementation in self.implementations for i in implementation.inputs
+        )
 
     @property
     def always_reads(self) -> frozenset[int]:
         """Values that it reads whatever the way."""
-        return frozenset.intersection(*(frozenset(way.inputs) for way in self.ways))
+        return frozenset.intersection(
+            *(frozenset(implementation.inputs) for implementation in self.implementations)
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -231,8 +236,9 @@ class Graph:
         loops: in order. A region lies in one iteration, or outside of all loops.
         choices: a region lies in one branch, or outside of all choices. Where choices are in
             branches, as much waits in all branches of the inner ones together.
-        evens: whether plans are sought in which no iteration runs by itself (`rolling.evened`).
-        most_error: the errors of a plan's ops may add up to this (`error_of`).
+        uniform_blocks: whether plans are sought in which no iteration runs by itself
+        (`rolling.with_uniform_blocks`). most_error: the errors of a plan's ops may add up to this
+        (`error_of`).
 
     Raises:
         ValueError: an index is out of range, loops overlap, a choice is empty, a value is written
@@ -245,7 +251,7 @@ class Graph:
     recomputes_late: bool = False
     loops: tuple[Loop, ...] = ()
     choices: tuple[Choice, ...] = ()
-    evens: bool = False
+    uniform_blocks: bool = False
     most_error: float = math.inf
 
     def __post_init__(self):
@@ -303,9 +309,9 @@ class Graph:
         return tuple(getattr(self.stages[s], phase)[o] for phase, s, o in self.op_numbers)
 
     @ft.cached_property
-    def ways(self) -> tuple[tuple[Variant, ...], ...]:
+    def implementations(self) -> tuple[tuple[Implementation, ...], ...]:
         """For each op of `ops` all ways to run it; made once, since replay asks at every step."""
-        return tuple(op.ways for op in self.ops)
+        return tuple(op.implementations for op in self.ops)
 
     @ft.cached_property
     def op_numbers(self) -> dict[tuple[str, int, int], int]:
@@ -367,7 +373,7 @@ class Graph:
         """Bytes of `kept` while it waits."""
         return sum(value.waiting_bytes for value in self.kept(first, last))
 
-    def lodged(self, first: int, values: Iterable[int]) -> frozenset[int]:
+    def aliased(self, first: int, values: Iterable[int]) -> frozenset[int]:
         """Values of a region, waiting for its backward, that lie in the memory of results.
 
         A region that begins at stage `first` uses the results of the stage before it, which are
@@ -380,10 +386,10 @@ class Graph:
             s = self.forward_writer[i][0] if self.recomputes_late else first
             waiting.setdefault(s, []).append(i)
         return frozenset(
-            i for s, some in waiting.items() if s for i in self._lodged_in(s - 1, some)
+            i for s, some in waiting.items() if s for i in self._aliased_in(s - 1, some)
         )
 
-    def _lodged_in(self, s: int, values: Sequence[int]) -> set[int]:
+    def _aliased_in(self, s: int, values: Sequence[int]) -> set[int]:
         """Those of some values that find a place in the results of stage `s`."""
         free = sorted(self.stages[s].result_bytes)
         sizes = {i: self.values[i].nbytes for i in values if self.values[i].copies == 1}
@@ -407,7 +413,11 @@ class Graph:
         No schedule takes less: each of these ops runs at least once.
         """
         return sum(
-            min(way.seconds for way in op.ways if not way.only_again)
+            min(
+                implementation.seconds
+                for implementation in op.implementations
+                if not implementation.only_again
+            )
             for op in self.ops
             if not op.optional
         )
@@ -446,23 +456,25 @@ def _check_dataflow(graph: Graph) -> None:
             raise ValueError(f"Stage `{stage.name}` has a negative `alone_bytes`.")
     written: set[int] = set()
     for op in graph.ops:
-        for way in op.ways:
-            _check_way(graph, op, way, written)
+        for implementation in op.implementations:
+            _check_implementation(graph, op, implementation, written)
         for i in op.outputs:
             if not 0 <= i < len(graph.values) or i in written:
                 raise ValueError(f"Op `{op.name}` writes value {i}: unknown or written before.")
             written.add(i)
 
 
-def _check_way(graph: Graph, op: Op, way: Variant, written: set[int]) -> None:
-    if not (way.seconds >= 0 and way.flops >= 0):
+def _check_implementation(
+    graph: Graph, op: Op, implementation: Implementation, written: set[int]
+) -> None:
+    if not (implementation.seconds >= 0 and implementation.flops >= 0):
         raise ValueError(f"Op `{op.name}` has a negative time or FLOP count.")
-    if way.workspace_bytes < -sum(graph.values[i].nbytes for i in op.outputs):
+    if implementation.workspace_bytes < -sum(graph.values[i].nbytes for i in op.outputs):
         raise ValueError(f"Op `{op.name}` writes more over its inputs than it writes.")
-    for i in way.inputs:
+    for i in implementation.inputs:
         if i not in written:
             raise ValueError(f"Op `{op.name}` reads value {i}, which no earlier op writes.")
-    if not set(way.overwrites) <= set(way.inputs):
+    if not set(implementation.overwrites) <= set(implementation.inputs):
         raise ValueError(f"Op `{op.name}` writes over what it does not read.")
 
 

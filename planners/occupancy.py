@@ -110,12 +110,12 @@ def _stops(
     for i, start, read in instances:
         if start < end <= read:
             waiting[schedule[start].stage].append(i)
-    lodged: set[int] = set()
+    aliased: set[int] = set()
     for region in regions:
         own = [i for s in range(region.first, region.last + 1) for i in waiting[s]]
-        lodged |= graph.lodged(region.first, own)
+        aliased |= graph.aliased(region.first, own)
     return [
-        forward_read.get(i, start) if start < end <= read and i in lodged else read
+        forward_read.get(i, start) if start < end <= read and i in aliased else read
         for i, start, read in instances
     ]
 

@@ -5,7 +5,7 @@ Every planner answers to this file, so it shares no arithmetic with any of them.
 is never read lives while it is written. What waits from the first forward for the backward takes
 the memory of all its copies. While an op runs, the live instances, its outputs and its workspace
 are in memory. What waits for a region's backward may lie in the memory of results that are not
-written yet (`Graph.lodged`): it takes nothing after the forward has read it.
+written yet (`Graph.aliased`): it takes nothing after the forward has read it.
 
 Of a choice, what only one branch writes and reads is in memory where that one runs; outside of the
 choice, that of the branch which has most.
@@ -86,7 +86,7 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
         _check_region(graph, region)
     schedule = runs(graph, regions)
     instances = _instances(graph, regions, schedule)
-    _lodge(graph, regions, schedule, instances)
+    _alias(graph, regions, schedule, instances)
     live = _live_bytes(graph, regions, schedule, instances)
     peak = int(live.argmax()) if len(live) else 0
     at_peak = {x.value for x in instances if x.written <= peak <= x.last_read}
@@ -148,7 +148,7 @@ def in_memory(changes: Changes, stages: np.ndarray) -> np.ndarray:
     return live + sum(np.max(some, axis=0) for some in waiting.values())
 
 
-def _lodge(
+def _alias(
     graph: Graph, regions: Sequence[Region], schedule: Sequence[Run], instances: list[_Instance]
 ) -> None:
     """Finds until when each instance takes memory of its own."""
@@ -162,7 +162,7 @@ def _lodge(
             waiting[schedule[instance.written].stage][instance.value] = instance
     for region in regions:
         own = {i: x for some in waiting[region.first : region.last + 1] for i, x in some.items()}
-        for i in graph.lodged(region.first, own):
+        for i in graph.aliased(region.first, own):
             own[i].gone = forward_read.get(i, own[i].written)
 
 

@@ -2,7 +2,7 @@
 
 First every forward op runs once, in order, but of the optional ones only those that write what a
 region saves. Then the regions' backwards run, last region first, each op in the way that is open to
-it by what its region and those round it save (`Op.way_by`):
+it by what its region and those round it save (`Op.implementation_by`):
 
 - *alone*: the backward ops of its stages, last stage first.
 - *checkpointed leaf*: the same, but what a backward op reads of the region's own forward, and
@@ -32,24 +32,24 @@ class Run:
         phase: which of the two lists.
         depth: how many regions it runs inside of: 0 in the first forward; 1 in the backward of
             a region, recomputation included; 2 in the backward of a region inside that; and on.
-        way: in which of its ways.
+        implementation: in which of its ways.
     """
 
     stage: int
     op: int
     phase: Literal["forward", "backward"]
     depth: int = 0
-    way: int = 0
+    implementation: int = 0
 
     def of(self, graph: Graph) -> Op:
         """The op that runs, with the figures of its way."""
         stage = graph.stages[self.stage]
         op = (stage.forward if self.phase == "forward" else stage.backward)[self.op]
-        return op.in_way(self.way)
+        return op.in_implementation(self.implementation)
 
-    def in_first_way(self) -> "Run":
+    def in_first_implementation(self) -> "Run":
         """The run in the op's own way."""
-        return dataclasses.replace(self, way=0)
+        return dataclasses.replace(self, implementation=0)
 
 
 def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
@@ -115,7 +115,7 @@ def backward_runs(
     held = {graph.index[name] for name in (*region.saved, *saved)}
     codes = frozenset(held)
     later = [
-        Run(s, o, "backward", depth, op.way_by(codes))
+        Run(s, o, "backward", depth, op.implementation_by(codes))
         for s in range(region.last, region.first - 1, -1)
         for o, op in enumerate(graph.stages[s].backward)
     ]

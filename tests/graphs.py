@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from planners import Choice, Graph, Op, Region, Stage, Value, Variant
+from planners import Choice, Graph, Implementation, Op, Region, Stage, Value
 
 
 class Builder:
@@ -235,8 +235,10 @@ def lossy(
             op = make.op(f"b{s}{k}", f"x{s}{k} {after}", f"{after_this}:3!", 1.0)
             written, *codes = forward[s][3 * k : 3 * k + 3]
             rest = {*op.inputs}.difference(written.outputs)
-            ways = [Variant(tuple(sorted(rest.union(code.outputs))), 1.0) for code in codes]
-            ops.append(dataclasses.replace(op, variants=tuple(ways)))
+            implementations = [
+                Implementation(tuple(sorted(rest.union(code.outputs))), 1.0) for code in codes
+            ]
+            ops.append(dataclasses.replace(op, alternatives=tuple(implementations)))
             after = after_this
         backward.insert(0, ops)
     return dataclasses.replace(make.graph(forward, backward), most_error=most_error)
@@ -268,15 +270,17 @@ def with_codes(graph: Graph, seed: int) -> Graph:
                     new = Op(f"encode{code}", (source,), (code,), 0.25, optional=True)
                     forward.insert(place + 1, new)
                 spares.append((spared, code))
-            ways = []
+            implementations = []
             for some in it.product((False, True), repeat=len(spares)):
                 chosen = list(it.compress(spares, some))
                 inputs = {*op.inputs}.difference(*(spared for spared, _ in chosen))
                 inputs |= {code for _, code in chosen}
                 seconds = op.seconds + 0.125 * len(chosen)
-                ways += [Variant(tuple(sorted(inputs)), seconds, op.flops, op.workspace_bytes)]
-            ways = ways[1:]
-            backward.append(dataclasses.replace(op, variants=tuple(ways)))
+                implementations += [
+                    Implementation(tuple(sorted(inputs)), seconds, op.flops, op.workspace_bytes)
+                ]
+            implementations = implementations[1:]
+            backward.append(dataclasses.replace(op, alternatives=tuple(implementations)))
         return dataclasses.replace(stage, forward=tuple(forward), backward=tuple(backward))
 
     stages = tuple(map(coded, graph.stages))
@@ -292,18 +296,20 @@ def with_variants(graph: Graph, seed: int) -> Graph:
 
     def forward(op: Op) -> Iterator[Op]:
         written = sum(values[i].nbytes for i in op.outputs)
-        ways = []
+        implementations = []
         if rng.random() < 0.5:  # a faster algorithm that needs room
             more = op.workspace_bytes + int(rng.integers(1, 6))
-            ways.append(Variant(op.inputs, op.seconds / 2, workspace_bytes=more))
+            implementations.append(Implementation(op.inputs, op.seconds / 2, workspace_bytes=more))
         for i in op.inputs:
             if last[i] is op and rng.random() < 0.7:
                 spared = min(values[i].nbytes, written)
-                ways.append(Variant(op.inputs, op.seconds, 0, -spared, overwrites=(i,)))
+                implementations.append(
+                    Implementation(op.inputs, op.seconds, 0, -spared, overwrites=(i,))
+                )
                 break
         if rng.random() < 0.3:
-            ways.append(Variant(op.inputs, op.seconds * 0.75, only_again=True))
-        yield dataclasses.replace(op, variants=tuple(ways))
+            implementations.append(Implementation(op.inputs, op.seconds * 0.75, only_again=True))
+        yield dataclasses.replace(op, alternatives=tuple(implementations))
         for i in op.outputs:
             if rng.random() < 0.5:
                 instead[i] = len(values)
@@ -315,8 +321,8 @@ def with_variants(graph: Graph, seed: int) -> Graph:
         if not read or rng.random() < 0.3:
             return op
         inputs = tuple(instead.get(i, i) if i == read[0] else i for i in op.inputs)
-        other = Variant(inputs, op.seconds + 0.25, workspace_bytes=op.workspace_bytes + 1)
-        return dataclasses.replace(op, variants=(other,))
+        other = Implementation(inputs, op.seconds + 0.25, workspace_bytes=op.workspace_bytes + 1)
+        return dataclasses.replace(op, alternatives=(other,))
 
     done = [tuple(new for op in stage.forward for new in forward(op)) for stage in graph.stages]
     stages = (

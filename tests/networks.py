@@ -133,7 +133,7 @@ def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
         base_seconds=graph.seconds,
         base_flops=0,
         planning_seconds=0.0,
-        rounds=0,
+        compilations=0,
     )
 
 
@@ -142,11 +142,11 @@ def settled(monkeypatch):
     """The functions planned so far; every plan recomputes all it can, and none is compiled."""
     calls = []
 
-    def settle(traced, settings, target):
+    def find_plan(traced, settings, target):
         calls.append(traced)
         return made(traced, settings, target)
 
-    monkeypatch.setattr(pipeline, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_find_plan", find_plan)
     return calls
 
 

@@ -215,10 +215,10 @@ def test_what_fits_as_it_is_runs_so_with_all_that_is_in_it(monkeypatch):
     outer = planned(lambda w, x: inner(w, x) ** 2)
     plans = iter([None])
 
-    def settle(*given):
+    def find_plan(*given):
         return dataclasses.replace(made(*given), decisions=next(plans))  # of the outer one only
 
-    monkeypatch.setattr(pipeline, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_find_plan", find_plan)
     assert not recomputes(jax.grad(outer), W, X)
 
 

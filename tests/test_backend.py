@@ -17,8 +17,8 @@ from monet_jax.compiler import backend, worker
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir import primitives
 from monet_jax.search import compiled_plans
-from monet_jax.search.compiled_plans import Trials
-from monet_jax.search.search import Settling
+from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.search.search import PlanSearch
 from monet_jax.tracing import trace
 
 Spec = jax.ShapeDtypeStruct
@@ -81,20 +81,24 @@ def _specs():
     return {**head, "blocks": [block] * BLOCKS}, words, words
 
 
-def _settling(target):
+def _plan_search(target):
     traced = trace_loss(_transformer, _specs(), target)
-    return Settling(Trials(traced, target, Pins()), planners.Stages())
+    return PlanSearch(CompiledPlans(traced, target, Pins()), planners.Stages())
 
 
-def _errors(settling):
+def _errors(plan_search):
     """By how much the bytes of three plans are missed; each is compiled."""
-    temps = settling.trials.unplanned.temp_bytes
+    temps = plan_search.compiled_plans.unplanned.temp_bytes
     found = {}
     for share in (0.35, 0.5, 0.75):
-        decisions = settling.answers[-1][0].within(settling.trials.modelled_for(int(share * temps)))
-        trial = settling.trials.of(decisions)
+        decisions = plan_search.proposals[-1][0].within(
+            plan_search.compiled_plans.modelled_for(int(share * temps))
+        )
+        compiled_plan = plan_search.compiled_plans.of(decisions)
         found[decisions.regions] = (
-            trial.predicted_temp_bytes / settling.trials.temp_bytes(trial) - 1
+            compiled_plan.predicted_temp_bytes
+            / plan_search.compiled_plans.temp_bytes(compiled_plan)
+            - 1
         )
     assert len(found) == 3
     return list(found.values())
@@ -102,15 +106,15 @@ def _errors(settling):
 
 @pytest.mark.parametrize("name", ["cpu", _foreign("gpu:h100"), _foreign("tpu:v5e")])
 def test_predictions_are_near_what_is_compiled(name):
-    assert np.median(np.abs(_errors(_settling(resolve_target(name))))) < 0.1
+    assert np.median(np.abs(_errors(_plan_search(resolve_target(name))))) < 0.1
 
 
 @pytest.mark.parametrize("name", [_foreign("tpu:v5e")])
 def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
-    right = np.abs(_errors(_settling(resolve_target(name))))
+    right = np.abs(_errors(_plan_search(resolve_target(name))))
     mixed = dataclasses.replace(backend.backend_of(name), fuses_into_products=False)
     monkeypatch.setattr(compiled_plans, "backend_of", lambda target: mixed)
-    assert max(np.abs(_errors(_settling(resolve_target(name))))) > 2 * max(right)
+    assert max(np.abs(_errors(_plan_search(resolve_target(name))))) > 2 * max(right)
 
 
 def _normalized(params, x):
@@ -122,26 +126,31 @@ def _normalized(params, x):
     return jnp.mean(x**2)
 
 
-@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("barriers", [True, False])
 @pytest.mark.parametrize("name", [_foreign("gpu:h100")])
 def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_are_tied(
-    name, ties, monkeypatch
+    name, barriers, monkeypatch
 ):
     """A relu computed again for a kernel's gradient would be fused with the one before it."""
-    other = dataclasses.replace(backend.backend_of(name), fuses_gradients=ties)
+    other = dataclasses.replace(backend.backend_of(name), fuses_gradients=barriers)
     monkeypatch.setattr(trace, "backend_of", lambda target: other)
     target, layer = (
         resolve_target(name),
         [Spec((3, 3, 32, 32), jnp.float32), Spec((32,), "float32")],
     )
     specs = [layer] * 6, Spec((16, 64, 64, 32), jnp.float32)
-    settling = Settling(
-        Trials(trace_loss(_normalized, specs, target), target, Pins()), planners.Stages()
+    plan_search = PlanSearch(
+        CompiledPlans(trace_loss(_normalized, specs, target), target, Pins()), planners.Stages()
     )
-    most = int(0.45 * settling.trials.unplanned.temp_bytes)
-    trial = settling.trials.of(settling.answers[-1][0].within(settling.trials.modelled_for(most)))
-    excess = settling.trials.temp_bytes(trial) / trial.predicted_temp_bytes - 1
-    assert abs(excess) < 0.01 if ties else excess > 0.03
+    most = int(0.45 * plan_search.compiled_plans.unplanned.temp_bytes)
+    compiled_plan = plan_search.compiled_plans.of(
+        plan_search.proposals[-1][0].within(plan_search.compiled_plans.modelled_for(most))
+    )
+    excess = (
+        plan_search.compiled_plans.temp_bytes(compiled_plan) / compiled_plan.predicted_temp_bytes
+        - 1
+    )
+    assert abs(excess) < 0.01 if barriers else excess > 0.03
 
 
 @pytest.mark.parametrize("name", ["cpu", _foreign("gpu:h100"), _foreign("tpu:v5e")])
@@ -153,19 +162,26 @@ def test_compilers_recompute_late_or_early_as_stated(name):
 
     target = resolve_target(name)
     specs = [Spec((256, 256), jnp.float32)] * 12, Spec((4096, 256), jnp.float32)
-    trials = Trials(trace_loss(loss, specs, target), target, Pins())
+    compiled_plans = CompiledPlans(trace_loss(loss, specs, target), target, Pins())
     products = [
-        [trials.graph.values[i].name for op in stage.forward if op.flops for i in op.outputs]
-        for stage in trials.graph.stages
+        [
+            compiled_plans.graph.values[i].name
+            for op in stage.forward
+            if op.flops
+            for i in op.outputs
+        ]
+        for stage in compiled_plans.graph.stages
     ]
     end = len(products) - 1
     whole = planners.Region(0, end - 1, saved=tuple(itertools.chain(*products[:-1])))
     regions = whole, planners.Region(end, end, alone=True)
-    decisions = dataclasses.replace(trials.base, regions=regions)
-    compiled = trials.temp_bytes(trials.of(decisions))
-    stated = trials.graph.recomputes_late
-    other = dataclasses.replace(trials.graph, recomputes_late=not stated)
-    wrong, right = (trials.modelled(regions, graph) for graph in (other, trials.graph))
+    decisions = dataclasses.replace(compiled_plans.base, regions=regions)
+    compiled = compiled_plans.temp_bytes(compiled_plans.of(decisions))
+    stated = compiled_plans.graph.recomputes_late
+    other = dataclasses.replace(compiled_plans.graph, recomputes_late=not stated)
+    wrong, right = (
+        compiled_plans.modelled(regions, graph) for graph in (other, compiled_plans.graph)
+    )
     assert abs(right - compiled) < abs(wrong - compiled)
     assert stated == (name != "cpu")
 

@@ -229,10 +229,10 @@ def test_a_schedule_over_the_budget_is_refused():
 
 
 def test_a_failure_does_not_end_the_others(folder, monkeypatch):
-    answers = iter([raising(RuntimeError("lost")), Gap(), Gap(), Gap()])
+    proposals = iter([raising(RuntimeError("lost")), Gap(), Gap(), Gap()])
 
     def planner(graph, nbytes):
-        return next(answers)(graph, nbytes)
+        return next(proposals)(graph, nbytes)
 
     monkeypatch.setattr(registry, "planner", lambda name, time_limit: planner)
     rows = rows_of("--instances", folder)
@@ -299,7 +299,7 @@ def test_a_claim_holds_up_to_its_limit_and_no_further(title, good, bad):
     assert holds(cell(**bad)) is False
     if title[0] != "n":  # failures count wherever they are
         assert holds(cell(**bad, doubts=("its log breaks off",))) is not False
-        assert holds(cell(**{**bad, "planner": "rival"})) is not False
+        assert holds(cell(**{**bad, "planner": "baseline"})) is not False
 
 
 def test_only_monets_infeasible_cells_may_be_refuted():
@@ -376,17 +376,17 @@ def test_late_answers_and_refused_plans_under_a_limit_are_seen():
 
 
 @pytest.mark.parametrize(
-    ("planner", "rival", "title"),
+    ("planner", "baseline", "title"),
     [
         ("sequence", "moccasin", "4. Moccasin, in the given order: at most the pub"),
         ("sequence_reordered", "fastsa", "4. FastSA, with reordering: at most the pub"),
     ],
 )
-def test_local_search_is_held_to_the_rival_that_reorders_as_much(planner, rival, title):
-    like = {"instance": "moccasin_random_layered_n1000_w", "planner": planner, "rival": rival}
+def test_local_search_is_held_to_the_rival_that_reorders_as_much(planner, baseline, title):
+    like = {"instance": "moccasin_random_layered_n1000_w", "planner": planner, "baseline": baseline}
     rows = [cell(**like, ratio=0.99), cell(**like, ratio=1.0)]
     assert claim(check_claims(rows), title).holds is True
     assert claim(check_claims([*rows, cell(**like, ratio=1.001)]), title).holds is False
-    others = {"rival": "fastsa" if rival == "moccasin" else "moccasin"}, {"planner": "gap"}
+    others = {"baseline": "fastsa" if baseline == "moccasin" else "moccasin"}, {"planner": "gap"}
     for other in others:  # they count elsewhere, or nowhere
         assert claim(check_claims([*rows, cell(**like | other, ratio=1.1)]), title).holds is True

@@ -202,12 +202,12 @@ def layers(weights, x, between):
 
 def chosen(weights, x, which):
     """One of two stacks of layers, or nothing."""
-    ways = [
+    implementations = [
         ft.partial(layers, between=jnp.sin),
         ft.partial(layers, between=jnp.tanh),
         lambda weights, x: x,
     ]
-    x = lax.switch(which, ways, weights, x)
+    x = lax.switch(which, implementations, weights, x)
     return jnp.mean((jnp.sin(x @ weights[0][0]) @ weights[0][1]) ** 2)
 
 

@@ -67,7 +67,7 @@ def place_of(chart, band) -> tuple[float, float]:
         low += sum(b[3] for b in chart["bands"] if b[0] == kind and b[1] <= m <= b[2])
     under = (b for b in chart["bands"][:n] if b[0] == band[0] and b[1] <= m <= b[2])
     low += sum(b[3] for b in under)
-    step = chart["runs"] / len(chart["moments"])
+    step = chart["runs"] / len(chart["samples"])
     return (m + 0.5) * step / chart["across"], (low + band[3] / 2) / chart["top"]
 
 

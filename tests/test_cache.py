@@ -25,13 +25,13 @@ def directory(tmp_path, monkeypatch):
 @pytest.fixture
 def settlings(monkeypatch):
     """The plans made, not found."""
-    calls, settle = [], pipeline._settle
+    calls, find_plan = [], pipeline._find_plan
 
     def counted(*arguments):
-        calls.append(settle(*arguments))
+        calls.append(find_plan(*arguments))
         return calls[-1]
 
-    monkeypatch.setattr(pipeline, "_settle", counted)
+    monkeypatch.setattr(pipeline, "_find_plan", counted)
     return calls
 
 

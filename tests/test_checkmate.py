@@ -24,7 +24,7 @@ def best_seconds(graph, budget):
     writer = {i: o for o, op in enumerate(ops) for i in op.outputs}
     reads = [frozenset(writer[i] for i in op.inputs) for op in ops]
     nbytes = [sum(graph.values[i].nbytes for i in op.outputs) for op in ops]
-    seen, queue, ties = set(), [(0.0, 0, 0, 0, frozenset())], it.count(1)
+    seen, queue, barriers = set(), [(0.0, 0, 0, 0, frozenset())], it.count(1)
     while queue:
         seconds, _, t, k, live = heapq.heappop(queue)
         if t == len(ops):
@@ -34,7 +34,7 @@ def best_seconds(graph, budget):
         seen.add((t, k, live))
 
         def go(seconds, t, k, live):
-            heapq.heappush(queue, (seconds, next(ties), t, k, live))
+            heapq.heappush(queue, (seconds, next(barriers), t, k, live))
 
         for o in live:
             go(seconds, t, k, live - {o})

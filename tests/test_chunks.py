@@ -17,7 +17,7 @@ from programs import LOOPS, NAMED, Case, array
 
 import monet_jax
 from monet_jax._plan import load_plan
-from monet_jax.tracing.nested_scans import chunking, in_chunks
+from monet_jax.tracing.nested_scans import as_nested_scans, chunking
 
 #: Iterations of the deep loop.
 DEPTH = 60
@@ -47,7 +47,7 @@ def temporaries(function, *args):
 def assert_chunks_change_nothing(case, chosen):
     """Random plans of a case, its loops in the chosen chunks, against plain JAX."""
     f = flat(case)
-    chunked = dataclasses.replace(f, program=in_chunks(f.program, chosen))
+    chunked = dataclasses.replace(f, program=as_nested_scans(f.program, chosen))
     expected = pulled(f, f.function)(*f.leaves), in_double(pulled(f, f.function), f.leaves)
     for seed in range(2):
         rng = random.Random(seed)
@@ -83,7 +83,7 @@ def test_what_is_left_over_runs_in_its_place(trips, reverse):
 
     args = array(0, 3), array(1, 3), array(2, trips, 3), jax.random.split(jax.random.key(3), trips)
     case = Case(function, args)
-    program = in_chunks(flat(case).program, [3])
+    program = as_nested_scans(flat(case).program, [3])
     outer = [e.eqn.params["length"] for e in program.equations if e.primitive == "scan"]
     assert outer == ([2] if trips == 6 else [1, 2])
     assert_chunks_change_nothing(case, [3])

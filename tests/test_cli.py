@@ -248,7 +248,7 @@ def bench_rows():
             seconds_ratio=flops / 100, **fields,
         )  # fmt: skip
 
-    ours = {"kind": "ours", "budget": "baseline", "rival": "loss: dots", "overhead": 0.1}
+    ours = {"kind": "ours", "budget": "baseline", "baseline": "loss: dots", "overhead": 0.1}
     return [
         make("plain", "plain", 110, 100),
         make("loss: dots", "baseline", 60, 130),
@@ -284,8 +284,8 @@ def test_claims_hold_where_they_should():
 )
 def test_claims_fail_where_a_row_speaks_against_them(change, claim):
     pytest.importorskip("flax")
-    plain, rival, ours = bench_rows()
-    failed = verdicts([plain, rival, dataclasses.replace(ours, **change)])
+    plain, baseline, ours = bench_rows()
+    failed = verdicts([plain, baseline, dataclasses.replace(ours, **change)])
     assert any(title.startswith(claim) for title in failed), failed
 
 

@@ -309,9 +309,9 @@ def adversarial_floats():
     rng = np.random.default_rng(0)
     some = rng.integers(0, 2**32, 4000, dtype=np.uint32).view(np.float32)
     some = some[(np.abs(some) > 2.0**-118) | (some == 0)]
-    ties = np.arange(0x3F80_8000, 0x3F90_8000, 0x1_0000, dtype=np.uint32).view(np.float32)
+    barriers = np.arange(0x3F80_8000, 0x3F90_8000, 0x1_0000, dtype=np.uint32).view(np.float32)
     special = np.array([0, -0.0, 1, FLOAT32.max, FLOAT32.min, np.inf, -np.inf, np.nan], np.float32)
-    return np.concatenate([some, ties, -ties, special])
+    return np.concatenate([some, barriers, -barriers, special])
 
 
 def test_bfloat16_rounds_to_nearest_like_a_cast():

@@ -18,10 +18,10 @@ from monet_jax._plan import plan_from_json
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators.compression import encoding
-from monet_jax.search.compiled_plans import Trials
-from monet_jax.search.error_limit import ErrorLimit, settled_within
+from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.search.error_limit import ErrorLimit, plan_within
 from monet_jax.search.gradient_error import ErrorBound, Errors, with_errors
-from monet_jax.search.proposals import Answers
+from monet_jax.search.proposals import Proposals
 from monet_jax.tracing.trace import trace_for
 from planners.regions.simple_plans import saving_codes
 
@@ -67,8 +67,8 @@ def small(monkeypatch):
 def measured(function, operators, samples=(ARGS,)):
     """The errors of a function's codes, and what measures them."""
     traced = trace_for(CPU, function, ARGS, operators=operators)
-    trials = Trials(traced, CPU, NO_PINS)
-    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], *trials.analyzed)
+    compiled_plans = CompiledPlans(traced, CPU, NO_PINS)
+    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], *compiled_plans.analyzed)
     return errors, errors.of_codes()
 
 
@@ -137,13 +137,13 @@ def test_the_error_is_that_on_the_worst_of_some_samples():
 
 def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
     traced = trace_for(CPU, looped, ARGS, operators=["mask", "int8", "int4"])
-    trials = Trials(traced, CPU, NO_PINS)
-    of_codes, errors = dict.fromkeys(trials.origins.values.values(), 1.0), []
+    compiled_plans = CompiledPlans(traced, CPU, NO_PINS)
+    of_codes, errors = dict.fromkeys(compiled_plans.origins.values.values(), 1.0), []
     for most in (6.0, 9.0):
-        bounded = trials.within(ErrorBound(of_codes, most))
-        answers = Answers(bounded, planners.Stages(), bounded.graph)
-        all_bytes = answers.modelled(planners.save_all(bounded.graph).regions)
-        regions = answers.within(int(0.4 * all_bytes)).regions
+        bounded = compiled_plans.within(ErrorBound(of_codes, most))
+        proposals = Proposals(bounded, planners.Stages(), bounded.graph)
+        all_bytes = proposals.modelled(planners.save_all(bounded.graph).regions)
+        regions = proposals.within(int(0.4 * all_bytes)).regions
         errors.append(planners.error_of(bounded.graph, regions))
     assert errors[0] <= 6.0 < errors[1] <= 9.0
 
@@ -186,12 +186,12 @@ def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(
     errors.modelled.side_effect = lambda _, bound: taken * bound.most
     errors.of_plan.side_effect = lambda regions: next(found)
 
-    def settle(bound):
+    def find_plan(bound):
         asked.append(math.sqrt(bound.most) / 0.05)
         overhead = overheads[len(asked) - 1] if bound.most else WITHOUT_CODES
         return Settled(bound, mock.Mock(regions=()), overhead)
 
-    made = settled_within(ErrorLimit(0.05, ()), errors, settle)
+    made = plan_within(ErrorLimit(0.05, ()), errors, find_plan)
     assert asked == pytest.approx(bounds + ([] if overheads is FAST else [0.0]))
     assert made.error == error and made.error_limit == 0.05
 
@@ -204,8 +204,8 @@ def test_a_plan_is_not_lost_where_others_do_not_fit(measured):
     errors.modelled.return_value = 0.0
     errors.of_plan.side_effect = lambda regions: next(found)
     fits = [Settled(None, mock.Mock(regions=()), 0.2)] * len(measured)
-    settle = mock.Mock(side_effect=[*fits, *map(refused, (9, 8))])
-    made = settled_within(ErrorLimit(0.05, ()), errors, settle)
+    find_plan = mock.Mock(side_effect=[*fits, *map(refused, (9, 8))])
+    made = plan_within(ErrorLimit(0.05, ()), errors, find_plan)
     assert made.error == measured[-1]
 
 
@@ -213,9 +213,9 @@ def test_where_no_plan_is_right_enough_the_least_minimum_is_told():
     errors = mock.create_autospec(Errors, instance=True)
     errors.modelled.return_value, errors.of_plan.return_value = 0.0, 1.0
     wrong = Settled(None, mock.Mock(regions=()), 0.2)
-    settle = mock.Mock(side_effect=[wrong, *map(refused, (8, 9))])
+    find_plan = mock.Mock(side_effect=[wrong, *map(refused, (8, 9))])
     with pytest.raises(monet_jax.InfeasibleBudget) as told:
-        settled_within(ErrorLimit(0.05, ()), errors, settle)
+        plan_within(ErrorLimit(0.05, ()), errors, find_plan)
     assert told.value.minimum_budget == 8
 
 

@@ -48,12 +48,13 @@ class Space:
     def nbytes(self, values):
         return sum(self.graph.values[i].nbytes for i in values)
 
-    def ways(self, o, again):
+    def implementations(self, o, again):
         """How a forward op may run."""
         return [
-            way
-            for way in self.forward[o].ways
-            if (again or not way.only_again) and all(self.reader[i] == o for i in way.overwrites)
+            implementation
+            for implementation in self.forward[o].implementations
+            if (again or not implementation.only_again)
+            and all(self.reader[i] == o for i in implementation.overwrites)
         ]
 
     def best(self):
@@ -72,29 +73,39 @@ class Space:
         """What may wait for the backward pass, and the least seconds until then."""
         found = {}
         choices = [
-            [*self.ways(o, False), *([None] if op.optional else [])]
+            [*self.implementations(o, False), *([None] if op.optional else [])]
             for o, op in enumerate(self.forward)
         ]
-        for ways in it.product(*choices):
-            seconds = sum(way.seconds for way in ways if way)
-            lost = {i for way in ways if way for i in way.overwrites}
+        for implementations in it.product(*choices):
+            seconds = sum(
+                implementation.seconds for implementation in implementations if implementation
+            )
+            lost = {
+                i
+                for implementation in implementations
+                if implementation
+                for i in implementation.overwrites
+            }
             lost |= {
-                i for op, way in zip(self.forward, ways, strict=True) if not way for i in op.outputs
+                i
+                for op, implementation in zip(self.forward, implementations, strict=True)
+                if not implementation
+                for i in op.outputs
             }
             for carried in graphs.subsets(sorted(set(self.needed) - lost)):
-                if self.waits(carried, ways):
+                if self.waits(carried, implementations):
                     key = frozenset(carried)
                     found[key] = min(seconds, found.get(key, seconds))
         return found
 
-    def waits(self, carried, ways):
+    def waits(self, carried, implementations):
         """Whether the forward pass fits where these values wait for the backward pass."""
-        ran = [o for o, way in enumerate(ways) if way]
-        for o, way in enumerate(ways):
+        ran = [o for o, implementation in enumerate(implementations) if implementation]
+        for o, implementation in enumerate(implementations):
             live = {i for i in self.own if self.written[i] <= o and self.reader[i] >= o}
             live = {i for i in live if self.written[i] in ran}
             waiting = {i for i in carried if self.written[i] <= o}
-            workspace = way.workspace_bytes if way else 0
+            workspace = implementation.workspace_bytes if implementation else 0
             if self.nbytes(live | waiting) + workspace > self.budget:
                 return False
         return True
@@ -106,28 +117,30 @@ class Space:
             for carried in map(set, graphs.subsets(sorted(state))):
                 for runs in self.runs():
                     written = {i for o in runs for i in self.forward[o].outputs}
-                    cost = seconds + sum(way.seconds for way in runs.values())
+                    cost = seconds + sum(implementation.seconds for implementation in runs.values())
                     given = (carried | written) & set(self.needed)
                     for held in map(set, graphs.subsets(sorted(given))):
                         if not self.may_run(runs, carried, held, given, before):
                             continue
-                        for way in op.ways:
-                            needs = set(way.inputs) & set(self.own)
-                            peak = self.nbytes(held) + during + way.workspace_bytes
+                        for implementation in op.implementations:
+                            needs = set(implementation.inputs) & set(self.own)
+                            peak = self.nbytes(held) + during + implementation.workspace_bytes
                             if needs <= held and peak <= self.budget:
                                 key = frozenset(held)
-                                found[key] = min(cost + way.seconds, found.get(key, 1e9))
+                                found[key] = min(cost + implementation.seconds, found.get(key, 1e9))
         return found
 
     def runs(self):
         """Forward ops that run again, each with its way."""
         for some in graphs.subsets(self.again):
-            for ways in it.product(*(self.ways(o, True) for o in some)):
-                yield dict(zip(some, ways, strict=True))
+            for implementations in it.product(*(self.implementations(o, True) for o in some)):
+                yield dict(zip(some, implementations, strict=True))
 
     def may_run(self, runs, carried, held, given, before):
-        passed = {i for way in runs.values() for i in way.inputs} - held
-        if not passed <= given or held & {i for way in runs.values() for i in way.overwrites}:
+        passed = {i for implementation in runs.values() for i in implementation.inputs} - held
+        if not passed <= given or held & {
+            i for implementation in runs.values() for i in implementation.overwrites
+        }:
             return False
         for o in self.again:
             live = {i for i in carried if self.written[i] >= o}
@@ -142,7 +155,7 @@ class Space:
 
 def read(op):
     """What an op may read."""
-    return {i for way in op.ways for i in way.inputs}
+    return {i for implementation in op.implementations for i in implementation.inputs}
 
 
 def agrees(graph, budget):
@@ -181,7 +194,7 @@ def test_with_variants_it_agrees_on_many_graphs(part):
     assert all(agrees(graph, budget) for graph in some for budget in budgets(graph))
 
 
-@pytest.mark.parametrize("family", ["_ways", "_overwritten"])
+@pytest.mark.parametrize("family", ["_implementations", "_overwritten"])
 def test_without_any_family_of_variants_it_does_not(family, monkeypatch):
     monkeypatch.setattr(gap_program.GapProgram, family, lambda self: iter(()))
     assert fails_somewhere(agrees, varied_graphs(range(60)))

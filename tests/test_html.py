@@ -19,8 +19,8 @@ from monet_jax.compiler.budget import format_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.report.charts import COLOURS
 from monet_jax.report.html import page, snippet
-from monet_jax.search.compiled_plans import Trials
-from monet_jax.search.search import Settling
+from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.search.search import PlanSearch
 from monet_jax.tracing.trace import trace_for
 
 
@@ -28,11 +28,13 @@ from monet_jax.tracing.trace import trace_for
 def settled() -> tuple[Plan, planners.Graph]:
     """A plan of the network that recomputes something, and the graph that it was made for."""
     target = resolve_target("cpu")
-    trials = Trials(trace_for(target, net, specs()), target, make_pins(None))
-    found = Settling(trials, planners.Stages()).plan(lambda unplanned: int(0.6 * unplanned()))
+    compiled_plans = CompiledPlans(trace_for(target, net, specs()), target, make_pins(None))
+    found = PlanSearch(compiled_plans, planners.Stages()).plan(
+        lambda unplanned: int(0.6 * unplanned())
+    )
     plan = Plan.of(found)
     assert plan.decisions is not None and plan.flops > plan.base_flops
-    return plan, trials.graph
+    return plan, compiled_plans.graph
 
 
 class Parser(html.parser.HTMLParser):
@@ -78,7 +80,7 @@ def parsed(plan: Plan) -> Parser:
 
 def bytes_in(chart: dict) -> np.ndarray:
     """Bytes at each moment, by adding up what the page's script is given."""
-    total = np.full(len(chart["moments"]), chart["fixed"])
+    total = np.full(len(chart["samples"]), chart["fixed"])
     for _, start, stop, nbytes, *_ in chart["bands"]:
         total[start : stop + 1] += nbytes
     return total + sum(np.array(nbytes) for nbytes in chart["rest"].values())
@@ -90,7 +92,7 @@ def check_numbers(plan: Plan, graph: planners.Graph) -> None:
     both = planners.save_all(graph).regions, plan.decisions.regions
     for chart, areas, regions in zip(shown.charts, shown.areas(), both, strict=True):
         live = np.array(planners.replay(graph, regions).live_bytes) + plan.fixed_bytes
-        at = [run for run, *_ in chart["moments"]]
+        at = [run for run, *_ in chart["samples"]]
         assert bytes_in(chart).tolist() == live[at].tolist()
         assert chart["runs"] == len(live) and live[at].max() == live.max()
         assert f"peak {format_bytes(int(live.max()))}" in shown.texts
@@ -109,7 +111,7 @@ def test_numbers_that_are_wrong_are_noticed(change):
     if change == "a band less":
         plan = dataclasses.replace(plan, after=dataclasses.replace(after, bands=after.bands[1:]))
     elif change == "a larger rest":
-        rest = (*after.rest, ("compressed", (1,) * len(after.moments)))
+        rest = (*after.rest, ("compressed", (1,) * len(after.samples)))
         plan = dataclasses.replace(plan, after=dataclasses.replace(after, rest=rest))
     else:
         plan = dataclasses.replace(plan, fixed_bytes=plan.fixed_bytes + 4096)

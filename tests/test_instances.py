@@ -121,7 +121,7 @@ def test_moccasins_budgets_and_costs_follow_from_the_file(tmp_path):
     )
     cost = sum(x["cost"] for x in nodes)
     cells = moccasin(tmp_path).cells
-    assert [(c.budget, c.rival, c.solve_seconds) for c in cells] == [
+    assert [(c.budget, c.baseline, c.solve_seconds) for c in cells] == [
         (0.9, "moccasin", 10.0),
         (0.9, "fastsa", 3.0),
         (0.7, "fastsa", 36.5),

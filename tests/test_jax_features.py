@@ -297,7 +297,7 @@ def test_callbacks_of_a_loop_in_chunks_run_once(where, nested):
     assert not any(lengths)
     if jax.config.jax_remat3:
         return  # what is saved does not serve the derivative of its own equation there
-    chunked = dataclasses.replace(f, program=nested_scans.in_chunks(f.program, lengths))
+    chunked = dataclasses.replace(f, program=nested_scans.as_nested_scans(f.program, lengths))
     plain = jax.jit(pulled(f, f.function))(X)
     jax.effects_barrier()
     assert len(calls) == (18 if nested else 20)

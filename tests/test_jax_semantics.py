@@ -151,10 +151,10 @@ def plans(request, monkeypatch):
         made.append(way(graph))
         return Plan(made[-1], 0, 0.0, 0, 0.0, "test")
 
-    def settle(traced, settings, target):
+    def find_plan(traced, settings, target):
         return networks.made(traced, settings, target, decide)
 
-    monkeypatch.setattr(pipeline, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_find_plan", find_plan)
     if way is not as_cut:
         monkeypatch.setattr(split, "cut", lambda program, free: cut_everywhere(program))
     return made
@@ -202,10 +202,10 @@ def derivatives(f, *args, forward=True):
     return all_of_them(args[0])
 
 
-def doubled(fun=jnp.sin, slope=jnp.cos):
+def doubled(fun=jnp.sin, local_derivative=jnp.cos):
     """A function whose rule doubles its gradient: JAX itself would find another one."""
     f = jax.custom_vjp(fun)
-    f.defvjp(lambda x: (f(x), slope(x)), lambda s, g: (2 * s * g,))
+    f.defvjp(lambda x: (f(x), local_derivative(x)), lambda s, g: (2 * s * g,))
     return f
 
 

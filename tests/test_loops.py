@@ -42,9 +42,9 @@ from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.places import filled
 from monet_jax.operators.compression import encoding
-from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.search.gradient_error import ErrorBound
-from monet_jax.search.proposals import Answers
+from monet_jax.search.proposals import Proposals
 from monet_jax.tracing import loops
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import scan
@@ -313,7 +313,7 @@ def test_what_all_iterations_keep_alike_is_not_stacked(monkeypatch):
     ours, expected = (jax.jit(f)(leaves, [], [jnp.ones(())]) for f in (step, plain))
     jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), ours, expected)
 
-    monkeypatch.setattr(scan, "without_alike", lambda step, *_: (step, []))
+    monkeypatch.setattr(scan, "without_invariants", lambda step, *_: (step, []))
     monkeypatch.setattr(scan, "joined", lambda _, leaves: leaves)
     (_, few), (_, many) = map(left_alone, (3, 9))
     assert many - few > 1.1 * (most - least) / 2
@@ -430,11 +430,11 @@ def test_no_iteration_runs_by_itself_where_plans_are_evened():
         regions = planners.rolled(graph, random_regions(graph, rng))
         found += lengths(origins, regions)
         for from_last in (False, True):
-            evened = planners.evened(graph, regions, from_last=from_last)
-            planners.replay(graph, evened)
-            assert min(lengths(origins, evened)) > 1
+            with_uniform_blocks = planners.with_uniform_blocks(graph, regions, from_last=from_last)
+            planners.replay(graph, with_uniform_blocks)
+            assert min(lengths(origins, with_uniform_blocks)) > 1
             if min(lengths(origins, regions)) > 1:
-                assert evened == regions
+                assert with_uniform_blocks == regions
     assert 1 in found
 
 
@@ -442,23 +442,27 @@ def test_plans_whose_iterations_are_evened_take_no_more_than_was_wanted(monkeypa
     monkeypatch.setattr(encoding, "_LEAST", 2)
     cpu = resolve_target("cpu")
     traced = trace_for(cpu, deep, deep_args(), operators=("int8", "slope8"))
-    _, origins = Trials(traced, cpu, NO_PINS).analyzed
+    _, origins = CompiledPlans(traced, cpu, NO_PINS).analyzed
     every_code = dict.fromkeys(origins.values.values(), 1.0)
-    trials = Trials(traced, cpu, NO_PINS, bound=ErrorBound(every_code, 8.0))
-    answers = Answers(trials, planners.Stages(), dataclasses.replace(trials.graph, evens=True))
-    least = trials.modelled(planners.save_nothing(trials.graph).regions)
-    most = trials.modelled(planners.save_all(trials.graph).regions)
+    compiled_plans = CompiledPlans(traced, cpu, NO_PINS, bound=ErrorBound(every_code, 8.0))
+    proposals = Proposals(
+        compiled_plans,
+        planners.Stages(),
+        dataclasses.replace(compiled_plans.graph, uniform_blocks=True),
+    )
+    least = compiled_plans.modelled(planners.save_nothing(compiled_plans.graph).regions)
+    most = compiled_plans.modelled(planners.save_all(compiled_plans.graph).regions)
     for wanted in np.linspace(least, most, 16, dtype=int).tolist():
-        plan = answers.within(wanted)
-        assert plan is None or answers.modelled(plan.regions) <= wanted
+        plan = proposals.within(wanted)
+        assert plan is None or proposals.modelled(plan.regions) <= wanted
 
 
 def test_plans_are_mixed_outside_of_loops():
     graph, origins = graph_of_deep()
     regions = planners.save_nothing(graph).regions, planners.save_all(graph).regions
-    mixtures = planners.mixtures(graph, *regions)
-    assert mixtures and all(len(lengths(origins, mixed)) == 1 for mixed in mixtures)
-    for mixed in mixtures:
+    crossovers = planners.crossovers(graph, *regions)
+    assert crossovers and all(len(lengths(origins, mixed)) == 1 for mixed in crossovers)
+    for mixed in crossovers:
         planners.replay(graph, mixed)
 
 
@@ -469,12 +473,12 @@ def test_a_block_of_iterations_may_run_by_itself():
     regions = planners.save_nothing(graph).regions
     first = graph.loops[0].first
     regions = (*regions[:first], Region(first, first, alone=True), *regions[first + 1 :])
-    assert planners.evened(graph, regions) == regions
+    assert planners.with_uniform_blocks(graph, regions) == regions
 
 
 def test_iterations_that_compute_nothing_are_alike():
     stages = planners.Stage("one", (), ()), planners.Stage("two", (), ())
-    graph = planners.Graph((), stages, loops=(planners.Loop(0, 1, 2),), evens=True)
+    graph = planners.Graph((), stages, loops=(planners.Loop(0, 1, 2),), uniform_blocks=True)
     assert neighbours(graph, Region(0, 0)) == [Region(1, 1)]
 
 
@@ -497,8 +501,8 @@ def test_whole_iterations_save_no_more_than_a_checkpoint_round_the_body():
     decisions = planners.whole_iterations(graph)
     step = step_to_compile(traced_deep(), transform(origins, decisions))
     ours = compile_bytes(*step, target=target)
-    rival = trace_loss(by_hand, deep_args(), target)
-    theirs = compile_bytes(*step_to_compile(rival, rival.flat), target=target)
+    baseline = trace_loss(by_hand, deep_args(), target)
+    theirs = compile_bytes(*step_to_compile(baseline, baseline.flat), target=target)
     assert ours.temp_bytes <= 1.01 * theirs.temp_bytes
 
 

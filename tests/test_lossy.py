@@ -68,7 +68,7 @@ class Whole:
         return jnp.zeros(x.shape, jnp.float32)
 
 
-Encoder = Codec | operators.OfOperands | operators.OfSlopes
+Encoder = Codec | operators.OfOperands | operators.OfLocalDerivatives
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def lossy_bytes(found) -> int:
     total = 0
     for name in (name for region in found.regions for name in region.saved):
         number = found.origins.values[name]
-        codec = operators.form_name(found.origins.writer[number], number)
+        codec = operators.representation_name(found.origins.writer[number], number)
         if codec not in ("exact", "mask") and not codec.startswith("uint"):
             total += found.graph.values[found.graph.index[name]].nbytes
     return total

@@ -206,15 +206,15 @@ def test_a_larger_batch_raises_what_a_share_is_of():
 def test_a_smaller_batch_without_a_plan_takes_the_least(monkeypatch):
     f = monet_jax.remat(wide, budget=0.6, cache=False)
     jax.grad(f)(W, X)
-    settle, refused = pipeline._settle, []
+    find_plan, refused = pipeline._find_plan, []
 
     def hard(traced, settings, target):
         if not refused:
             refused.append(monet_jax.InfeasibleBudget("none", 10**7))
             raise refused[0]
-        return settle(traced, settings, target)
+        return find_plan(traced, settings, target)
 
-    monkeypatch.setattr(pipeline, "_settle", hard)
+    monkeypatch.setattr(pipeline, "_find_plan", hard)
     with pytest.warns(monet_jax.PlanningWarning, match="smaller batch"):
         assert_same(jax.grad(f)(W, X[:100]), jax.grad(wide)(W, X[:100]))
     refused.clear()
@@ -224,8 +224,8 @@ def test_a_smaller_batch_without_a_plan_takes_the_least(monkeypatch):
 
 def test_plans_by_shares_of_something_larger_have_files_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
-    calls, settle = [], pipeline._settle
-    monkeypatch.setattr(pipeline, "_settle", lambda *x: calls.append(x) or settle(*x))
+    calls, find_plan = [], pipeline._find_plan
+    monkeypatch.setattr(pipeline, "_find_plan", lambda *x: calls.append(x) or find_plan(*x))
     for _ in range(2):
         f = monet_jax.remat(wide, budget=0.6)
         for rows in (512, 256):
@@ -261,15 +261,15 @@ def train_step(w, x):
     ],
 )
 def test_mistakes_have_answers_of_their_own_at_once(fun, given, options, says, monkeypatch):
-    monkeypatch.setattr(pipeline, "_settle", None)  # nothing is planned to find out
+    monkeypatch.setattr(pipeline, "_find_plan", None)  # nothing is planned to find out
     with pytest.raises(ValueError, match=says):
         monet_jax.plan(fun, *given, **{"budget": 0.5, **options})
 
 
 def test_a_gradient_in_a_loss_is_no_mistake(settled):
     def penalized(w, x):
-        slope = jax.grad(lambda x: wide(w, x))(x)
-        return wide(w, x) + jnp.sum(slope**2), jax.grad(wide)(w, x)
+        local_derivative = jax.grad(lambda x: wide(w, x))(x)
+        return wide(w, x) + jnp.sum(local_derivative**2), jax.grad(wide)(w, x)
 
     assert monet_jax.plan(penalized, W, X, budget=0.9, cache=False).fingerprint
     got, expected = (jax.grad(f, has_aux=True)(W, X) for f in (planned(penalized), penalized))
@@ -302,14 +302,14 @@ STEPS = [
     "tracing.trace.fingerprint",
     "search.pipeline._pins_in",
     "search.pipeline.resolve_target",
-    "search.pipeline.Trials",
+    "search.pipeline.CompiledPlans",
     "search.compiled_plans.analyze",
     "analyzer.analyze.lay_out",
     "analyzer.analyze.joint_of",
     "search.compiled_plans.transform",
     "search.compiled_plans.compile_bytes",
     "search.compiled_plans.value_and_gradient",
-    "search.pipeline.Settling",
+    "search.pipeline.PlanSearch",
     "search.search.timeline_of",
     "search.search.value_rows",
     "plans.cache.read",
@@ -347,7 +347,7 @@ def test_what_is_said_to_the_user_passes(error, monkeypatch, lenient):
     def broken(*given):
         raise error("said")
 
-    monkeypatch.setattr(pipeline, "_settle", broken)
+    monkeypatch.setattr(pipeline, "_find_plan", broken)
     with pytest.raises(error, match="said"):
         jax.grad(planned(wide))(W, X)
 
@@ -359,7 +359,7 @@ def test_after_a_fault_nothing_is_planned_again(monkeypatch, lenient):
         calls.append(given)
         raise KeyError("planted")
 
-    monkeypatch.setattr(pipeline, "_settle", broken)
+    monkeypatch.setattr(pipeline, "_find_plan", broken)
     f = planned(wide)
     with pytest.warns(monet_jax.PlanningWarning, match="report"):
         for _ in range(3):
@@ -370,7 +370,7 @@ def test_after_a_fault_nothing_is_planned_again(monkeypatch, lenient):
 def test_a_plan_of_another_layout_is_made_again(monkeypatch, tmp_path):
     """A file of the cache, whatever it holds, makes no call fail."""
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
-    settle = pipeline._settle
+    find_plan = pipeline._find_plan
 
     def other(traced, settings, target):
         plan = made(traced, settings, target)
@@ -378,9 +378,9 @@ def test_a_plan_of_another_layout_is_made_again(monkeypatch, tmp_path):
         wrong = dataclasses.replace(plan.decisions, regions=regions)
         return dataclasses.replace(plan, decisions=wrong)
 
-    monkeypatch.setattr(pipeline, "_settle", other)
+    monkeypatch.setattr(pipeline, "_find_plan", other)
     monet_jax.plan(net, *specs(), budget=0.6)
-    monkeypatch.setattr(pipeline, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_find_plan", find_plan)
     f = monet_jax.remat(net, budget=0.6)
     assert_same(jax.grad(f)(*args()), jax.grad(net)(*args()))
     (plan,) = f._source._plans.values()

@@ -8,7 +8,15 @@ import pytest
 from test_checkmate import budgets, fails_somewhere, found_seconds, is_same, small_graph
 from test_gap import Space, quick, varied_graphs
 
-from planners import Execute, InfeasibleBudget, SolverStopped, Variant, cost_of, save_all, steps_of
+from planners import (
+    Execute,
+    Implementation,
+    InfeasibleBudget,
+    SolverStopped,
+    cost_of,
+    save_all,
+    steps_of,
+)
 from planners.published import monet
 from planners.published.monet import Monet
 from planners.solver.highs import Outcome
@@ -25,13 +33,15 @@ class Rounds(Space):
     def event(self, states, op, before, during):
         """What is stored after a round -> the least seconds so far."""
         found = {}
-        for (state, seconds), runs, way in it.product(states.items(), self.runs(), op.ways):
-            read = set(way.inputs) & set(self.own)
+        for (state, seconds), runs, implementation in it.product(
+            states.items(), self.runs(), op.implementations
+        ):
+            read = set(implementation.inputs) & set(self.own)
             given = (state | {i for o in runs for i in self.forward[o].outputs}) & set(self.needed)
-            cost = seconds + way.seconds + sum(again.seconds for again in runs.values())
+            cost = seconds + implementation.seconds + sum(again.seconds for again in runs.values())
             for stored in map(set, graphs.subsets(sorted(given))):
                 kept = stored | read
-                fits = self.nbytes(kept) + during + way.workspace_bytes <= self.budget
+                fits = self.nbytes(kept) + during + implementation.workspace_bytes <= self.budget
                 if fits and kept <= given and self.may_run(runs, state, kept, stored, before):
                     key = frozenset(stored)
                     found[key] = min(cost, found.get(key, cost))
@@ -40,13 +50,14 @@ class Rounds(Space):
     def may_run(self, runs, state, kept, stored, before):
         """Whether ops may run again between what was stored and what is kept."""
         written = {i for o in runs for i in self.forward[o].outputs}
-        inputs = {i for way in runs.values() for i in way.inputs}
-        lost = {i for way in runs.values() for i in way.overwrites}
+        inputs = {i for implementation in runs.values() for i in implementation.inputs}
+        lost = {i for implementation in runs.values() for i in implementation.overwrites}
         if not (inputs <= state | written and kept <= stored | written) or lost & kept:
             return False
         return all(
-            before + self.nbytes(self.present(o, state, kept)) + way.workspace_bytes <= self.budget
-            for o, way in runs.items()
+            before + self.nbytes(self.present(o, state, kept)) + implementation.workspace_bytes
+            <= self.budget
+            for o, implementation in runs.items()
         )
 
     def present(self, o, state, kept):
@@ -148,8 +159,8 @@ def test_a_gradient_may_be_written_over():
     make = graphs.Builder()
     forward = [make.op("f0", "", "x:1")]
     first = make.op("b1", "x", "dy:4!")
-    over = Variant(first.outputs, 2.0, workspace_bytes=-4, overwrites=first.outputs)
-    graph = make.graph([forward], [[first, make.op("b0", "dy", "dx:4!", variants=(over,))]])
+    over = Implementation(first.outputs, 2.0, workspace_bytes=-4, overwrites=first.outputs)
+    graph = make.graph([forward], [[first, make.op("b0", "dy", "dx:4!", alternatives=(over,))]])
     assert EXACT(graph, 8).seconds == pytest.approx(3.0)
     assert EXACT(graph, 5).seconds == pytest.approx(4.0)
 

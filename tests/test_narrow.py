@@ -24,10 +24,10 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir import gradient
 from monet_jax.ir.program import flatten, flatten_changed, run
 from monet_jax.ir.stage import Differentiation
-from monet_jax.operators import Context, Stored, forms_of, is_tap, rewriter, selected
+from monet_jax.operators import Context, Stored, is_hook, representations_of, rewriter, selected
 from monet_jax.operators.codecs import Integers
 from monet_jax.operators.ranges import bounds_of
-from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.tracing.trace import fingerprint, trace_for
 from monet_jax.transformer.transform import transform
 from planners.regions.simple_plans import saving_codes
@@ -91,8 +91,15 @@ def planned(function, *args, regions=saving_codes, **options):
 
 def codecs_of(program) -> list[Integers]:
     """How integers of a program may be kept."""
-    forms = [form for e in program.equations if is_tap(e) for form, _ in forms_of(e)]
-    return [x.codec for x in forms if isinstance(x, Stored) and isinstance(x.codec, Integers)]
+    representations = [
+        representation
+        for e in program.equations
+        if is_hook(e)
+        for representation, _ in representations_of(e)
+    ]
+    return [
+        x.codec for x in representations if isinstance(x, Stored) and isinstance(x.codec, Integers)
+    ]
 
 
 def between(function):
@@ -283,12 +290,14 @@ def sorting(params, x):
 def test_what_places_took_arrives_in_the_compiled_program(target):
     """A byte of four is kept for each, and all four where codes are left out."""
     known = resolve_target(target)
-    trials = Trials(trace_for(known, sorting, ARGS, operators=["narrow"]), known, NO_PINS)
+    compiled_plans = CompiledPlans(
+        trace_for(known, sorting, ARGS, operators=["narrow"]), known, NO_PINS
+    )
 
     def taken(codes):
-        plan = running_once(trials.graph, codes=codes)
-        step = step_to_compile(trials.traced, transform(trials.origins, plan))
-        return trials.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
+        plan = running_once(compiled_plans.graph, codes=codes)
+        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
+        return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 
     whole, narrow = taken(False), taken(True)
     spared = (LAYERS - 1) * 3 * 1024 * 64

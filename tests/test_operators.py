@@ -168,8 +168,10 @@ def test_a_mask_is_no_result_that_is_not_in_memory():
     x, w = awkward((8, 64), jnp.float32), awkward((64, 64), jnp.float32)
     _, found = planned(pooled, x, w)
     ops = [op for stage in found.graph.stages for op in stage.backward]
-    ways = [(op, way) for op in ops for way in op.variants]
-    assert ways and all(set(way.inputs) - set(op.inputs) for op, way in ways)
+    implementations = [(op, implementation) for op in ops for implementation in op.alternatives]
+    assert implementations and all(
+        set(implementation.inputs) - set(op.inputs) for op, implementation in implementations
+    )
 
 
 def test_a_wrong_mask_is_noticed(monkeypatch):
@@ -192,7 +194,9 @@ def test_results_that_are_saved_for_something_else_change_no_derivative(monkeypa
     test_gradients_are_those_of_jax_bit_for_bit("relu", jnp.float32, unmarked)
     _, found = planned(layered(jax.nn.relu), *arguments((7, 37), jnp.float32)[:2])
     marked, plain = (runs(found.graph, x(found.graph)) for x in (saving_results, unmarked))
-    assert any(run.way for run in marked) and not any(run.way for run in plain)
+    assert any(run.implementation for run in marked) and not any(
+        run.implementation for run in plain
+    )
 
 
 @pytest.mark.parametrize("regions", [saving_codes, saving_results])

@@ -24,15 +24,15 @@ def trained(loss, params, state, steps=3):
     optimizer = optax.adamw(1e-2, eps=1e-3)
 
     @jax.jit
-    def step(params, state, moments, key):
+    def step(params, state, samples, key):
         (value, state), gradient = jax.value_and_grad(loss, has_aux=True)(params, state, key)
-        updates, moments = optimizer.update(gradient, moments, params)
-        return value, optax.apply_updates(params, updates), state, moments
+        updates, samples = optimizer.update(gradient, samples, params)
+        return value, optax.apply_updates(params, updates), state, samples
 
-    losses, moments = [], optimizer.init(params)
+    losses, samples = [], optimizer.init(params)
     for n in range(steps):
         key = jax.random.fold_in(jax.random.key(7), n)
-        value, params, state, moments = step(params, state, moments, key)
+        value, params, state, samples = step(params, state, samples, key)
         losses.append(value)
     return losses, params, state
 

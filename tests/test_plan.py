@@ -59,7 +59,7 @@ def test_attributes_agree_with_each_other():
     assert plan.bound_seconds <= plan.seconds and 0 <= plan.gap < 1
     assert plan.bound_seconds == pytest.approx(plan.seconds * (1 - plan.gap))
     assert plan.flops > plan.base_flops > 0
-    assert plan.planning_seconds > 0 and plan.rounds >= 1
+    assert plan.planning_seconds > 0 and plan.compilations >= 1
     assert plan.target == "cpu" and plan.jax_version == jax.__version__
     assert {row.decision for row in plan.values} <= {"saved", "recomputed", "kept"}
     assert {row.decision for row in plan.stages} <= {"alone", "checkpoint", "nested"}
@@ -132,7 +132,7 @@ DAMAGED = {
     "wrong element": lambda: _damage(lambda d: d["values"][0].update(shape=["a"])),
     "wrong decision": lambda: _damage(lambda d: d["decisions"].update(regions=[{"first": 0}])),
     "wrong timeline": lambda: _damage(lambda d: d["after"]["bands"].append(["saved", "v1"])),
-    "half a timeline": lambda: _damage(lambda d: d["before"].pop("moments")),
+    "half a timeline": lambda: _damage(lambda d: d["before"].pop("samples")),
     "missing stage": lambda: _damage(lambda d: d["decisions"]["regions"].pop()),
     "unknown value": lambda: _damage(lambda d: d["decisions"]["regions"][0].update(saved=["v999"])),
 }

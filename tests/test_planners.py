@@ -20,6 +20,7 @@ import pytest
 
 from planners import (
     Graph,
+    Implementation,
     InfeasibleBudget,
     InvalidPlan,
     Loop,
@@ -28,7 +29,6 @@ from planners import (
     Region,
     SolverStopped,
     Stages,
-    Variant,
     plan_from_json,
     polished,
     replay,
@@ -134,7 +134,7 @@ def has_a_lone_iteration(plan) -> bool:
 
 
 def test_no_iteration_runs_by_itself_where_that_is_asked_for():
-    graph = dataclasses.replace(looped(), evens=True)
+    graph = dataclasses.replace(looped(), uniform_blocks=True)
     plans = list(graphs.tilings([x.region for x in candidates(graph)], len(graph.stages)))
     oracle = space(graph, (plan for plan in plans if not has_a_lone_iteration(plan)))
     search, free = EXACT.prepare(graph), EXACT.prepare(looped())
@@ -349,8 +349,8 @@ FAULTS = {
     ),
     "all moments are the first": (
         composition._Rows,
-        "_moment",
-        lambda self, c, t, m: self._moments(c, t)[0],
+        "_sample",
+        lambda self, c, t, m: self._samples(c, t)[0],
     ),
     "no gradients": (
         effects,
@@ -367,8 +367,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("lodged_share", [1.0, 0.1])
-def test_local_search_only_ever_improves_a_plan_that_fits(lodged_share):
+@pytest.mark.parametrize("aliased_share", [1.0, 0.1])
+def test_local_search_only_ever_improves_a_plan_that_fits(aliased_share):
     for seed in range(8):
         graph = graphs.random_graph(seed, n_stages=4)
         search = EXACT.prepare(graph)
@@ -379,13 +379,18 @@ def test_local_search_only_ever_improves_a_plan_that_fits(lodged_share):
             return replay(graph, regions).peak_bytes <= limit
 
         regions = polished(
-            graph, start.regions, search.singles, fits, trials=60, lodged_share=lodged_share
+            graph,
+            start.regions,
+            search.singles,
+            fits,
+            compiled_plans=60,
+            aliased_share=aliased_share,
         )
         found = replay(graph, regions)
         assert found.peak_bytes <= limit and found.seconds <= start.seconds + 1e-9
 
 
-def single(stage, seconds, retained=(), lodged=()):
+def single(stage, seconds, retained=(), aliased=()):
     """What a stage may be by itself, as the local search knows it."""
     saved = tuple(f"v{i}" for i in retained)
     return effects.Candidate(
@@ -395,7 +400,7 @@ def single(stage, seconds, retained=(), lodged=()):
         frozenset(retained),
         {},
         (),
-        lodged=frozenset(lodged),
+        aliased=frozenset(aliased),
     )
 
 
@@ -408,12 +413,12 @@ def test_local_search_saves_more_and_more_at_once_while_that_fits():
         return sum(bool(region.saved) for region in regions) <= most[0]
 
     start = tuple(some[0].region for some in singles)
-    found = polished(graph, start, singles, fits, trials=16)
+    found = polished(graph, start, singles, fits, compiled_plans=16)
     assert [bool(region.saved) for region in found] == [False] * 40 + [True] * 60
     most[0] = 100
-    assert all(region.saved for region in polished(graph, start, singles, fits, trials=16))
+    assert all(region.saved for region in polished(graph, start, singles, fits, compiled_plans=16))
     most[0] = 0
-    assert polished(graph, start, singles, fits, trials=16) == start
+    assert polished(graph, start, singles, fits, compiled_plans=16) == start
 
 
 def test_local_search_begins_with_what_may_lie_in_results_where_that_counts_for_little():
@@ -429,8 +434,15 @@ def test_local_search_begins_with_what_may_lie_in_results_where_that_counts_for_
         asked.append(regions[0].saved)
         return True
 
-    for lodged_share in (1.0, 0.0):
-        polished(graph, (singles[0][0].region,), singles, fits, trials=1, lodged_share=lodged_share)
+    for aliased_share in (1.0, 0.0):
+        polished(
+            graph,
+            (singles[0][0].region,),
+            singles,
+            fits,
+            compiled_plans=1,
+            aliased_share=aliased_share,
+        )
     assert asked == [(f"v{small}",), (f"v{large}",)]
 
 
@@ -586,7 +598,7 @@ def test_no_time_still_gives_a_plan():
 
 
 def test_moments_are_merged_on_the_safe_side(monkeypatch):
-    monkeypatch.setattr(effects, "MOMENTS", 1)
+    monkeypatch.setattr(effects, "MAX_SAMPLES", 1)
     for seed in SEEDS:
         oracle = declared(seed)
         budget = (oracle.least_bytes + save_all(oracle.graph).peak_bytes) // 2
@@ -674,7 +686,7 @@ def test_what_another_stage_may_keep_as_a_code_need_not_be_kept_for_this_one():
 
     def by(op, code):
         inputs = (*(i for i in op.inputs if i != index["y"]), index[code])
-        return dataclasses.replace(op, variants=(Variant(inputs, op.seconds, op.flops),))
+        return dataclasses.replace(op, alternatives=(Implementation(inputs, op.seconds, op.flops),))
 
     graph = make.graph([first, second, third], [[by(result, "m")], [by(product, "c")], last])
     coded = Region(0, 0, (*names.split(), "m")), Region(1, 1, ("c",)), Region(2, 2, alone=True)

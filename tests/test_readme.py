@@ -73,7 +73,7 @@ def test_the_figures_on_the_first_screen_are_measured():
     rows = json.loads((ROOT / "docs/measurements/resnet50-h100.json").read_text())["rows"]
     usual = "blocks: nothing"
     (theirs,) = [row for row in rows if row["program"] == usual]
-    (ours,) = [row for row in rows if row["rival"] == usual]
+    (ours,) = [row for row in rows if row["baseline"] == usual]
     assert ours["total_bytes"] <= theirs["total_bytes"]
     more = [f"{100 * (row['flops_ratio'] - 1):.1f} %" for row in (ours, theirs)]
     (said,) = re.findall(r"takes ([\d.]+ %) more FLOPs than\s+plain JAX, not ([\d.]+ %)", README)

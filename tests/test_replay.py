@@ -127,11 +127,11 @@ def test_what_waits_in_the_memory_of_results_takes_none():
     regions = (Region(0, 0), Region(1, 1, saved=("c",)))
     spared = np.subtract(replay(graph, regions).live_bytes, replay(roomy, regions).live_bytes)
     assert spared.tolist() == [0, 0, 0, 0, 5, 5, 0, 0, 0, 0]
-    assert graph.lodged(1, [2]) == frozenset()
-    assert roomy.lodged(1, [2]) == {2} and roomy.lodged(1, [1, 2]) == {2}  # others read `b`
-    assert roomy.lodged(0, [0, 2]) == frozenset()
+    assert graph.aliased(1, [2]) == frozenset()
+    assert roomy.aliased(1, [2]) == {2} and roomy.aliased(1, [1, 2]) == {2}  # others read `b`
+    assert roomy.aliased(0, [0, 2]) == frozenset()
     late = dataclasses.replace(roomy, recomputes_late=True)
-    assert late.lodged(0, [0, 2]) == {2}
+    assert late.aliased(0, [0, 2]) == {2}
 
 
 def test_a_recomputed_pair_replaces_the_saved_one_of_its_values():

@@ -36,7 +36,7 @@ def test_verdict_is_the_first_line(planned):
     assert first.startswith("Keeps its budget of ")
     for word in ("compiled (", "predicted", "unplanned", "Overhead", "proven bound", "gap"):
         assert word in first
-    assert f"{planned.rounds} round" in first
+    assert f"{planned.compilations} round" in first
     assert f"for cpu ({planned.compiler})" in first
 
 
@@ -83,11 +83,11 @@ def test_a_budget_that_is_mostly_unused_is_explained(planned):
     roomy = dataclasses.replace(
         planned,
         budget_bytes=2 * planned.compiled_bytes,
-        cheaper=(planned.base_seconds, 3 * planned.compiled_bytes),
+        next_faster=(planned.base_seconds, 3 * planned.compiled_bytes),
     )
     line = report(roomy).splitlines()[1]
     assert "uses 50.0% of the budget" in line and "overhead 0.00%" in line
-    unknown = dataclasses.replace(roomy, cheaper=None)
+    unknown = dataclasses.replace(roomy, next_faster=None)
     assert "no faster plan was compiled" in report(unknown).splitlines()[1]
 
 

@@ -61,11 +61,11 @@ def reserved(monkeypatch):
     """The bytes that plans made so far reserve; nothing is compiled."""
     found = []
 
-    def settle(traced, settings, target):
+    def find_plan(traced, settings, target):
         found.append(settings.reserved)
         return made(traced, settings, target)
 
-    monkeypatch.setattr(pipeline, "_settle", settle)
+    monkeypatch.setattr(pipeline, "_find_plan", find_plan)
     return found
 
 

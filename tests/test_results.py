@@ -22,10 +22,10 @@ from test_slopes import targets
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.operators import Derived, forms_of, is_tap
+from monet_jax.operators import Derived, is_hook, representations_of
 from monet_jax.operators.elementwise import results
 from monet_jax.operators.elementwise.pointwise import numbers
-from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners import Graph, Region
@@ -81,10 +81,12 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 
 def reads_results(found) -> bool:
     """Whether a planned function has derivatives that may read a result by this operator."""
-    equations = [e for stage in found.origins.stages for e in stage.equations if is_tap(e)]
-    forms = [form for e in equations for form, _ in forms_of(e)]
+    equations = [e for stage in found.origins.stages for e in stage.equations if is_hook(e)]
+    representations = [
+        representation for e in equations for representation, _ in representations_of(e)
+    ]
     mine = (results._Pieces, results._Sigmoid)
-    return any(isinstance(x, Derived) and isinstance(x.compute, mine) for x in forms)
+    return any(isinstance(x, Derived) and isinstance(x.compute, mine) for x in representations)
 
 
 def ordinary(shape, dtype, seed=0):
@@ -109,7 +111,7 @@ SIGMOIDS = ("softplus", "softplus_above", "log_sigmoid")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_in_sixteen_bits_slopes_are_as_near_to_the_exact_ones_as_those_of_jax(name, dtype):
     """On all numbers, in the worst and in the mean, or they do not follow from results."""
-    function, slope, _ = FUNCTIONS[name]
+    function, local_derivative, _ = FUNCTIONS[name]
     at = np.float64(numbers(jnp.dtype(dtype).name))
     x = jnp.asarray(at[(np.abs(at) < 60) & ((np.abs(at) > 1e-30) | (at == 0))], dtype)
     ours, used = taken(function, x)
@@ -119,7 +121,7 @@ def test_in_sixteen_bits_slopes_are_as_near_to_the_exact_ones_as_those_of_jax(na
         jit(functools.partial(pulled_by, f))(x, jnp.ones_like(x))[1]
         for f in (ours, lambda x: fixed(function(fixed(x))))
     )
-    wrong = [np.abs(np.float64(y) - slope(np.float64(x))) for y in gradients]
+    wrong = [np.abs(np.float64(y) - local_derivative(np.float64(x))) for y in gradients]
     assert wrong[0].max() <= wrong[1].max() and wrong[0].mean() <= wrong[1].mean()
 
 
@@ -128,14 +130,14 @@ def test_in_sixteen_bits_slopes_are_as_near_to_the_exact_ones_as_those_of_jax(na
     [(name, jnp.float32) for name in FUNCTIONS] + [(name, jnp.bfloat16) for name in SIGMOIDS],
 )
 def test_slopes_that_follow_from_results_are_right_within_the_bound(name, dtype):
-    function, slope, is_relative = FUNCTIONS[name]
+    function, local_derivative, is_relative = FUNCTIONS[name]
     x = ordinary((64, 65), dtype)
     ours, used = taken(function, x)
     assert used
     y, gradient = jit(functools.partial(pulled_by, ours))(x, jnp.ones_like(x))
     assert np.asarray(y).tobytes() == np.asarray(jit(function)(x)).tobytes()
-    wrong = np.abs(np.asarray(gradient, np.float64) - slope(np.float64(x)))
-    expected = slope(np.float64(x))
+    wrong = np.abs(np.asarray(gradient, np.float64) - local_derivative(np.float64(x)))
+    expected = local_derivative(np.float64(x))
     scale = expected if is_relative else np.max(expected)
     tiny = float(jnp.finfo(jnp.float32).tiny)
     assert (wrong <= 4 * float(jnp.finfo(dtype).eps) * scale + tiny).all()
@@ -199,7 +201,7 @@ def test_a_spike_is_not_seen_but_known(monkeypatch):
 
 def test_a_form_that_does_not_agree_is_noticed(monkeypatch):
     monkeypatch.setattr(results, "_agree", lambda *_: True)
-    results._forms.cache_clear()
+    results._representations.cache_clear()
     wrong = FUNCTIONS["elu"][0], lambda x: 1.0001 * exponential(x, 1), False
     monkeypatch.setitem(FUNCTIONS, "elu", wrong)
     with pytest.raises(AssertionError):
@@ -207,7 +209,7 @@ def test_a_form_that_does_not_agree_is_noticed(monkeypatch):
     for name in ("falling", "jumping"):
         with pytest.raises(AssertionError):
             test_what_its_result_does_not_tell_is_left_alone(name)
-    results._forms.cache_clear()
+    results._representations.cache_clear()
 
 
 def network(x, w):
@@ -282,8 +284,8 @@ def reading_results(graph: Graph) -> Plan:
     """The plan that runs nothing again, each derivative in its last way: that of most taps."""
     regions = []
     for s, stage in enumerate(graph.stages):
-        ways = [(op, *op.variants)[-1] for op in stage.backward]
-        read = {i for way in ways for i in way.inputs}
+        implementations = [(op, *op.alternatives)[-1] for op in stage.backward]
+        read = {i for implementation in implementations for i in implementation.inputs}
         written = [graph.values[i] for op in stage.forward for i in op.outputs if i in read]
         regions.append(Region(s, s, tuple(x.name for x in written if x.savable)))
     return certified(graph, tuple(regions), planner="test", bound_seconds=0.0)
@@ -305,10 +307,12 @@ def test_what_operands_took_arrives_in_the_compiled_program(target, function):
 
     def taken(operators):
         known = resolve_target(target)
-        trials = Trials(trace_for(known, loss, args, operators=operators), known, NO_PINS)
-        plan = reading_results(trials.graph)
-        step = step_to_compile(trials.traced, transform(trials.origins, plan))
-        return trials.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
+        compiled_plans = CompiledPlans(
+            trace_for(known, loss, args, operators=operators), known, NO_PINS
+        )
+        plan = reading_results(compiled_plans.graph)
+        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
+        return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 
     before, after = taken(["mask"]), taken(["mask", "result"])
     spared = (LAYERS - 1) * 4 * math.prod((ROWS, WIDTH))

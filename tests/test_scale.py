@@ -213,7 +213,7 @@ def test_a_replay_is_asked_once_for_each_plan(monkeypatch):
 def test_stages_without_time_for_a_solve_save_what_is_dear():
     graph = graphs.blocks(3)
     for s in range(1, 4):
-        options = stage_program.priced_options(graph, s, count=4)
+        options = stage_program.options_by_multiplier(graph, s, count=4)
         assert 2 <= len(options) == len(set(options)) <= 4
         seconds = [seconds_again(graph, s, some) for some in options]
         assert seconds == sorted(seconds) and seconds[0] == 0 < seconds[-1]
@@ -223,7 +223,7 @@ def test_an_option_by_price_saves_what_must_run_once_and_nothing_that_is_not_rea
     for seed in range(30):
         graph = graphs.random_graph(seed, n_forward=8)
         for s in range(len(graph.stages)):
-            for some in stage_program.priced_options(graph, s, count=3):
+            for some in stage_program.options_by_multiplier(graph, s, count=3):
                 try:
                     runs = backward_runs(graph, region(graph, s, some))
                 except InvalidPlan:  # what must run once may not be saved

@@ -23,7 +23,7 @@ def best_seconds(graph, budget, may_reorder):
     """
     ops = graph.ops
     nbytes = [value.nbytes for value in graph.values]
-    seen, queue, ties = set(), [(0.0, 0, frozenset(), frozenset())], it.count(1)
+    seen, queue, barriers = set(), [(0.0, 0, frozenset(), frozenset())], it.count(1)
     while queue:
         seconds, _, ran, live = heapq.heappop(queue)
         if len(ran) == len(ops):
@@ -32,14 +32,14 @@ def best_seconds(graph, budget, may_reorder):
             continue
         seen.add((ran, live))
         for i in live:
-            heapq.heappush(queue, (seconds, next(ties), ran, live - {i}))
+            heapq.heappush(queue, (seconds, next(barriers), ran, live - {i}))
         for o, op in enumerate(ops):
             may = graph.may_rerun(o) if o in ran else may_reorder or o == len(ran)
             if not may or not live >= set(op.inputs) or live & set(op.outputs):
                 continue
             after = live | set(op.outputs)
             if sum(nbytes[i] for i in after) + op.workspace_bytes <= budget:
-                heapq.heappush(queue, (seconds + op.seconds, next(ties), ran | {o}, after))
+                heapq.heappush(queue, (seconds + op.seconds, next(barriers), ran | {o}, after))
     return None
 
 

@@ -19,16 +19,16 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import Replacement
 from monet_jax.search import compiled_plans
 from monet_jax.search import search as search_module
-from monet_jax.search.compiled_plans import Trials
+from monet_jax.search.compiled_plans import CompiledPlans
 from monet_jax.search.repair import try_between
-from monet_jax.search.search import Settling
+from monet_jax.search.search import PlanSearch
 from monet_jax.tracing.trace import trace_for
 
 CPU = resolve_target("cpu")
 
 
 @pytest.fixture
-def settling(monkeypatch):
+def plan_search(monkeypatch):
     """A function that makes new searches for a compiler that takes more of some programs.
 
     Temporaries of about every other program are larger by a fifth than on the CPU.
@@ -41,12 +41,12 @@ def settling(monkeypatch):
 
     monkeypatch.setattr(compiled_plans, "compile_bytes", compiled)
     traced = trace_loss(net, specs(), CPU)
-    return lambda: Settling(Trials(traced, CPU, Pins()), planners.Stages())
+    return lambda: PlanSearch(CompiledPlans(traced, CPU, Pins()), planners.Stages())
 
 
-def test_plans_are_within_the_budget(settling):
-    search = settling()
-    unplanned = search.trials.unplanned.total_bytes
+def test_plans_are_within_the_budget(plan_search):
+    search = plan_search()
+    unplanned = search.compiled_plans.unplanned.total_bytes
     found = set()
     for share in (0.9, 0.75, 0.6, 0.5, 0.4):
         plan = search.plan(lambda _, share=share: int(share * unplanned))
@@ -55,15 +55,15 @@ def test_plans_are_within_the_budget(settling):
     assert len(found) > 2
 
 
-def test_the_minimum_of_an_infeasible_budget_is_feasible(settling):
-    fixed = settling().trials.fixed_bytes
+def test_the_minimum_of_an_infeasible_budget_is_feasible(plan_search):
+    fixed = plan_search().compiled_plans.fixed_bytes
     with pytest.raises(InfeasibleBudget) as caught:
-        settling().plan(lambda _: fixed + 1000)
+        plan_search().plan(lambda _: fixed + 1000)
     minimum = caught.value.minimum_budget
-    for search in (settling(), settling()):
+    for search in (plan_search(), plan_search()):
         assert search.plan(lambda _: minimum).compiled_bytes <= minimum
     with pytest.raises(InfeasibleBudget):
-        settling().plan(lambda _: int(0.9 * minimum))
+        plan_search().plan(lambda _: int(0.9 * minimum))
 
 
 def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
@@ -81,7 +81,9 @@ def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
 
     def planned(budget):
         compiled.clear()
-        return Settling(Trials(traced, CPU, Pins()), planners.Stages()).plan(lambda _: budget)
+        return PlanSearch(CompiledPlans(traced, CPU, Pins()), planners.Stages()).plan(
+            lambda _: budget
+        )
 
     with pytest.raises(InfeasibleBudget) as caught:
         planned(1)
@@ -95,18 +97,21 @@ def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
 def test_a_plan_that_fits_does_in_part_as_a_faster_one_that_does_not(monkeypatch, is_small):
     """Where what is saved early, or late, is what takes the memory."""
 
-    def saved(self, trial):
-        regions = trial.decisions.regions
+    def saved(self, compiled_plan):
+        regions = compiled_plan.decisions.regions
         return sum(x.last - x.first + 1 for x in regions if x.alone and not is_small(x.first))
 
-    trials = Trials(trace_loss(net, specs(), CPU), CPU, Pins(), verify=False)
-    most, none = planners.save_all(trials.graph), planners.save_nothing(trials.graph)
-    all_saved, _ = trials.of(most), trials.of(none)
-    monkeypatch.setattr(Trials, "temp_bytes", saved)
-    room = saved(trials, all_saved) - 1
-    try_between(trials, room, 8)
-    found = trials.fastest_within(room)
-    assert saved(trials, found) == room > 0
+    compiled_plans = CompiledPlans(trace_loss(net, specs(), CPU), CPU, Pins(), verify=False)
+    most, none = (
+        planners.save_all(compiled_plans.graph),
+        planners.save_nothing(compiled_plans.graph),
+    )
+    all_saved, _ = compiled_plans.of(most), compiled_plans.of(none)
+    monkeypatch.setattr(CompiledPlans, "temp_bytes", saved)
+    room = saved(compiled_plans, all_saved) - 1
+    try_between(compiled_plans, room, 8)
+    found = compiled_plans.fastest_within(room)
+    assert saved(compiled_plans, found) == room > 0
     assert found.decisions.seconds < none.seconds
 
 
@@ -114,7 +119,7 @@ def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
     """To recompute a stage right before its backward spares nothing."""
 
     def base(loss, arguments):
-        return Trials(trace_loss(loss, arguments, CPU), CPU, Pins()).base.regions
+        return CompiledPlans(trace_loss(loss, arguments, CPU), CPU, Pins()).base.regions
 
     several, one = base(net, specs()), base(lambda x: jnp.sum(jnp.sin(x)), specs()[1:])
     assert len(several) > 1
@@ -124,11 +129,11 @@ def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
 
 def test_the_base_is_predicted_as_it_was_compiled():
     """Whatever the unplanned program takes beyond the model."""
-    trials = Trials(trace_loss(net, specs(), CPU), CPU, Pins())
-    trials._all_saved_bytes = trials.unplanned.temp_bytes + 1_000_000
-    assert sum(stage.alone_bytes for stage in trials.graph.stages) > 900_000
-    compiled = trials.temp_bytes(trials.of(trials.base))
-    assert trials.predicted_temp_bytes(trials.base.regions) == compiled
+    compiled_plans = CompiledPlans(trace_loss(net, specs(), CPU), CPU, Pins())
+    compiled_plans._all_saved_bytes = compiled_plans.unplanned.temp_bytes + 1_000_000
+    assert sum(stage.alone_bytes for stage in compiled_plans.graph.stages) > 900_000
+    compiled = compiled_plans.temp_bytes(compiled_plans.of(compiled_plans.base))
+    assert compiled_plans.predicted_temp_bytes(compiled_plans.base.regions) == compiled
 
 
 @pytest.fixture
@@ -171,14 +176,14 @@ def test_where_operators_only_cost_time_the_plan_is_one_without(wasteful, monkey
             jax.value_and_grad(net)(*args),
         )
 
-    monkeypatch.setattr(Trials, "without_operators", lambda self: None)
+    monkeypatch.setattr(CompiledPlans, "without_operators", lambda self: None)
     worse = monet_jax.plan(net, *args, **options, cache=False)
     assert worse.operators == (wasteful,) and worse.seconds > plan.seconds
 
 
 @pytest.mark.parametrize("share, stay", [(0.99, True), (0.9999, False), (1.01, False)])
-def test_operators_stay_where_they_save_time(settling, share, stay):
-    plain = settling().plan(lambda unplanned: int(0.6 * unplanned()))
+def test_operators_stay_where_they_save_time(plan_search, share, stay):
+    plain = plan_search().plan(lambda unplanned: int(0.6 * unplanned()))
     decisions = dataclasses.replace(plain.decisions, seconds=share * plain.seconds)
     plan = dataclasses.replace(plain, decisions=decisions, operators=("some",))
     assert search_module._better(plan, plain).operators == (("some",) if stay else plain.operators)
@@ -193,19 +198,23 @@ def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():
         return jnp.mean(x**2)
 
     def search(operators):
-        trials = Trials(trace_for(CPU, masked, specs(), operators=operators), CPU, Pins())
-        lossy = trials.lossy_codes
+        compiled_plans = CompiledPlans(
+            trace_for(CPU, masked, specs(), operators=operators), CPU, Pins()
+        )
+        lossy = compiled_plans.lossy_codes
 
         def planner(graph, budget):
             ops = [op for stage in graph.stages for op in stage.backward]
-            is_poor = any(op.codes(way) & lossy for op in ops for way in op.variants)
+            is_poor = any(
+                op.codes(implementation) & lossy for op in ops for implementation in op.alternatives
+            )
             return planners.save_nothing(graph) if is_poor else stages(graph, budget)
 
-        return Settling(trials, planner), lossy
+        return PlanSearch(compiled_plans, planner), lossy
 
     stages = planners.Stages()
     (plain, _), (exact, none), (every, lossy) = map(search, ("none", "exact", "lossy"))
     assert lossy and not none
-    budget = int(0.7 * exact.trials.unplanned.total_bytes)
+    budget = int(0.7 * exact.compiled_plans.unplanned.total_bytes)
     slow, fast, found = (x.plan(lambda _: budget).overhead for x in (plain, exact, every))
     assert found == pytest.approx(fast, abs=1e-4) and 0 < fast < 0.1 * slow

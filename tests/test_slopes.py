@@ -24,11 +24,18 @@ from monet_jax.analyzer.analyze import NO_PINS, analyze
 from monet_jax.compiler.backend import Backend
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
-from monet_jax.operators import OfSlopes, Slope, Stored, form_name, forms_of, is_tap
+from monet_jax.operators import (
+    LocalDerivative,
+    OfLocalDerivatives,
+    Stored,
+    is_hook,
+    representation_name,
+    representations_of,
+)
 from monet_jax.operators.codecs import Kind
 from monet_jax.operators.compression import chain_derivatives
 from monet_jax.operators.compression import encoding as encoding_module
-from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners.graph import Graph
@@ -60,7 +67,7 @@ def small(monkeypatch):
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeSlopes(OfSlopes):
+class WholeSlopes(OfLocalDerivatives):
     """Keeps slopes as they are."""
 
     kind: ClassVar[Kind] = Kind.BIASED
@@ -82,13 +89,17 @@ def between(function):
 ARGS = (array(1, 16, 24), array(2, 24, 8), 2 * array(3, 32, 16))
 
 
-def slopes_of(function, args=ARGS) -> list[Slope]:
+def slopes_of(function, args=ARGS) -> list[LocalDerivative]:
     """The codecs of the slopes of a function."""
-    made = encoding(Case(function, args), OfSlopes(8))
+    made = encoding(Case(function, args), OfLocalDerivatives(8))
     _, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    taps = [e for stage in origins.stages for e in stage.equations if is_tap(e)]
-    forms = [form for e in taps for form, _ in forms_of(e)]
-    return [x.codec for x in forms if isinstance(x, Stored) and isinstance(x.codec, Slope)]
+    hooks = [e for stage in origins.stages for e in stage.equations if is_hook(e)]
+    representations = [representation for e in hooks for representation, _ in representations_of(e)]
+    return [
+        x.codec
+        for x in representations
+        if isinstance(x, Stored) and isinstance(x.codec, LocalDerivative)
+    ]
 
 
 def cast(args, dtype):
@@ -102,14 +113,14 @@ def cast(args, dtype):
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_is_one_whole_and_no_slope_is_outside_of_its_range(name, dtype):
     function, low, high = CHAINS[name]
-    (slope,) = slopes_of(between(function), cast(ARGS, dtype))
+    (local_derivative,) = slopes_of(between(function), cast(ARGS, dtype))
     rough = 0.005 if dtype == jnp.float32 else 0.02
-    assert slope.low == pytest.approx(low, abs=rough * (high - low))
-    assert slope.high == pytest.approx(high, abs=rough * (high - low))
+    assert local_derivative.low == pytest.approx(low, abs=rough * (high - low))
+    assert local_derivative.high == pytest.approx(high, abs=rough * (high - low))
     rng = np.random.default_rng(0)
     numbers = np.concatenate([3 * rng.normal(size=20_000), np.linspace(-12, 12, 20_000)])
     found = jax.jit(jax.vmap(jax.grad(function)))(jnp.asarray(numbers, jnp.float32))
-    outside = np.maximum(slope.low - found, found - slope.high)
+    outside = np.maximum(local_derivative.low - found, found - local_derivative.high)
     assert np.nanmax(outside) < (1e-6 if dtype == jnp.float32 else 0.01)
 
 
@@ -197,14 +208,16 @@ def test_so_they_are_in_loops_and_branches(name):
 
 
 def test_a_wrong_slope_is_noticed(monkeypatch):
-    right = chain_derivatives.Chain.slope
-    monkeypatch.setattr(chain_derivatives.Chain, "slope", lambda chain, x: right(chain, x) * 1.01)
+    right = chain_derivatives.Chain.local_derivative
+    monkeypatch.setattr(
+        chain_derivatives.Chain, "local_derivative", lambda chain, x: right(chain, x) * 1.01
+    )
     with pytest.raises(AssertionError):
         test_gradients_are_those_of_jax_where_slopes_are_kept_whole("gelu", jnp.float32)
 
 
 def test_where_no_code_is_kept_second_derivatives_are_those_of_jax():
-    made = encoding(Case(between(jax.nn.gelu), ARGS), OfSlopes(2))
+    made = encoding(Case(between(jax.nn.gelu), ARGS), OfLocalDerivatives(2))
     graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
     found = emitted(made, graph, origins, [Region(s, s) for s in range(len(graph.stages))])
 
@@ -252,7 +265,7 @@ def drawn(codec, dtype=jnp.float32, count=400):
 
 @pytest.mark.parametrize("bits", [2, 4])
 def test_gradients_are_unbiased(bits):
-    found = drawn(OfSlopes(bits), count=1600)
+    found = drawn(OfLocalDerivatives(bits), count=1600)
     assert found.bias < 1.5
     assert found.largest_z(np.sqrt(found.mean_square)) < math.sqrt(2 * math.log(1024)) + 1
 
@@ -268,13 +281,13 @@ def test_what_a_chain_reads_would_be_biased(monkeypatch):
         @function.defjvp
         def rule(primals, tangents):
             read, x = primals
-            return chain(x), chain.slope(read) * tangents[1]
+            return chain(x), chain.local_derivative(read) * tangents[1]
 
         return function(jnp.negative(-x), x)
 
-    monkeypatch.setattr(chain_derivatives, "_by_slope", by_input)
+    monkeypatch.setattr(chain_derivatives, "_by_local_derivative", by_input)
     monkeypatch.setattr(chain_derivatives, "range_of", lambda *_: (-8.0, 8.0))
-    assert drawn(OfSlopes(4)).bias > 3
+    assert drawn(OfLocalDerivatives(4)).bias > 3
 
 
 @pytest.mark.parametrize(("name", "bits"), [("gelu", 2), ("sigmoid", 4), ("sine", 8)])
@@ -287,27 +300,29 @@ def test_the_variance_is_that_of_the_codec_and_within_its_bound(name, bits):
         del key
         return jnp.sum(function(x @ w) * cotangent)
 
-    (slope,) = slopes_of(loss, (x, identity, jax.random.key(0)))
-    slope = dataclasses.replace(slope, bits=bits)
+    (local_derivative,) = slopes_of(loss, (x, identity, jax.random.key(0)))
+    local_derivative = dataclasses.replace(local_derivative, bits=bits)
     case = Case(loss, (x, identity, jax.random.key(0)))
-    _, found = with_every_code(case, OfSlopes(bits))
+    _, found = with_every_code(case, OfLocalDerivatives(bits))
     saved = [found.origins.values[name] for region in found.regions for name in region.saved]
-    assert {form_name(found.origins.writer[i], i) for i in saved} == {f"slope{bits}"}
+    assert {representation_name(found.origins.writer[i], i) for i in saved} == {f"slope{bits}"}
 
     def estimate(key):
         return jax.grad(lambda x: found.function(x, identity, key)[0])(x)
 
     seen = draws(estimate, jax.grad(loss)(x, identity, jax.random.key(0)), 1000)
-    of_slopes = slope.mean_square(jax.vmap(jax.vmap(jax.grad(function)))(x))
+    of_slopes = local_derivative.mean_square(jax.vmap(jax.vmap(jax.grad(function)))(x))
     expected = np.asarray(of_slopes * jnp.square(cotangent))
     assert seen.mean_square.sum() == pytest.approx(expected.sum(), rel=0.05)
-    step = (slope.high - slope.low) / (2**bits - 2)
+    step = (local_derivative.high - local_derivative.low) / (2**bits - 2)
     assert (expected <= np.square(step * cotangent) / 4 * 1.0001).all()
     assert seen.bias < 1.5
 
 
 def test_noise_is_that_of_the_key_and_of_the_data():
-    _, found = with_every_code(Case(network, (PARAMS, BATCH, jax.random.key(0))), OfSlopes(4))
+    _, found = with_every_code(
+        Case(network, (PARAMS, BATCH, jax.random.key(0))), OfLocalDerivatives(4)
+    )
     first, *rest = PARAMS
 
     @jax.jit
@@ -328,7 +343,7 @@ def test_codes_work_in_sixteen_bits_and_mapped():
     args = cast((PARAMS, BATCH), jnp.bfloat16)
     plain = joined(jax.grad(network, argnums=(0, 1))(*args, jax.random.key(0)))
     exact = joined(jax.grad(network, argnums=(0, 1))(PARAMS, BATCH, jax.random.key(0)))
-    wrong = math.sqrt(drawn(OfSlopes(8), jnp.bfloat16, count=32).mean_square.sum())
+    wrong = math.sqrt(drawn(OfLocalDerivatives(8), jnp.bfloat16, count=32).mean_square.sum())
     allowed = 1.5 * jnp.linalg.norm(plain - exact) + 0.01 * jnp.linalg.norm(exact)
     assert wrong < allowed < 0.2 * jnp.linalg.norm(exact)
 
@@ -342,7 +357,7 @@ def test_what_is_not_finite_in_a_gradient_stays_so(name):
         return jnp.sum(fixed(function(fixed(x + w))))
 
     case = Case(loss, (jnp.zeros_like(x), x))
-    made, found = with_every_code(case, OfSlopes(4))
+    made, found = with_every_code(case, OfLocalDerivatives(4))
     assert lossy_bytes(found)
     ours = jax.jit(jax.grad(lambda *args: found.function(*args)[0]))(*made.leaves)
     plain = jax.jit(jax.grad(loss))(*made.leaves)
@@ -361,7 +376,11 @@ def running_once(graph: Graph, codes: bool) -> Plan:
     for region in saving_codes(graph):
         stage = graph.stages[region.first]
         saved = {graph.index[name] for name in region.saved} if codes else set()
-        read = {i for op in stage.backward for i in op.in_way(op.way_by(saved)).inputs} | saved
+        read = {
+            i
+            for op in stage.backward
+            for i in op.in_implementation(op.implementation_by(saved)).inputs
+        } | saved
         written = [graph.values[i] for op in stage.forward for i in op.outputs if i in read]
         names = tuple(x.name for x in written if x.savable)
         regions.append(region if region.alone else dataclasses.replace(region, saved=names))
@@ -392,14 +411,14 @@ def test_what_slopes_spare_arrives_in_the_compiled_program(target, bits):
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [(spec((width, 4 * width)), spec((4 * width, width)))] * layers, spec((rows, width))
     traced = trace_for(target, multilayer, args, operators=[f"slope{bits}"])
-    trials = Trials(traced, target, NO_PINS)
-    whole, coded = (running_once(trials.graph, codes) for codes in (False, True))
+    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    whole, coded = (running_once(compiled_plans.graph, codes) for codes in (False, True))
     predicted = layers * rows * 4 * width * (4 - bits / 8)
-    saving = [trials.predicted_temp_bytes(x.regions) for x in (whole, coded)]
+    saving = [compiled_plans.predicted_temp_bytes(x.regions) for x in (whole, coded)]
     assert saving[0] - saving[1] == pytest.approx(predicted, rel=0.2)
 
     def taken(plan):
-        step = step_to_compile(traced, transform(trials.origins, plan))
+        step = step_to_compile(traced, transform(compiled_plans.origins, plan))
         return compile_bytes(*step, target=target).temp_bytes
 
     assert taken(whole) - taken(coded) >= 0.8 * predicted

@@ -27,7 +27,7 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import softmax
 from monet_jax.operators.codecs import Groups
 from monet_jax.operators.compression import encoding
-from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.search.gradient_error import Errors
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
@@ -322,9 +322,9 @@ ARGS = (
 )
 
 
-def trials(loss, operators, target="cpu"):
+def compiled_plans(loss, operators, target="cpu"):
     target = resolve_target(target)
-    return Trials(trace_for(target, loss, ARGS, operators=operators), target, NO_PINS)
+    return CompiledPlans(trace_for(target, loss, ARGS, operators=operators), target, NO_PINS)
 
 
 def of_a_layer(graph, plan) -> list[int]:
@@ -344,7 +344,7 @@ def of_a_layer(graph, plan) -> list[int]:
     ],
 )
 def test_what_runs_nothing_again_keeps_no_scores_beside_the_weights(dtype, operators, kept):
-    graph, _ = trials(functools.partial(heads, dtype=dtype), operators).analyzed
+    graph, _ = compiled_plans(functools.partial(heads, dtype=dtype), operators).analyzed
     assert sum(of_a_layer(graph, running_once(graph, False))) == kept
 
 
@@ -352,7 +352,9 @@ def test_what_runs_nothing_again_keeps_no_scores_beside_the_weights(dtype, opera
 def test_plans_are_no_worse_at_any_budget(dtype):
     """Weights can still be computed from scores that are saved."""
     loss = functools.partial(heads, dtype=dtype)
-    plain, ours = (trials(loss, operators).analyzed[0] for operators in ("none", ["softmax"]))
+    plain, ours = (
+        compiled_plans(loss, operators).analyzed[0] for operators in ("none", ["softmax"])
+    )
     most = save_all(plain).peak_bytes
     for share in (0.9, 0.7, 0.5, 0.3):
         made = [Stages()(graph, int(share * most)) for graph in (plain, ours)]
@@ -423,7 +425,7 @@ def test_gradients_are_off_in_the_mean_by_the_variance_of_each_weight(small):
 def test_with_a_limit_of_the_error_all_that_the_code_does_counts(small):
     args, target = (*SCORED, jax.random.key(0)), resolve_target("cpu")
     traced = trace_for(target, looked_up, args, argnums=(0, 1), operators=["softmax", "int2"])
-    errors = Errors(traced, [args], *Trials(traced, target, NO_PINS).analyzed)
+    errors = Errors(traced, [args], *CompiledPlans(traced, target, NO_PINS).analyzed)
     exact = jax.grad(looked_up, argnums=(0, 1))(*args)
     seen = drawn(Groups(2, 64)).mean_square.sum() / sum(float(jnp.sum(x * x)) for x in exact)
     assert sum(errors.of_codes().values()) == pytest.approx(seen, rel=0.3)
@@ -449,7 +451,7 @@ def test_what_scores_took_arrives_in_the_compiled_program(target, others):
     """Of what is kept where nothing runs again, one array as large as the scores is spared."""
 
     def once(operators):
-        made = trials(heads, operators, target)
+        made = compiled_plans(heads, operators, target)
         return made, running_once(made.graph, codes=bool(others))
 
     (plain, before), (ours, after) = once(["mask", *others]), once(["mask", "softmax", *others])

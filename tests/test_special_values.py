@@ -25,7 +25,7 @@ from monet_jax import operators
 from monet_jax.compiler.backend import backend_of
 from monet_jax.ir import gradient
 from monet_jax.ir import program as program_module
-from monet_jax.operators import is_tap, masks, pooling
+from monet_jax.operators import is_hook, masks, pooling
 from monet_jax.transformer import names
 from planners import Region
 from planners.regions.simple_plans import saving_codes
@@ -124,7 +124,7 @@ def test_gradients_are_those_of_jax_bit_for_bit(of, name, dtype, plan):
     found = compared(FUNCTIONS[of][name], dtype, PLANS[plan], made)
     equations = [e for stage in found.origins.stages for e in stage.equations]
     assert not any(e.primitive.startswith("reduce_window") for e in equations)
-    assert any(map(is_tap, equations)) == (name not in WITHOUT_CODE)
+    assert any(map(is_hook, equations)) == (name not in WITHOUT_CODE)
     optional = (op for stage in found.graph.stages for op in stage.forward if op.optional)
     codes = {found.graph.values[i].name for op in optional for i in op.outputs}
     saved = {name for region in found.regions for name in region.saved}

@@ -64,7 +64,7 @@ def test_objects_without_a_hash_are_static(settled):
 
 
 @pytest.mark.parametrize(
-    ("static", "is_settled"),
+    ("static", "is_final"),
     [
         ("text", True),
         (np.dtype("float32"), True),
@@ -75,6 +75,6 @@ def test_objects_without_a_hash_are_static(settled):
         ([1], False),
     ],
 )
-def test_traces_may_be_shared_where_nothing_static_can_change(static, is_settled):
+def test_traces_may_be_shared_where_nothing_static_can_change(static, is_final):
     options = make_options(lambda w, static: w, 0, 1, ())
-    assert take_apart(options, (W, static), {}).is_settled == is_settled
+    assert take_apart(options, (W, static), {}).is_final == is_final

@@ -36,10 +36,13 @@ def checked_by_hand(data):
             live -= data["values"][step["free"]]["nbytes"]
             continue
         op = data["ops"][step["run"]]
-        way = op["ways"][step["way"]]
+        implementation = op["implementations"][step["implementation"]]
         live += sum(data["values"][i]["nbytes"] for i in op["writes"])
-        peak, seconds = max(peak, live + way["workspace_bytes"]), seconds + way["seconds"]
-        live -= sum(data["values"][i]["nbytes"] for i in way["overwrites"])
+        peak, seconds = (
+            max(peak, live + implementation["workspace_bytes"]),
+            seconds + implementation["seconds"],
+        )
+        live -= sum(data["values"][i]["nbytes"] for i in implementation["overwrites"])
     return peak, seconds
 
 

@@ -31,19 +31,19 @@ def test_all_of_it_is_what_replay_counts(step):
     graph, _, regions = step
     made, found = timeline_of(*step), planners.replay(graph, regions)
     assert made.live_bytes.tolist() == list(found.live_bytes)
-    assert made.runs == len(made.moments) == len(found.schedule)
-    assert made.moments[made.peak].run == found.peak_run
-    again = [m for m in made.moments if m.phase == "again"]
+    assert made.runs == len(made.samples) == len(found.schedule)
+    assert made.samples[made.peak].run == found.peak_run
+    again = [m for m in made.samples if m.phase == "again"]
     assert len(again) == made.runs - len(graph.ops) > 0
 
 
 def test_less_of_it_keeps_the_peak_and_every_sum(step, monkeypatch):
     graph, _, regions = step
-    monkeypatch.setattr(timeline, "MOMENTS", 7)
+    monkeypatch.setattr(timeline, "MAX_SAMPLES", 7)
     monkeypatch.setattr(timeline, "BANDS", 5)
     made, found = timeline_of(*step), planners.replay(graph, regions)
-    assert len(made.moments) == 7 and len(made.bands) <= 5 and made.rest
-    assert made.live_bytes.tolist() == [found.live_bytes[m.run] for m in made.moments]
+    assert len(made.samples) == 7 and len(made.bands) <= 5 and made.rest
+    assert made.live_bytes.tolist() == [found.live_bytes[m.run] for m in made.samples]
     assert made.live_bytes.max() == found.peak_bytes
 
 
@@ -65,12 +65,12 @@ def test_text_and_back(step):
 DAMAGED = {
     "no object": lambda d: [],
     "no bands": lambda d: d.pop("bands") and d,
-    "outside": lambda d: d["bands"][0].__setitem__(6, len(d["moments"])) or d,
+    "outside": lambda d: d["bands"][0].__setitem__(6, len(d["samples"])) or d,
     "unknown kind": lambda d: d["bands"][0].__setitem__(0, "borrowed") or d,
-    "unknown phase": lambda d: d["moments"][0].__setitem__(1, "sideways") or d,
-    "short row": lambda d: d["moments"][0].pop() and d,
+    "unknown phase": lambda d: d["samples"][0].__setitem__(1, "sideways") or d,
+    "short row": lambda d: d["samples"][0].pop() and d,
     "half a byte": lambda d: d["bands"][0].__setitem__(7, 0.5) or d,
-    "no moment": lambda d: {**d, "moments": [], "bands": [], "rest": {}},
+    "no moment": lambda d: {**d, "samples": [], "bands": [], "rest": {}},
     "rest too short": lambda d: {**d, "rest": {"saved": [1]}},
     "rest is a list": lambda d: {**d, "rest": []},
 }

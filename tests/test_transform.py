@@ -430,7 +430,7 @@ def test_cotangents_of_a_stage_leave_together(monkeypatch):
     )
     assert weighted >= 3
     assert _joint_barriers(f, made) == 2 * weighted  # forward, and transposed
-    monkeypatch.setattr(transform, "tied", lambda values, *_: values)
+    monkeypatch.setattr(transform, "with_barrier", lambda values, *_: values)
     assert _joint_barriers(f, made) == 0
 
 
@@ -461,7 +461,7 @@ def _perturbed(equations, env, names, *_):
 
 
 def _swapped(values, *_):
-    """`tied`, but the first two inputs of a shape and dtype change places."""
+    """`with_barrier`, but the first two inputs of a shape and dtype change places."""
     for a in range(len(values)):
         for b in range(a):
             same = values[a].shape == values[b].shape and values[a].dtype == values[b].dtype
@@ -473,13 +473,13 @@ def _swapped(values, *_):
 
 
 def _untied_gradient(values, *_):
-    """`tied`, but one input's cotangent is lost."""
+    """`with_barrier`, but one input's cotangent is lost."""
     return [jax.lax.stop_gradient(v) if n == 0 else v for n, v in enumerate(values)]
 
 
 @pytest.mark.parametrize(
     ("where", "fault"),
-    [("run_named", _perturbed), ("tied", _swapped), ("tied", _untied_gradient)],
+    [("run_named", _perturbed), ("with_barrier", _swapped), ("with_barrier", _untied_gradient)],
 )
 @pytest.mark.parametrize("name", ["mlp", "attention_typed_key", "u_net"])
 def test_comparison_sees_a_planted_fault(monkeypatch, name, where, fault):

@@ -116,7 +116,7 @@ def test_a_window_at_the_wrong_place_is_noticed(monkeypatch):
 # ------------------------------------------------------------------------------ in plans
 
 
-def with_codes(case: Case, *codecs, trial: bool = False):
+def with_codes(case: Case, *codecs, compiled_plan: bool = False):
     """The case, and what saves every code of it; in trials of errors, codes are decoded."""
     exact = operators.rewriter(operators.selected("exact"), operators.Context(Backend()))
     made: Flat = flat(case, dataclasses.replace(exact, codecs=codecs))
@@ -124,10 +124,10 @@ def with_codes(case: Case, *codecs, trial: bool = False):
     regions = saving_codes(graph)
     found = emitted(made, graph, origins, regions)
     assert lossy_bytes(found)
-    if not trial:
+    if not compiled_plan:
         return made, found
-    taps = [e for stage in origins.stages for e in stage.equations if operators.is_tap(e)]
-    codes = {i: jnp.int32(1) for e in taps for i in e.outputs[1:]}
+    hooks = [e for stage in origins.stages for e in stage.equations if operators.is_hook(e)]
+    codes = {i: jnp.int32(1) for e in hooks for i in e.outputs[1:]}
     planned = transform.transform(
         origins, Plan(regions, 0, 0.0, 0, 0.0, "trial"), operators.Encoding(None, codes)
     )
@@ -164,7 +164,7 @@ def gradients(found, args):
 def test_plans_have_the_gradients_that_they_would_have_by_decoding(function, codecs, dtype):
     args = jax.tree.map(lambda x: x.astype(dtype), (WEIGHTS, IMAGES))
     found = gradients(with_codes(Case(function, args), *codecs)[1], args)
-    wanted = gradients(with_codes(Case(function, args), *codecs, trial=True)[1], args)
+    wanted = gradients(with_codes(Case(function, args), *codecs, compiled_plan=True)[1], args)
     for a, b in zip(found, wanted, strict=True):
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
         assert jnp.linalg.norm(a - b) <= 8 * jnp.finfo(dtype).eps * jnp.linalg.norm(b)
@@ -209,9 +209,9 @@ def test_gradients_are_mapped_and_pushed_forward_as_they_are_pulled_back():
     for a, b, c in zip(one, two, both, strict=True):
         np.testing.assert_allclose(c, jnp.stack([a, b]), rtol=1e-4, atol=1e-4)
     along = [array(n, *x.shape) for n, x in enumerate(leaves)]
-    _, slope = jax.jvp(loss, [leaves], [along])
+    _, local_derivative = jax.jvp(loss, [leaves], [along])
     wanted = sum(jnp.vdot(a, b) for a, b in zip(one, along, strict=True))
-    np.testing.assert_allclose(slope, wanted, rtol=1e-4)
+    np.testing.assert_allclose(local_derivative, wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
@@ -230,12 +230,12 @@ def test_flops_fall_as_planned_and_as_compiled():
     args = [array(n, 3, 3, 32, 32) / 9 for n in range(4)], array(9, 2, 16, 16, 32)
     case = Case(lambda weights, x: layers([*weights, weights[0]], x), args)
     counted, compiled = [], []
-    for trial in (False, True):
-        made, found = with_codes(case, POOL2, trial=trial)
+    for compiled_plan in (False, True):
+        made, found = with_codes(case, POOL2, compiled_plan=compiled_plan)
         counted.append(flops(gradient_jaxpr(made, found.function)))
         step = jax.jit(lambda *leaves, f=found.function: jax.grad(lambda x: f(*x)[0])(leaves))
         compiled.append(step.lower(*made.leaves).compile().cost_analysis()["flops"])
-        if not trial:
+        if not compiled_plan:
             assert found.replayed.flops == counted[0]
     of_one = 2 * (2 * 16 * 16) * 9 * 32 * 32
     assert counted[1] - counted[0] == 4 * of_one * 3 // 4

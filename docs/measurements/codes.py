@@ -25,14 +25,14 @@ from monet_jax import zoo
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import CompiledBytes, compile_bytes
 from monet_jax.compiler.targets import compiler_version, resolve_target
-from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.tools.baselines import work_of_step
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import transform as transform_module
 from monet_jax.transformer.transform import transform
 from planners.graph import Graph
 from planners.plan import Plan
-from planners.regions.simple_plans import bare, certified, saving_codes
+from planners.regions.simple_plans import certified, minimal_region, saving_codes
 
 HERE = Path(__file__).parent
 OPERATORS = {"mask": ["mask", "pool"]} | {
@@ -69,19 +69,23 @@ def running_once(graph: Graph) -> Plan:
         # What is decoded is computed from small values as well.
         codes = {graph.index[name] for name in region.saved}
         codes.update(i for i in written if graph.values[i].nbytes < SMALL)
-        read = {i for op in stage.backward for i in op.in_way(op.way_by(codes)).inputs}
-        read.update(graph.index[name] for name in bare(graph, region.first).saved)
+        read = {
+            i
+            for op in stage.backward
+            for i in op.in_implementation(op.implementation_by(codes)).inputs
+        }
+        read.update(graph.index[name] for name in minimal_region(graph, region.first).saved)
         names = (graph.values[i].name for i in written if i in read and graph.values[i].savable)
         saved = tuple(dict.fromkeys(names))
         regions.append(region if region.alone else dataclasses.replace(region, saved=saved))
     return certified(graph, tuple(regions), planner="running once", bound_seconds=0.0)
 
 
-def compiled_untied(trials: Trials, plan: Plan) -> CompiledBytes:
+def compiled_untied(compiled_plans: CompiledPlans, plan: Plan) -> CompiledBytes:
     """A plan as compiled where nothing that a stage hands on waits for the stage's codes."""
     with mock.patch.object(transform_module, "_wait_for_codes", lambda *_: None):
-        step = step_to_compile(trials.traced, transform(trials.origins, plan))
-        return compile_bytes(*step, target=trials.target)
+        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
+        return compile_bytes(*step, target=compiled_plans.target)
 
 
 def bytes_in_codes(graph: Graph, plan: Plan) -> int:
@@ -97,37 +101,39 @@ def reading_codes(
     """A function whose gradient reads every code, and the share of codes in what is saved."""
     target = resolve_target("cpu")
     traced = trace_for(target, fun, args, operators=operators)
-    trials = Trials(traced, target, NO_PINS)
-    plan = with_all_codes(trials.graph)
-    planned = transform(trials.origins, plan)
+    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    plan = with_all_codes(compiled_plans.graph)
+    planned = transform(compiled_plans.origins, plan)
     saved = {name for region in plan.regions for name in region.saved}
-    nbytes = sum(trials.graph.values[trials.graph.index[name]].nbytes for name in saved)
+    nbytes = sum(
+        compiled_plans.graph.values[compiled_plans.graph.index[name]].nbytes for name in saved
+    )
 
     def function(*args):
         return planned(jax.tree.leaves(args), traced.constants)[0]
 
-    return function, bytes_in_codes(trials.graph, plan) / nbytes
+    return function, bytes_in_codes(compiled_plans.graph, plan) / nbytes
 
 
 def row(model: str, name: str, target: Any) -> dict[str, Any]:
     """One operator."""
     problem = zoo.build(model, scale="bench")
     traced = trace_for(target, problem.loss, problem.args, operators=OPERATORS[name])
-    trials = Trials(traced, target, NO_PINS)
-    plan, plain = with_all_codes(trials.graph), trials.unplanned.temp_bytes
-    tied = trials.temp_bytes(trials.of(plan))
-    untied = compiled_untied(trials, plan).total_bytes - trials.fixed_bytes
-    once = running_once(trials.graph)
+    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    plan, plain = with_all_codes(compiled_plans.graph), compiled_plans.unplanned.temp_bytes
+    with_barrier = compiled_plans.temp_bytes(compiled_plans.of(plan))
+    untied = compiled_untied(compiled_plans, plan).total_bytes - compiled_plans.fixed_bytes
+    once = running_once(compiled_plans.graph)
     as_written = work_of_step(traced, traced.flat, target)
-    work = work_of_step(traced, transform(trials.origins, once), target)
+    work = work_of_step(traced, transform(compiled_plans.origins, once), target)
     return {
         "model": model,
         "operators": name,
-        "in_codes": round(bytes_in_codes(trials.graph, plan) / plain, 4),
-        "predicted": round(trials.predicted_temp_bytes(plan.regions) / plain, 4),
-        "compiled": round(tied / plain, 4),
+        "in_codes": round(bytes_in_codes(compiled_plans.graph, plan) / plain, 4),
+        "predicted": round(compiled_plans.predicted_temp_bytes(plan.regions) / plain, 4),
+        "compiled": round(with_barrier / plain, 4),
         "without_ties": round(untied / plain, 4),
-        "running_once": round(trials.temp_bytes(trials.of(once)) / plain, 4),
+        "running_once": round(compiled_plans.temp_bytes(compiled_plans.of(once)) / plain, 4),
         "flops": round(work.flops / as_written.flops, 4),
         "roofline": round(work.seconds / as_written.seconds, 4),
     }

@@ -61,7 +61,7 @@ def draw(axes: Axes, model: str) -> None:
 def point_out(axes: Axes, found: list[dict[str, Any]]) -> None:
     """Draws an arrow from the usual baseline to our plan with its bytes as the budget."""
     (usual,) = [at(row) for row in found if row["program"] == USUAL]
-    (ours,) = [at(row) for row in found if row["rival"] == USUAL]
+    (ours,) = [at(row) for row in found if row["baseline"] == USUAL]
     # Both ends leave room for the markers.
     arrow = {"arrowstyle": "-|>", "color": INK, "shrinkA": 6, "shrinkB": 6}
     axes.annotate("", ours, usual, arrowprops=arrow, zorder=5)

@@ -32,11 +32,11 @@ import planners
 from monet_jax import zoo
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.operators import form_name, selected
-from monet_jax.search.compiled_plans import Trials
-from monet_jax.search.error_limit import AIM, ErrorLimit, settled_within
+from monet_jax.operators import representation_name, selected
+from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.search.error_limit import AIM, ErrorLimit, plan_within
 from monet_jax.search.gradient_error import GRADED, ErrorBound, Errors
-from monet_jax.search.search import Settling
+from monet_jax.search.search import PlanSearch
 from monet_jax.tracing.trace import trace_for
 
 HERE = Path(__file__).parent
@@ -65,8 +65,8 @@ class Measured:
         samples = self.args, (*later, *self.problem.make_args(STEPS + 1)[2:])
         self._samples = tuple(tuple(jax.tree.leaves(x)) for x in samples)
         traced = trace_for(target, self.problem.loss, self.problem.args, operators=GRADED)
-        self._trials = Trials(traced, target, NO_PINS)
-        self._errors = Errors(traced, self._samples, *self._trials.analyzed)
+        self._compiled_plans = CompiledPlans(traced, target, NO_PINS)
+        self._errors = Errors(traced, self._samples, *self._compiled_plans.analyzed)
         self._errors.of_codes = functools.cache(self._errors.of_codes)
 
     def limit(self, error: float) -> ErrorLimit:
@@ -75,8 +75,8 @@ class Measured:
 
     def plan(self, budget: int, error: float) -> monet_jax.Plan:
         """The plan as `monet_jax.plan` makes it for that budget and error."""
-        settle = functools.partial(self._within, budget)
-        return settled_within(self.limit(error), self._errors, settle)
+        find_plan = functools.partial(self._within, budget)
+        return plan_within(self.limit(error), self._errors, find_plan)
 
     def bounded(self, budget: int, most: float) -> tuple[float, float] | None:
         """Overhead and error of the plan where errors add up to that at most, if there is one."""
@@ -97,17 +97,19 @@ class Measured:
 
     def saved(self, plan: monet_jax.Plan) -> collections.Counter[str]:
         """Operator -> how many arrays a plan saves by it, while it runs regions again, too."""
-        origins = self._trials.origins
+        origins = self._compiled_plans.origins
         regions = (x for r in plan.decisions.regions for x in r.walk()) if plan.decisions else ()
         numbers = {origins.values[name] for region in regions for name in region.saved}
-        return collections.Counter(form_name(origins.writer[i], i) for i in numbers)
+        return collections.Counter(representation_name(origins.writer[i], i) for i in numbers)
 
     def _bound(self, most: float) -> ErrorBound:
         return ErrorBound(self._errors.of_codes(), most)
 
     def _within(self, budget: int, bound: ErrorBound) -> monet_jax.Plan:
-        settling = Settling(self._trials.within(bound), planners.Stages(time_limit=TIME_LIMIT))
-        return settling.plan(lambda _: budget)
+        plan_search = PlanSearch(
+            self._compiled_plans.within(bound), planners.Stages(time_limit=TIME_LIMIT)
+        )
+        return plan_search.plan(lambda _: budget)
 
 
 def errors(problem: zoo.Problem, fun: Any, params: Any, state: Any) -> list[float]:

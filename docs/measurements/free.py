@@ -29,10 +29,10 @@ from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.analyzer.step_costs import StepCosts
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import Target, compiler_version, resolve_target
-from monet_jax.search.compiled_plans import Trials, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.search.error_limit import AIM, ErrorLimit
 from monet_jax.search.gradient_error import GRADED, ErrorBound, Errors
-from monet_jax.search.search import Settling
+from monet_jax.search.search import PlanSearch
 from monet_jax.tools.baselines import Costs, costs_of, work_of_step
 from monet_jax.tracing.trace import Traced, trace_for
 from monet_jax.transformer.apply import as_planned, as_traced_for
@@ -66,18 +66,20 @@ class Free:
         self, lower: float, upper: float, verify: bool
     ) -> list[tuple[float, monet_jax.Plan, StepCosts]]:
         """Ever smaller plans of no more FLOPs: temporaries as compiled, plan and work."""
-        trials = Trials(self.traced, _of_dear_flops(self.target), NO_PINS, verify, bound=self.bound)
-        settling = Settling(trials, planners.Stages(time_limit=TIME_LIMIT))
+        compiled_plans = CompiledPlans(
+            self.traced, _of_dear_flops(self.target), NO_PINS, verify, bound=self.bound
+        )
+        plan_search = PlanSearch(compiled_plans, planners.Stages(time_limit=TIME_LIMIT))
         found = []
         while upper - lower > FINE:
             share = (lower + upper) / 2
-            plan = self._within(settling, share)
+            plan = self._within(plan_search, share)
             work = None if plan is None else self._work(plan)
             if plan is None or work is None or work.flops > SAME * self.plain.work.flops:
                 lower = share
             else:
                 upper = share
-                found.append((self._temps(plan, trials.fixed_bytes), plan, work))
+                found.append((self._temps(plan, compiled_plans.fixed_bytes), plan, work))
         return found
 
     def _temps(self, plan: monet_jax.Plan, fixed_bytes: int) -> float:
@@ -86,10 +88,10 @@ class Free:
         figures = compile_bytes(*step, target=self.target)
         return (figures.total_bytes - fixed_bytes) / self.plain.bytes.temp_bytes
 
-    def _within(self, settling: Settling, share: float) -> monet_jax.Plan | None:
-        budget = int(settling.trials.fixed_bytes + share * self.plain.bytes.temp_bytes)
+    def _within(self, plan_search: PlanSearch, share: float) -> monet_jax.Plan | None:
+        budget = int(plan_search.compiled_plans.fixed_bytes + share * self.plain.bytes.temp_bytes)
         try:
-            return settling.plan(lambda _: budget)
+            return plan_search.plan(lambda _: budget)
         except monet_jax.InfeasibleBudget:
             return None
 
@@ -120,7 +122,7 @@ def row(problem: Any, target: Target, operators: str, error: float) -> dict[str,
     errors, bound = None, None
     if operators == "lossy":
         limit = ErrorLimit(error, (tuple(jax.tree.leaves(problem.make_args(0))),))
-        errors = Errors(traced, limit.samples, *Trials(traced, target, NO_PINS).analyzed)
+        errors = Errors(traced, limit.samples, *CompiledPlans(traced, target, NO_PINS).analyzed)
         bound = ErrorBound(errors.of_codes(), (AIM * limit.measured) ** 2)
     free = Free(traced, target, plain, bound)
     temps, plan, work = free.smallest()

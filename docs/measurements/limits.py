@@ -41,10 +41,10 @@ def asked(pattern: Path, budget: float) -> list[dict[str, Any]]:
     return [row for row in rows if row["purpose"] == "limits"]
 
 
-def rows_of(answers: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def rows_of(proposals: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A row for each problem and planner: one status, and the seconds, for each limit."""
     for (instance, planner, budget), some in it.groupby(
-        answers, key=lambda x: (x["instance"], x["planner"], x["budget"])
+        proposals, key=lambda x: (x["instance"], x["planner"], x["budget"])
     ):
         some = sorted(some, key=lambda x: x["time_limit"])
         assert [x["time_limit"] for x in some] == list(LIMITS)
@@ -59,8 +59,8 @@ def rows_of(answers: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown: each planner, its answers by status, and its largest excess over each limit."""
-    answers = "plans | infeasible | stopped | refused or failed"
-    yield f"| planner | {answers} | seconds over each limit, at most |"
+    proposals = "plans | infeasible | stopped | refused or failed"
+    yield f"| planner | {proposals} | seconds over each limit, at most |"
     yield "|---|---|---|---|---|---|"
     for planner in PLANNERS:
         some = [row for row in rows if row["planner"] == planner]
@@ -77,8 +77,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    answers = [x for part, budget in BUDGETS.items() for x in asked(folder / part, budget)]
-    rows = list(rows_of(answers))
+    proposals = [x for part, budget in BUDGETS.items() for x in asked(folder / part, budget)]
+    rows = list(rows_of(proposals))
     context = {"python": platform.python_version(), "time_limits": LIMITS}
     keep(HERE / "planners-limits.json", "limits.py DIR", rows, **context)
     print("\n".join(lines(rows)))

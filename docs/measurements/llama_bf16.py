@@ -138,7 +138,7 @@ def row(layout: str, share: float) -> dict[str, Any]:
         "compiled_bytes": plan.compiled_bytes,
         "flops": round(plan.flops / plan.base_flops, 4),
         "overhead": round(plan.overhead, 4),
-        "rounds": plan.rounds,
+        "compilations": plan.compilations,
         "minutes": round(minutes, 1),
         "compiler": plan.compiler,
         "jax": jax.__version__,

@@ -41,9 +41,9 @@ def plans(graph: planners.Graph) -> Iterator[tuple[int, tuple[Region, ...]]]:
             continue  # no plan lets an iteration run by itself
         first = loop.stop - saving * loop.length
         inside = range(loop.first, first, loop.length)
-        bare = [Region(s, s + loop.length - 1) for s in inside]
+        minimal_region = [Region(s, s + loop.length - 1) for s in inside]
         alone = [Region(s, s, alone=True) for s in range(len(graph.stages))]
-        yield saving, (*alone[: loop.first], *bare, *alone[first:])
+        yield saving, (*alone[: loop.first], *minimal_region, *alone[first:])
 
 
 def rows(target_name: str) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,7 @@ from keeping import keep
 from monet_jax import operators
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.targets import Target, compiler_version, resolve_target
-from monet_jax.search.compiled_plans import Trials
+from monet_jax.search.compiled_plans import CompiledPlans
 from monet_jax.tracing.trace import trace_for
 from planners import Graph, Region
 from planners.plan import Plan
@@ -76,7 +76,7 @@ def reading_results(graph: Graph) -> Plan:
     """The plan that runs nothing again, each backward op in its last way, without codes."""
     regions = []
     for s, stage in enumerate(graph.stages):
-        read = {i for op in stage.backward for i in (op, *op.variants)[-1].inputs}
+        read = {i for op in stage.backward for i in (op, *op.alternatives)[-1].inputs}
         written = [graph.values[i] for op in stage.forward for i in op.outputs if i in read]
         regions.append(Region(s, s, tuple(x.name for x in written if x.savable)))
     return certified(graph, tuple(regions), planner="reading results", bound_seconds=0.0)
@@ -173,31 +173,33 @@ UNTIED = ("head", "result", "softmax")
 @functools.lru_cache
 def without(target: Target, net: Net) -> tuple[int, int]:
     """Temporaries by the other operators alone: as predicted, as compiled."""
-    predicted, compiled, _ = temporaries(target, net, net.beside, ties=True)
+    predicted, compiled, _ = temporaries(target, net, net.beside, barriers=True)
     return predicted, compiled
 
 
 def temporaries(
-    target: Target, net: Net, chosen: tuple[str, ...], ties: bool
+    target: Target, net: Net, chosen: tuple[str, ...], barriers: bool
 ) -> tuple[int, int, int | None]:
     """Those of the plan that runs nothing again: predicted, compiled, and compiled untied."""
     args = net.args(TIMES.get(target.platform, 1))
     traced = trace_for(target, net.loss, args, operators=chosen)
-    trials = Trials(traced, target, NO_PINS)
-    plan = net.plan(trials.graph)
-    trial = trials.of(plan)
-    assert trial.figures is not None
-    untied = None if ties else compiled_untied(trials, plan).temp_bytes
-    return trial.predicted_temp_bytes, trial.figures.temp_bytes, untied
+    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    plan = net.plan(compiled_plans.graph)
+    compiled_plan = compiled_plans.of(plan)
+    assert compiled_plan.figures is not None
+    untied = None if barriers else compiled_untied(compiled_plans, plan).temp_bytes
+    return compiled_plan.predicted_temp_bytes, compiled_plan.figures.temp_bytes, untied
 
 
 def row(target: Target, name: str) -> dict[str, Any]:
     """One operator: MiB spared."""
     net = NETS[name]
     exact = without(target, net)
-    predicted, tied, untied = temporaries(target, net, (*net.beside, name), ties=name in UNTIED)
+    predicted, with_barrier, untied = temporaries(
+        target, net, (*net.beside, name), barriers=name in UNTIED
+    )
     # What runs otherwise as a whole is compared with what it replaces, which was compiled.
-    is_used = (predicted, tied) != exact
+    is_used = (predicted, with_barrier) != exact
     spared = is_used and exact[name in UNTIED] - predicted
 
     def arrives(compiled: int | None) -> float | None:
@@ -209,7 +211,7 @@ def row(target: Target, name: str) -> dict[str, Any]:
         "beside": list(net.beside),
         "temporaries": round(exact[1] / 2**20, 1),
         "spared": round(spared / 2**20, 1),
-        "with_ties": arrives(tied),
+        "with_ties": arrives(with_barrier),
         "without_ties": arrives(untied),
     }
 

@@ -53,7 +53,7 @@ def analyze(
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
-    builder = Builder(program, pinned, cloned, backend, layout.alike)
+    builder = Builder(program, pinned, cloned, backend, layout.invariant_values)
     _build(builder, layout, choices, [joints[key] for key in keys])
     made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
     values = builder.stored_values()
@@ -73,7 +73,7 @@ def analyze(
         backend.recomputes_late,
         tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
-        evens=True,
+        uniform_blocks=True,
     )
     tables = builder.origins, builder.output_bytes, layout.loops, layout.choices, builder.lines
     return graph, Origins(program, stages, *tables)
@@ -137,13 +137,17 @@ def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
     found = []
     for op in ops:
         least = -sum(values[i].nbytes for i in op.outputs)
-        ways = (
-            dataclasses.replace(way, workspace_bytes=max(way.workspace_bytes, least))
-            for way in op.variants
+        implementations = (
+            dataclasses.replace(
+                implementation, workspace_bytes=max(implementation.workspace_bytes, least)
+            )
+            for implementation in op.alternatives
         )
         found.append(
             dataclasses.replace(
-                op, workspace_bytes=max(op.workspace_bytes, least), variants=tuple(ways)
+                op,
+                workspace_bytes=max(op.workspace_bytes, least),
+                alternatives=tuple(implementations),
             )
         )
     return tuple(found)
@@ -178,7 +182,7 @@ def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str
 
     def is_kept(i: int) -> bool | None:
         """Of what all iterations compute alike: whether it is the one that is kept."""
-        return layout.alike[i] == i if i in layout.alike else None
+        return layout.invariant_values[i] == i if i in layout.invariant_values else None
 
     given = program.given
     returned = {i for i in program.outputs if isinstance(i, int)}

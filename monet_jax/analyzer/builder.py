@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from planners.graph import Op, Value, Variant
+from planners.graph import Implementation, Op, Value
 
 from ..compiler.backend import Backend
 from ..ir.program import Program
@@ -48,9 +48,9 @@ class Builder:
         pinned: dict[int, str],
         cloned: set[int],
         backend: Backend,
-        alike: Mapping[int, int],
+        invariant_values: Mapping[int, int],
     ):
-        self.program, self.alike = program, alike
+        self.program, self.invariant_values = program, invariant_values
         self.arguments = {*program.inputs, *program.constants}
         self.pinned, self.cloned, self.backend = pinned, cloned, backend
         self.returned = {i for i in program.outputs if isinstance(i, int)}
@@ -293,7 +293,9 @@ class Builder:
         self.narrow.update(i for i, a in zip(outputs, avals, strict=True) if a.dtype == jnp.float32)
         if not op.optional:  # what an encoder reads is not kept for it
             self.wide.update({*inputs} - {local[j] for j in op.narrowed if j in local})
-        ways = [(w, {local[j] for j in w.inputs if j in local}) for w in op.ways]
+        implementations = [
+            (w, {local[j] for j in w.inputs if j in local}) for w in op.implementations
+        ]
         reused_bytes = min(op.reused_bytes, self._total(inputs), self._total(outputs))
         if op.has_effects:
             outputs += (self._effect(),)
@@ -307,13 +309,13 @@ class Builder:
             op.workspace_bytes - reused_bytes,
             may_rerun,
             tuple(
-                Variant(
+                Implementation(
                     tuple(sorted(reads)),
-                    way.seconds * self.repeats * self.place.odds,
-                    int(way.flops * self.repeats * self.place.odds),
-                    op.workspace_bytes - reused_bytes + way.more_bytes,
+                    implementation.seconds * self.repeats * self.place.odds,
+                    int(implementation.flops * self.repeats * self.place.odds),
+                    op.workspace_bytes - reused_bytes + implementation.more_bytes,
                 )
-                for way, reads in ways
+                for implementation, reads in implementations
             ),
             op.optional,
         )
@@ -359,9 +361,9 @@ class Builder:
 
     def _named(self, i: int) -> int:
         """A value of the program; what several stages compute for themselves has no one name."""
-        returned, kept_as = i in self.returned, self.alike.get(i, i)
+        returned, kept_as = i in self.returned, self.invariant_values.get(i, i)
         nbytes = self.program.nbytes(i) if kept_as == i and self.repeats else 0
-        copies = 1 if i in self.alike else self.repeats
+        copies = 1 if i in self.invariant_values else self.repeats
         if i in self.cloned:
             made = self._new(nbytes, returned, copies)
         else:
@@ -375,7 +377,11 @@ class Builder:
     def _is_savable(self, i: int) -> bool:
         # `jax.checkpoint` rounds what it saves by `reduce_precision`, which refuses complex.
         is_complex = jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
-        is_kept = self.pinned.get(i) != "recompute" and i not in self.alike and self.repeats > 0
+        is_kept = (
+            self.pinned.get(i) != "recompute"
+            and i not in self.invariant_values
+            and self.repeats > 0
+        )
         return not is_complex and is_kept
 
     def _new(self, nbytes: int, returned: bool = False, copies: int | None = None) -> int:

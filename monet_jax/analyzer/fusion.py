@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from ..ir.costs import Roofline, Work, work_of
 from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of
 from ..ir.program import Equation, Program
-from ..operators import is_tap
+from ..operators import is_hook
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,14 +89,14 @@ class Fusions:
             Kept values and inputs of the program; and by their results the taps through which
             something is read, known ones included.
         """
-        through = is_tap(equation)
+        through = is_hook(equation)
         return self.kept_behind(equation.reads[:1] if through else equation.reads, known)
 
     def kept_behind(
         self, values: Iterable[int], known: Collection[int] = ()
     ) -> tuple[set[int], dict[int, Equation]]:
         """What is read for some values, by what knows what comes through some taps; as above."""
-        found, taps, seen = set(), dict[int, Equation](), set()
+        found, hooks, seen = set(), dict[int, Equation](), set()
         pending = list(values)
         while pending:
             i = pending.pop()
@@ -104,13 +104,13 @@ class Fusions:
             if i in seen:
                 continue
             seen.add(i)
-            if producer is not None and is_tap(producer):
-                taps[i] = producer
+            if producer is not None and is_hook(producer):
+                hooks[i] = producer
             if i in self._kept or producer is None:
                 found.add(i)
             elif i not in known:
                 pending += [self._source[i]] if i in self._source else producer.reads
-        return found, taps
+        return found, hooks
 
     def _kind(self, equation: Equation) -> Kind:
         if self.into_products and equation.primitive in PRODUCTS:
@@ -145,7 +145,7 @@ class Fusions:
             reads = equation.reads
             if self._kinds[id(equation)] is not Kind.VIEW or not reads:
                 continue
-            if is_tap(equation):  # the others of its results are codes
+            if is_hook(equation):  # the others of its results are codes
                 found[equation.outputs[0]] = reads[0]
                 continue
             one_each = len(reads) == len(equation.outputs)

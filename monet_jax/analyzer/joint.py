@@ -28,14 +28,24 @@ from ..ir.costs import Roofline, Work
 from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once
 from ..ir.program import Equation, Program, dependents, flatten, run
 from ..ir.stage import Stage, abstract
-from ..operators import Codec, Decoded, Derived, Slope, Stored, Windows, forms_of, is_tap, others_of
+from ..operators import (
+    Codec,
+    Decoded,
+    Derived,
+    LocalDerivative,
+    Stored,
+    Windows,
+    is_hook,
+    others_of,
+    representations_of,
+)
 from .fusion import Fusion, Fusions
 
 #: Primitives that XLA runs in place on their first operand.
 _UPDATES = ("scatter", "dynamic_update_slice")
 _PREFIX = "monet_jax.trace:"
 #: Taps of one op that are decided one by one; more are decided together.
-_MOST_TAPS = 3
+_MOST_HOOKS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class LocalOp:
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
-        ways: further ways to run it, by what a plan saves.
+        implementations: further ways to run it, by what a plan saves.
         optional: whether it runs only where its outputs are saved.
         source: `file:line` of the user's code that it comes from; "" where that is not known.
     """
@@ -73,13 +83,13 @@ class LocalOp:
     copied: int | None = None
     workspace_bytes: int = 0
     reused_bytes: int = 0
-    ways: tuple["LocalWay", ...] = ()
+    implementations: tuple["LocalImplementation", ...] = ()
     optional: bool = False
     source: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LocalWay:
+class LocalImplementation:
     """A way in which a backward op may run.
 
     Attributes:
@@ -205,7 +215,7 @@ class _Reader:
     def _ops(self) -> tuple[LocalOp, ...]:
         fusions = list(self.fusions.all())
         made = _with_what_forward_ops_need([self._op(fusion) for fusion in fusions])
-        if any(map(is_tap, self.joint.equations)):
+        if any(map(is_hook, self.joint.equations)):
             made = self._with_encoders(made, fusions)
         made = self._with_copies(made)
         forward = [op for op in made if op.forward]
@@ -239,34 +249,45 @@ class _Reader:
         found = []
         for op, fusion in zip(ops, fusions, strict=True):
             if not op.forward and op.outputs:
-                op = dataclasses.replace(op, ways=tuple(self._ways(fusion, op.seconds)))
+                op = dataclasses.replace(
+                    op, implementations=tuple(self._implementations(fusion, op.seconds))
+                )
             found.append(op)
-        read = {i for op in found for way in op.ways for i in way.inputs}
-        for tapped in filter(is_tap, self.joint.equations):
+        read = {
+            i
+            for op in found
+            for implementation in op.implementations
+            for i in implementation.inputs
+        }
+        for tapped in filter(is_hook, self.joint.equations):
             found = _placed(self._encoders(tapped, read), found)
         return found
 
-    def _ways(self, fusion: Fusion, least_seconds: float) -> Iterator[LocalWay]:
+    def _implementations(
+        self, fusion: Fusion, least_seconds: float
+    ) -> Iterator[LocalImplementation]:
         """The ways of an op beside its own, the best ones last."""
         equation, fusions = fusion.equation, self.fusions
-        _, taps = fusions.reads_past(equation)
-        if not taps:
+        _, hooks = fusions.reads_past(equation)
+        if not hooks:
             return
-        fewest, _ = fusions.reads_past(equation, taps)
+        fewest, _ = fusions.reads_past(equation, hooks)
         # What the op reads in any case may be there without being saved.
         read = set(fusion.inputs)
-        forms = {}
-        for i, tapped in taps.items():
+        representations = {}
+        for i, tapped in hooks.items():
             # Taps beside which everything is read anyway are of no use.
-            if fusions.reads_past(equation, taps.keys() - {i})[0] > fewest:
-                forms[i] = [x for x in self._forms(tapped) if x.codes[0] not in read]
-        forms = {i: some for i, some in forms.items() if some}
+            if fusions.reads_past(equation, hooks.keys() - {i})[0] > fewest:
+                representations[i] = [
+                    x for x in self._representations(tapped) if x.codes[0] not in read
+                ]
+        representations = {i: some for i, some in representations.items() if some}
         seen = [read]
-        for chosen in _choices(forms):
-            known = {i: x for i, x in zip(forms, chosen, strict=True) if x is not None}
+        for chosen in _choices(representations):
+            known = {i: x for i, x in zip(representations, chosen, strict=True) if x is not None}
             inputs = fusions.reads_past(equation, known)[0]
-            for form in known.values():
-                inputs |= {*form.codes, *form.others}
+            for representation in known.values():
+                inputs |= {*representation.codes, *representation.others}
             # Where no more is spared than in another way, this one is of no use.
             if any(inputs.issuperset(other) for other in seen):
                 continue
@@ -274,29 +295,32 @@ class _Reader:
             moved = sum(self.joint.nbytes(i) for i in {*inputs, *fusion.outputs})
             work, more_bytes = self._work_by(fusion, known)
             seconds = max(self.roofline.seconds(work, moved), least_seconds)
-            yield LocalWay(tuple(sorted(inputs)), seconds, work.flops, more_bytes)
+            yield LocalImplementation(tuple(sorted(inputs)), seconds, work.flops, more_bytes)
 
-    def _work_by(self, fusion: Fusion, known: Mapping[int, "_Form"]) -> tuple[Work, int]:
+    def _work_by(self, fusion: Fusion, known: Mapping[int, "_Representation"]) -> tuple[Work, int]:
         """The work of an op by forms of some taps, and the bytes of workspace that they take."""
         work, nbytes = fusion.work, 0
-        for i, form in known.items():
-            if form.direct is not None:
-                work = dataclasses.replace(work, flops=form.direct.flops)
-                nbytes += form.direct.workspace_bytes
+        for i, representation in known.items():
+            if representation.direct is not None:
+                work = dataclasses.replace(work, flops=representation.direct.flops)
+                nbytes += representation.direct.workspace_bytes
             elif kind_of(fusion.equation) is Kind.SOLID:
                 nbytes += self.joint.nbytes(i)
         return work, nbytes
 
-    def _forms(self, tapped: Equation) -> list["_Form"]:
+    def _representations(self, tapped: Equation) -> list["_Representation"]:
         """The forms of a tap that a plan can use: what is read for them is kept in this stage."""
         found = []
-        for form, values in forms_of(tapped):
+        for representation, values in representations_of(tapped):
             roots = tuple(self.fusions.root(i) for i in values)
             kept = all(i in self.primal and self.fusions.is_kept(i) for i in roots[:1])
-            if roots and (kept or not isinstance(form, Derived)):
-                others, _ = self.fusions.kept_behind(others_of(form, tapped))
-                codec, direct = getattr(form, "codec", None), getattr(form, "direct", None)
-                found.append(_Form(codec, roots, tuple(others), direct and direct.by))
+            if roots and (kept or not isinstance(representation, Derived)):
+                others, _ = self.fusions.kept_behind(others_of(representation, tapped))
+                codec, direct = (
+                    getattr(representation, "codec", None),
+                    getattr(representation, "direct", None),
+                )
+                found.append(_Representation(codec, roots, tuple(others), direct and direct.by))
         return found
 
     def _encoders(self, tapped: Equation, read: Set[int]) -> list[LocalOp]:
@@ -305,9 +329,9 @@ class _Reader:
         Marks are written for nothing.
         """
         written = [
-            (form, values)
-            for form, values in forms_of(tapped)
-            if not isinstance(form, Decoded) and not read.isdisjoint(values[-1:])
+            (representation, values)
+            for representation, values in representations_of(tapped)
+            if not isinstance(representation, Decoded) and not read.isdisjoint(values[-1:])
         ]
         if not written:
             return []
@@ -315,8 +339,8 @@ class _Reader:
         inputs = tuple(sorted(self.fusions.reads_past(tapped)[0]))
         work = Work(instructions=math.prod(self.joint.avals[tapped.outputs[0]].shape))
 
-        def encoder(form: Derived | Stored, values: tuple[int, ...]) -> LocalOp:
-            if isinstance(form, Derived):
+        def encoder(representation: Derived | Stored, values: tuple[int, ...]) -> LocalOp:
+            if isinstance(representation, Derived):
                 return _encoder((), values[-1:], 0.0)
             moved = sum(map(self.joint.nbytes, (*inputs, *values)))
             return _encoder(inputs, values, self.roofline.seconds(work, moved))
@@ -371,7 +395,7 @@ class _Reader:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Form:
+class _Representation:
     """In which form a residual may be read.
 
     Attributes:
@@ -387,35 +411,41 @@ class _Form:
     direct: Windows | None
 
 
-def _choices(forms: Mapping[int, Sequence[_Form]]) -> Iterator[tuple[_Form | None, ...]]:
+def _choices(
+    representations: Mapping[int, Sequence[_Representation]],
+) -> Iterator[tuple[_Representation | None, ...]]:
     """For each tap one of its forms or none, the best choices last.
 
     At most one lossy codec at a time for operands, and one for slopes, and then for every tap that
     knows it.
     """
     lossy: dict[bool, dict[str, None]] = {False: {}, True: {}}
-    for form in it.chain.from_iterable(forms.values()):
-        if form.codec is not None and form.codec.kind.is_lossy:
-            lossy[isinstance(form.codec, Slope)][form.codec.name] = None
-    exact = [[x for x in some if not _is_lossy(x)] for some in forms.values()]
-    if len(exact) <= _MOST_TAPS:
+    for representation in it.chain.from_iterable(representations.values()):
+        if representation.codec is not None and representation.codec.kind.is_lossy:
+            lossy[isinstance(representation.codec, LocalDerivative)][representation.codec.name] = (
+                None
+            )
+    exact = [[x for x in some if not _is_lossy(x)] for some in representations.values()]
+    if len(exact) <= _MOST_HOOKS:
         yield from it.product(*([None, *some] for some in exact))
     else:
         yield tuple(some[0] if some else None for some in exact)
     for names in it.product(*([None, *some] for some in lossy.values())):
         if any(names):
-            yield tuple(_by_any(some, names) for some in forms.values())
+            yield tuple(_by_any(some, names) for some in representations.values())
 
 
-def _by_any(forms: Sequence[_Form], names: Sequence[str | None]) -> _Form | None:
+def _by_any(
+    representations: Sequence[_Representation], names: Sequence[str | None]
+) -> _Representation | None:
     """The form by a lossy codec of these names; if there is none, the first exact one."""
-    exact = [x for x in forms[:1] if not _is_lossy(x)]
-    named = [x for x in forms if x.codec is not None and x.codec.name in names]
+    exact = [x for x in representations[:1] if not _is_lossy(x)]
+    named = [x for x in representations if x.codec is not None and x.codec.name in names]
     return next(iter((*named, *exact)), None)
 
 
-def _is_lossy(form: _Form) -> bool:
-    return form.codec is not None and form.codec.kind.is_lossy
+def _is_lossy(representation: _Representation) -> bool:
+    return representation.codec is not None and representation.codec.kind.is_lossy
 
 
 def _named(equation: Equation) -> Iterator[int]:
@@ -457,8 +487,11 @@ def _reading(op: LocalOp, instead: Mapping[int, int]) -> LocalOp:
     def replaced(values: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(instead.get(i, i) for i in values)
 
-    ways = tuple(dataclasses.replace(way, inputs=replaced(way.inputs)) for way in op.ways)
-    return dataclasses.replace(op, inputs=replaced(op.inputs), ways=ways)
+    implementations = tuple(
+        dataclasses.replace(implementation, inputs=replaced(implementation.inputs))
+        for implementation in op.implementations
+    )
+    return dataclasses.replace(op, inputs=replaced(op.inputs), implementations=implementations)
 
 
 def _with_reuse(

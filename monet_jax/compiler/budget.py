@@ -16,7 +16,7 @@ _UNITS = {
     **{f"{prefix}ib": 1024**n for n, prefix in enumerate("kmgt", start=1)},
 }
 _PATTERN = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
-_FORMS = 'an int of bytes, a string like "12GiB" or "800 MB", a fraction in (0, 1], or "auto"'
+_ACCEPTED = 'an int of bytes, a string like "12GiB" or "800 MB", a fraction in (0, 1], or "auto"'
 
 
 def parse_budget(
@@ -58,7 +58,7 @@ def validate_budget(budget: int | float | str) -> None:
         if budget != "auto":
             _parse_amount(budget)
     elif isinstance(budget, bool) or not isinstance(budget, numbers.Real):
-        raise TypeError(f"the budget is {budget!r}; it must be {_FORMS}")
+        raise TypeError(f"the budget is {budget!r}; it must be {_ACCEPTED}")
     elif isinstance(budget, numbers.Integral):
         _require_positive(int(budget), budget)
     else:
@@ -81,7 +81,7 @@ def _parse_amount(text: str) -> int:
     """The bytes of a string such as "12GiB"."""
     found = _PATTERN.fullmatch(text)
     if not found:
-        raise ValueError(f"the budget {text!r} is not an amount of memory; it must be {_FORMS}")
+        raise ValueError(f"the budget {text!r} is not an amount of memory; it must be {_ACCEPTED}")
     number, unit = found[1], found[2]
     # The case of a unit does not matter, except where it says bits: "12b", "12Gb".
     bits = unit == "b" or (unit.endswith("b") and unit != unit.lower())
@@ -92,7 +92,7 @@ def _parse_amount(text: str) -> int:
         )
     nbytes = float(number) * _UNITS[unit.lower()]
     if not math.isfinite(nbytes):
-        raise ValueError(f"the budget {text!r} is not finite; it must be {_FORMS}")
+        raise ValueError(f"the budget {text!r} is not finite; it must be {_ACCEPTED}")
     return _require_positive(int(nbytes), text)
 
 

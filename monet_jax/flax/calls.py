@@ -126,6 +126,6 @@ def flat_call(
         tuple(map(describe, arrays)),
         lambda given: ((given,), {}),
         params,
-        is_settled=False,  # modules may change
+        is_final=False,  # modules may change
     )
     return FlatCall(on_arrays, call, finish)

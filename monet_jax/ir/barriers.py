@@ -23,7 +23,7 @@ def accumulated(values: Sequence[Any]) -> list[Any]:
     return filled(values, places, _accumulated(*(values[n] for n in places)))
 
 
-def tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
+def with_barrier(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     """The values, the wanted floats behind one barrier: their cotangents leave together.
 
     Keys and integers go with them. What a stage draws from a key depends on nothing else, and XLA
@@ -37,8 +37,8 @@ def tied(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     return filled(values, places, barred)
 
 
-def tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
-    """As `tied`, but the values themselves pass no barrier.
+def cotangents_with_barrier(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
+    """As `with_barrier`, but the values themselves pass no barrier.
 
     Inside a region that runs again, a barrier would have every input computed again where the
     backward reads only one of them.
@@ -58,7 +58,7 @@ def tied_cotangents(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
     return filled(found, others, barred)
 
 
-def tied_operands(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[jax.Array]:
+def operands_with_barrier(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[jax.Array]:
     """The operands of a convolution, whose cotangents leave together.
 
     A kernel's may leave as one row, so that it lies in memory as it will be returned. XLA:GPU would
@@ -66,7 +66,7 @@ def tied_operands(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[j
     of 169 MB of temporaries of a ResNet-50.
     """
     row = kernel.reshape(-1) if flattens else kernel
-    image, row = tied_cotangents([image, row], [True] * 2)
+    image, row = cotangents_with_barrier([image, row], [True] * 2)
     return [image, row.reshape(kernel.shape)]
 
 

@@ -29,7 +29,7 @@ class Kind(enum.Enum):
 _VIEWS = frozenset(
     """
     reshape squeeze expand_dims transpose name copy copy_p stop_gradient optimization_barrier
-    bitcast_convert_type random_wrap random_unwrap sharding_constraint monet_tap
+    bitcast_convert_type random_wrap random_unwrap sharding_constraint monet_hook
     """.split()
 )
 _FUSED = frozenset(
@@ -51,7 +51,7 @@ _REDUCTIONS = frozenset(
     """.split()
 )
 #: Through which no tangent passes.
-STOPS = frozenset(("stop_gradient", "monet_tap"))
+STOPS = frozenset(("stop_gradient", "monet_hook"))
 #: What the matrix units run.
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 #: Elementwise functions that take many instructions; XLA does not fuse them twice for free.

@@ -76,7 +76,7 @@ class Rewrite:
         stages: `(stage, avals)` -> the stage with some of its equations replaced by others that
             have the same results (`_stages.Replaced`); `avals` are of all values, and those of new
             ones are added. They come last, and everywhere.
-        ties_convolutions: whether both gradients of a convolution leave together.
+        separates_convolutions: whether both gradients of a convolution leave together.
         flattens_kernels: whether that of the kernel then leaves as one row.
     """
 
@@ -85,7 +85,7 @@ class Rewrite:
     programs: tuple[Callable[["Program", Any], "Program"], ...] = ()
     bodies: tuple[Callable[["Program", Any], "Program"], ...] = ()
     stages: tuple[Callable[[Any, list[Any]], Any], ...] = ()
-    ties_convolutions: bool = False
+    separates_convolutions: bool = False
     flattens_kernels: bool = False
 
 

@@ -14,8 +14,8 @@ A lossy operator is a codec: by it is kept what derivatives are linear in, opera
 
 from .codecs import Codec as Codec
 from .codecs import Kind as Kind
-from .compression.local_derivatives import OfSlopes as OfSlopes
-from .compression.local_derivatives import Slope as Slope
+from .compression.local_derivatives import LocalDerivative as LocalDerivative
+from .compression.local_derivatives import OfLocalDerivatives as OfLocalDerivatives
 from .compression.operands import OfOperands as OfOperands
 from .compression.windows import Direct as Direct
 from .compression.windows import Undecoded as Undecoded
@@ -28,13 +28,13 @@ from .hooks import Derived as Derived
 from .hooks import Encoding as Encoding
 from .hooks import Stored as Stored
 from .hooks import encoded as encoded
-from .hooks import form_name as form_name
-from .hooks import forms_of as forms_of
+from .hooks import hook as hook
+from .hooks import is_hook as is_hook
 from .hooks import is_lossy_code as is_lossy_code
-from .hooks import is_tap as is_tap
 from .hooks import others_of as others_of
-from .hooks import run_tap as run_tap
-from .hooks import tap as tap
+from .hooks import representation_name as representation_name
+from .hooks import representations_of as representations_of
+from .hooks import run_hook as run_hook
 from .registry import DEFAULT as DEFAULT
 from .registry import SELECTIONS as SELECTIONS
 from .registry import not_used as not_used

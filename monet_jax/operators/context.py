@@ -8,7 +8,7 @@ from ..compiler.backend import Backend
 from ..ir.program import Program, Replacement
 from ..ir.stage import Differentiation, Replaced, Stage
 from .codecs import Codec, Kind
-from .compression.local_derivatives import OfSlopes
+from .compression.local_derivatives import OfLocalDerivatives
 from .compression.operands import OfOperands
 
 
@@ -50,5 +50,5 @@ class Operator:
     rewrite: Callable[[Any, Context], Replacement | None] | None = None
     program: Callable[[Program, Differentiation, Context], Program] | None = None
     stage: Callable[[Stage, list[Any], Context], Replaced] | None = None
-    codec: Codec | OfOperands | OfSlopes | None = None
+    codec: Codec | OfOperands | OfLocalDerivatives | None = None
     by_name: bool = False

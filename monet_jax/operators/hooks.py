@@ -32,7 +32,7 @@ from .codecs import Codec, Kind, arrays, fold
 from .compression.windows import Direct, Undecoded
 
 #: What equations of this kind are called.
-NAME = "monet_tap"
+NAME = "monet_hook"
 #: What is said of second derivatives.
 TWICE = (
     "a plan that keeps lossy codes cannot be differentiated twice: what a code decodes to has no "
@@ -102,7 +102,7 @@ class Decoded:
         return ()
 
 
-Form = Stored | Derived | Decoded
+Representation = Stored | Derived | Decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,73 +111,83 @@ class Encoding:
 
     Attributes:
         words: two words, uint32 of shape [2], from which noise is drawn; zeros if None.
-        trial: first value of a lossy code -> 0 or 1: whether it is read, to find out what it does;
+        compiled_plan: first value of a lossy code -> 0 or 1: whether it is read, to find out what
+        it does;
             None reads all.
     """
 
     words: jax.Array | None = None
-    trial: Mapping[int, jax.Array] | None = None
+    compiled_plan: Mapping[int, jax.Array] | None = None
 
     def renamed(self, number: Callable[[int], int], values: Iterable[int]) -> "Encoding":
         """The same by other numbers of some values."""
-        if self.trial is None:
+        if self.compiled_plan is None:
             return self
-        trial = {i: self.trial[number(i)] for i in values if number(i) in self.trial}
-        return Encoding(self.words, trial)
+        compiled_plan = {
+            i: self.compiled_plan[number(i)] for i in values if number(i) in self.compiled_plan
+        }
+        return Encoding(self.words, compiled_plan)
 
 
 #: All codes are read, and the noise is that of the data alone.
 AS_PLANNED = Encoding()
 
 
-def tap(residual: jax.Array, *operands: jax.Array, forms: Sequence[Form]) -> jax.Array:
+def hook(
+    residual: jax.Array, *operands: jax.Array, representations: Sequence[Representation]
+) -> jax.Array:
     """The residual, as a derivative is to read it. No tangent passes.
 
     Arguments:
         residual: what the derivative reads.
         *operands: the values from which `Derived` and `Decoded` forms are computed.
-        forms: in order of preference, the best one last.
+        representations: in order of preference, the best one last.
     """
-    return _tap_p.bind(residual, *operands, forms=tuple(forms))[0]
+    return _hook_p.bind(residual, *operands, representations=tuple(representations))[0]
 
 
 def encoded(value: jax.Array, codecs: Sequence[Codec]) -> list[jax.Array]:
     """The arrays of a value's codes, one codec after the other, for `Decoded` forms of taps."""
-    return _tap_p.bind(value, forms=tuple(map(Stored, codecs)))[1:]
+    return _hook_p.bind(value, representations=tuple(map(Stored, codecs)))[1:]
 
 
-def _results(residual: Any, *operands: Any, forms: tuple[Form, ...]) -> list[Any]:
+def _results(
+    residual: Any, *operands: Any, representations: tuple[Representation, ...]
+) -> list[Any]:
     """The residual, and what each form writes."""
     del operands
-    return [residual, *(array for form in forms for array in form.arrays(residual))]
+    return [
+        residual,
+        *(array for representation in representations for array in representation.arrays(residual)),
+    ]
 
 
-_tap_p = compat.abstract_primitive(NAME, _results)
+_hook_p = compat.abstract_primitive(NAME, _results)
 
 
-def is_tap(equation: Equation) -> bool:
+def is_hook(equation: Equation) -> bool:
     """Whether an equation is a tap."""
     return equation.primitive == NAME
 
 
-def forms_of(equation: Equation) -> Iterator[tuple[Form, tuple[int, ...]]]:
+def representations_of(equation: Equation) -> Iterator[tuple[Representation, tuple[int, ...]]]:
     """The forms of a tap, each with the values that a plan saves to use it."""
     codes = iter(equation.outputs[1:])
     residual = equation.eqn.outvars[0].aval
-    for form in equation.eqn.params["forms"]:
-        match form:
+    for representation in equation.eqn.params["representations"]:
+        match representation:
             case Derived():
-                mark, operand = next(codes), _numbers(equation, [form.operand])
-                yield form, (*operand, mark) if operand else ()
+                mark, operand = next(codes), _numbers(equation, [representation.operand])
+                yield representation, (*operand, mark) if operand else ()
             case Decoded():
-                yield form, _numbers(equation, form.codes)
+                yield representation, _numbers(equation, representation.codes)
             case Stored():
-                yield form, tuple(next(codes) for _ in form.arrays(residual))
+                yield representation, tuple(next(codes) for _ in representation.arrays(residual))
 
 
-def others_of(form: Form, equation: Equation) -> tuple[int, ...]:
+def others_of(representation: Representation, equation: Equation) -> tuple[int, ...]:
     """What a form of a tap is computed from beside what a plan saves to use it."""
-    return _numbers(equation, form.others) if isinstance(form, Decoded) else ()
+    return _numbers(equation, representation.others) if isinstance(representation, Decoded) else ()
 
 
 def _numbers(equation: Equation, places: Sequence[int]) -> tuple[int, ...]:
@@ -185,12 +195,12 @@ def _numbers(equation: Equation, places: Sequence[int]) -> tuple[int, ...]:
     return tuple(i for i in operands if isinstance(i, int))
 
 
-def form_name(equation: Equation, value: int) -> str:
+def representation_name(equation: Equation, value: int) -> str:
     """How a value is stored that an equation writes: by which codec, or "exact".
 
     A mark, which has a derivative read a result, goes by "result".
     """
-    match _form_of(equation, value):
+    match _representation_of(equation, value):
         case Stored(codec):
             return codec.name
         case Derived():
@@ -201,17 +211,19 @@ def form_name(equation: Equation, value: int) -> str:
 
 def is_lossy_code(equation: Equation, value: int) -> bool:
     """Whether a value that an equation writes is an array of a code that is not exact."""
-    form = _form_of(equation, value)
-    return isinstance(form, Stored) and form.codec.kind.is_lossy
+    representation = _representation_of(equation, value)
+    return isinstance(representation, Stored) and representation.codec.kind.is_lossy
 
 
-def _form_of(equation: Equation, value: int) -> Form | None:
+def _representation_of(equation: Equation, value: int) -> Representation | None:
     """The form of a tap that a value is for which it writes, if it is for one."""
-    forms = forms_of(equation) if is_tap(equation) else ()
-    return next((form for form, values in forms if value in values), None)
+    representations = representations_of(equation) if is_hook(equation) else ()
+    return next(
+        (representation for representation, values in representations if value in values), None
+    )
 
 
-def run_tap(
+def run_hook(
     equation: Equation,
     env: dict[int, Any],
     names: Mapping[int, str],
@@ -228,26 +240,37 @@ def run_tap(
         encoding: how codes are written and read.
     """
     (residual,) = values_of(env, equation.inputs[:1])
-    forms = [(x, some) for x, some in forms_of(equation) if some and names.keys() >= {*some}]
-    if any(isinstance(form, Stored) and form.codec.kind.is_lossy for form, _ in forms):
+    representations = [
+        (x, some) for x, some in representations_of(equation) if some and names.keys() >= {*some}
+    ]
+    if any(
+        isinstance(representation, Stored) and representation.codec.kind.is_lossy
+        for representation, _ in representations
+    ):
         # A code is made in several passes, and for each XLA:CPU would compute a copy of the value.
         residual = jax.lax.optimization_barrier(residual)
         env.update({i: residual for i in equation.inputs[:1] if isinstance(i, int)})
     env[equation.outputs[0]] = residual
-    for form, values in forms:
-        if isinstance(form, Stored):
-            env.update(_encoded(form.codec, values, residual, names, encoding.words))
-        is_active = not active.isdisjoint(equation.reads[:1]) and isinstance(form, Decoded)
+    for representation, values in representations:
+        if isinstance(representation, Stored):
+            env.update(_encoded(representation.codec, values, residual, names, encoding.words))
+        is_active = not active.isdisjoint(equation.reads[:1]) and isinstance(
+            representation, Decoded
+        )
         witness = env[_witness(values[0])] if is_active else None
-        if encoding.trial is None and isinstance(form, Decoded) and form.direct is not None:
+        if (
+            encoding.compiled_plan is None
+            and isinstance(representation, Decoded)
+            and representation.direct is not None
+        ):
             code = tuple(jax.lax.stop_gradient(env[i]) for i in values)
             if is_active:
                 code = tuple(_instead(x, x, witness) for x in code)
-            env[equation.outputs[0]] = Undecoded(code, form.direct)
+            env[equation.outputs[0]] = Undecoded(code, representation.direct)
             continue
-        found = _by(form, values, equation, env)
-        if encoding.trial is not None and isinstance(form, Decoded):
-            found = jnp.where(encoding.trial[values[0]], found, env[equation.outputs[0]])
+        found = _by(representation, values, equation, env)
+        if encoding.compiled_plan is not None and isinstance(representation, Decoded):
+            found = jnp.where(encoding.compiled_plan[values[0]], found, env[equation.outputs[0]])
         env[equation.outputs[0]] = _instead(residual, found, witness) if is_active else found
 
 
@@ -310,19 +333,21 @@ def _sample(value: jax.Array) -> jax.Array:
     return jax.lax.slice(value, [0] * value.ndim, value.shape, steps)
 
 
-def _by(form: Form, values: tuple[int, ...], equation: Equation, env) -> jax.Array:
+def _by(
+    representation: Representation, values: tuple[int, ...], equation: Equation, env
+) -> jax.Array:
     """The residual by one of its forms."""
-    match form:
+    match representation:
         case Stored():
             code = tuple(env[i] for i in values)
             aval = equation.eqn.outvars[0].aval
-            return _whole(lambda code: form.codec.decode(code, aval))(code)
+            return _whole(lambda code: representation.codec.decode(code, aval))(code)
         case Derived():
-            return form.compute(env[values[0]])
+            return representation.compute(env[values[0]])
         case Decoded():
-            places = (*form.codes, *form.others)
+            places = (*representation.codes, *representation.others)
             read = values_of(env, (equation.inputs[place] for place in places))
-            return _whole(form.compute)(*map(jax.lax.stop_gradient, read))
+            return _whole(representation.compute)(*map(jax.lax.stop_gradient, read))
 
 
 @jax.custom_jvp

@@ -26,7 +26,7 @@ from ..ir.stage import Differentiation, active_values
 from .codecs import Integers
 from .context import Context
 from .derivative import joined, with_derivative_at
-from .hooks import Stored, tap
+from .hooks import Stored, hook
 from .ranges import Bounds, bounds_of
 
 #: Elements below which nothing is gained.
@@ -87,7 +87,7 @@ def _looking_up(
 def _by_places(equation: Equation, codec: Integers, *inputs: jax.Array) -> jax.Array:
     """The result of an equation whose derivative reads its places through a tap."""
     (result,) = compat.bind_here(equation.eqn, inputs)
-    read = [tap(inputs[_PLACES], forms=[Stored(codec)])]
+    read = [hook(inputs[_PLACES], representations=[Stored(codec)])]
     return with_derivative_at(equation, [_PLACES])(result, *read, *inputs)
 
 
@@ -113,14 +113,14 @@ def _sorted(equation: Equation, axis: int, codec: Integers, *operands: jax.Array
     params = equation.eqn.params
     places = lax.broadcasted_iota(jnp.int32, operands[0].shape, axis)
     *results, places = lax.sort((*operands, places), axis, params["is_stable"], params["num_keys"])
-    places = tap(places, forms=[Stored(codec)])
+    places = hook(places, representations=[Stored(codec)])
     return [_moved(y, places, axis, x) for y, x in zip(results, operands, strict=True)]
 
 
 def _best(equation: Equation, axis: int, codec: Integers, operand: jax.Array) -> list[Any]:
     """The greatest along an axis and their places, with a derivative that reads those."""
     best, places = compat.bind_here(equation.eqn, [operand])
-    return [_moved(best, tap(places, forms=[Stored(codec)]), axis, operand), places]
+    return [_moved(best, hook(places, representations=[Stored(codec)]), axis, operand), places]
 
 
 def _moved(result: jax.Array, places: jax.Array, axis: int, operand: jax.Array) -> jax.Array:

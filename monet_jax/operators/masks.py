@@ -22,7 +22,7 @@ from ..ir.program import Equation, Replacement, dependents, flatten
 from .codecs import Mask
 from .context import Context
 from .derivative import Derivative, joined
-from .hooks import Derived, Form, Stored, tap
+from .hooks import Derived, Representation, Stored, hook
 
 #: Primitives whose derivative may read booleans only.
 _PRIMITIVES = ("max", "min", "clamp", "select_n", "custom_jvp_call")
@@ -50,20 +50,24 @@ def rewrite(eqn: Any, context: Context) -> Replacement | None:
     derivative = _derivative_of(eqn, avals, floats)
     if derivative is None:
         return None
-    forms: list[Form] = []
+    representations: list[Representation] = []
     if not context.is_sharded:
-        forms.append(Stored(Mask()))
+        representations.append(Stored(Mask()))
     if by_result := _from_result(eqn, derivative):
-        forms.append(Derived(by_result))
-    if not forms:
+        representations.append(Derived(by_result))
+    if not representations:
         return None
-    return Replacement(jax.make_jaxpr(functools.partial(_operator, eqn, derivative, forms))(*avals))
+    return Replacement(
+        jax.make_jaxpr(functools.partial(_operator, eqn, derivative, representations))(*avals)
+    )
 
 
-def _operator(eqn: Any, derivative: Derivative, forms: Sequence[Form], *inputs):
+def _operator(eqn: Any, derivative: Derivative, representations: Sequence[Representation], *inputs):
     """The equation with a derivative that reads taps."""
     (result,) = compat.bind_here(eqn, inputs)
-    read = [tap(x, result, forms=forms) for x in derivative.residuals_of(inputs)]
+    read = [
+        hook(x, result, representations=representations) for x in derivative.residuals_of(inputs)
+    ]
     return joined(derivative.pushed, result, read, inputs)
 
 

@@ -24,7 +24,7 @@ from ..ir.program import Replacement
 from .codecs import Codec, Integers
 from .context import Context
 from .derivative import joined
-from .hooks import Stored, tap
+from .hooks import Stored, hook
 
 #: Elements of a window, at most: each is an operand of the program that replaces the pooling.
 MAX_WINDOW = 64
@@ -85,7 +85,7 @@ def _pooled(
     # XLA would find the places again for the gradient, from all that was pooled.
     place = lax.optimization_barrier(_place(fixed, keeps))
     if code is not None:
-        place = tap(place, forms=[Stored(code)])
+        place = hook(place, representations=[Stored(code)])
     return joined(_chosen, best, [place], elements)
 
 

@@ -90,9 +90,9 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     inside = dataclasses.replace(context, in_loop=True)
     bodies = tuple(functools.partial(_in, inside, x) for x in programs)
     stages = tuple(functools.partial(_at, context, x.stage) for x in operators if x.stage)
-    ties = context.backend.fuses_gradients
-    flattens = ties and not context.is_sharded
-    return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, ties, flattens)
+    barriers = context.backend.fuses_gradients
+    flattens = barriers and not context.is_sharded
+    return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, barriers, flattens)
 
 
 def _in(
@@ -129,8 +129,8 @@ for _codec in (
     operands.Convolutions(codecs.Pixel()),
     operands.Products(codecs.Rows()),
     operands.Products(codecs.Blocks()),
-    local_derivatives.OfSlopes(8),
-    local_derivatives.OfSlopes(4),
-    local_derivatives.OfSlopes(2),
+    local_derivatives.OfLocalDerivatives(8),
+    local_derivatives.OfLocalDerivatives(4),
+    local_derivatives.OfLocalDerivatives(2),
 ):
     register(Operator(_codec.name, _codec.kind, codec=_codec))

@@ -27,7 +27,7 @@ from ..ir.primitives import STOPS
 from ..ir.program import Equation, listed
 from ..ir.stage import Replaced, Stage
 from .context import Context
-from .hooks import is_tap
+from .hooks import is_hook
 
 #: Equations that hand on the numbers that they read, rounded perhaps, in another shape.
 _MOVES = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape", "squeeze")
@@ -238,7 +238,7 @@ class _Finder:
         if e is None or e.primitive != "custom_jvp_call" or len(e.reads) < 2:
             return value
         tapped = self.writer.get(e.reads[1])
-        return e.reads[0] if tapped is not None and is_tap(tapped) else value
+        return e.reads[0] if tapped is not None and is_hook(tapped) else value
 
     def _is_zero(self, atom: Any) -> bool:
         """Whether something is zeros, spread out perhaps."""

@@ -85,10 +85,10 @@ class PlanRecord:
         base_flops: FLOPs of products and convolutions, likewise.
         planning_seconds: wall time of planning, tracing and all compilations included; of a plan
             that was found on the disk, when it was made.
-        rounds: how many plans were compiled.
+        compilations: how many plans were compiled.
         values: the values of the forward pass, largest first.
         stages: the stages in order.
-        cheaper: modelled seconds and compiled bytes of the next faster plan that was compiled;
+        next_faster: modelled seconds and compiled bytes of the next faster plan that was compiled;
             it broke the budget. None where the plan fills the budget or recomputes nothing.
         devices: how many the arguments are sharded over; bytes are those of one of them.
         operators: names of the residual operators that could be chosen.
@@ -123,10 +123,10 @@ class PlanRecord:
     base_seconds: float
     base_flops: int
     planning_seconds: float
-    rounds: int
+    compilations: int
     values: tuple[ValueRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
-    cheaper: tuple[float, int] | None = None
+    next_faster: tuple[float, int] | None = None
     devices: int = 1
     operators: tuple[str, ...] = ()
     checkpoints: str = "keep"
@@ -200,7 +200,7 @@ def record_from_json(text: str) -> PlanRecord:
             "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
             "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
             "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
-            "cheaper": fields["cheaper"] and tuple(fields["cheaper"]),
+            "next_faster": fields["next_faster"] and tuple(fields["next_faster"]),
         },
     )
     _check_regions(made)

@@ -8,7 +8,7 @@ from planners.plan import Region
 
 from ..compiler.budget import format_bytes
 from ..ir import compat
-from ..operators import form_name
+from ..operators import representation_name
 from ..tracing.origins import Origins
 from .record import StageRow, ValueRow
 
@@ -36,7 +36,7 @@ def value_rows(
                     value.name,
                     origins.program.nbytes(number) * value.copies,
                     decision,
-                    form_name(equation, number),
+                    representation_name(equation, number),
                     tuple(aval.shape),
                     str(aval.dtype),
                     equation.primitive,

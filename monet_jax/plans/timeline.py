@@ -30,7 +30,7 @@ KINDS = ("saved", "compressed", "passing", "recomputed", "gradient", "workspace"
 #: "again": a forward op is recomputed.
 PHASES = ("forward", "again", "backward")
 #: Moments of a timeline, at most.
-MOMENTS = 600
+MAX_SAMPLES = 600
 #: Values below this share of the peak have no band.
 SMALL = 0.001
 #: Bands of a timeline, at most.
@@ -38,7 +38,7 @@ BANDS = 1500
 
 
 @dataclasses.dataclass(frozen=True)
-class Moment:
+class Sample:
     """A run of an op.
 
     Attributes:
@@ -83,19 +83,19 @@ class Timeline:
 
     Attributes:
         runs: how many op runs the step has.
-        moments: some of them, in order.
+        samples: some of them, in order.
         bands: large values, in order of `start`.
         rest: kinds, each with the bytes of all other values at each moment.
     """
 
     runs: int
-    moments: tuple[Moment, ...]
+    samples: tuple[Sample, ...]
     bands: tuple[Band, ...]
     rest: tuple[tuple[str, tuple[int, ...]], ...]
 
     def bytes_of(self, kind: str) -> np.ndarray:
         """Bytes of one kind at each moment: int64, shape [moments]."""
-        change = np.zeros(len(self.moments) + 1, np.int64)
+        change = np.zeros(len(self.samples) + 1, np.int64)
         for band in self.bands:
             if band.kind == kind:
                 change[band.start] += band.nbytes
@@ -116,7 +116,7 @@ class Timeline:
         """Plain data for `json.dumps`; rows are lists. `timeline_from_json` is the inverse."""
         return {
             "runs": self.runs,
-            "moments": [list(vars(m).values()) for m in self.moments],
+            "samples": [list(vars(m).values()) for m in self.samples],
             "bands": [list(vars(b).values()) for b in self.bands],
             "rest": {kind: list(nbytes) for kind, nbytes in self.rest},
         }
@@ -128,15 +128,15 @@ def timeline_from_json(data: Any) -> Timeline:
     Raises:
         ValueError: a field is missing, unknown or of the wrong type, or does not fit the others.
     """
-    fields = {"runs", "moments", "bands", "rest"}
+    fields = {"runs", "samples", "bands", "rest"}
     if not isinstance(data, Mapping) or set(data) != fields:
         raise ValueError(f"a Timeline has the fields {sorted(fields)}")
-    moments = tuple(_row(Moment, row) for row in data["moments"])
+    samples = tuple(_row(Sample, row) for row in data["samples"])
     bands = tuple(_row(Band, row) for row in data["bands"])
     if not isinstance(data["rest"], Mapping):
         raise ValueError("`rest` of a Timeline must be an object")
     rest = tuple((kind, tuple(nbytes)) for kind, nbytes in data["rest"].items())
-    made = Timeline(data["runs"], moments, bands, rest)
+    made = Timeline(data["runs"], samples, bands, rest)
     _check(made)
     return made
 
@@ -150,7 +150,7 @@ def _row[Row](cls: type[Row], row: Any) -> Row:
 
 def _check(made: Timeline) -> None:
     """That a timeline read from a file is one."""
-    end = len(made.moments)
+    end = len(made.samples)
     rest_fits = all(
         len(x) == end and all(type(n) is int and n >= 0 for n in x) for _, x in made.rest
     )
@@ -158,7 +158,7 @@ def _check(made: Timeline) -> None:
         raise ValueError("a Timeline has one number for each kind and moment, and a moment or more")
     if not {kind for kind, _ in made.rest} | {band.kind for band in made.bands} <= set(KINDS):
         raise ValueError(f"the kinds of a Timeline are {', '.join(KINDS)}")
-    if not {moment.phase for moment in made.moments} <= set(PHASES):
+    if not {sample.phase for sample in made.samples} <= set(PHASES):
         raise ValueError(f"the phases of a Timeline are {', '.join(PHASES)}")
     if not all(0 <= b.start <= b.stop < end and b.nbytes > 0 for b in made.bands):
         raise ValueError(f"a band of a Timeline lies in its {end} moments and has bytes")
@@ -170,7 +170,7 @@ def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Ti
     if not replay.schedule:
         return None
     occupants = planners.occupants(graph, regions)
-    chosen, least = _moments(replay.live_bytes), _least(occupants, replay.peak_bytes)
+    chosen, least = _samples(replay.live_bytes), _least(occupants, replay.peak_bytes)
     bands, rest = [], collections.defaultdict(lambda: np.zeros(len(chosen) + 1, np.int64))
     for x in occupants:
         start = bisect.bisect_left(chosen, x.start)
@@ -186,7 +186,7 @@ def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Ti
             rest[x.kind][stop + 1] -= x.nbytes
     return Timeline(
         len(replay.schedule),
-        tuple(_moment(graph, k, replay.schedule[k]) for k in chosen),
+        tuple(_sample(graph, k, replay.schedule[k]) for k in chosen),
         tuple(bands),
         tuple((kind, tuple(np.cumsum(x)[:-1].tolist())) for kind, x in sorted(rest.items())),
     )
@@ -198,13 +198,13 @@ def _least(occupants: Sequence[planners.Occupant], peak_bytes: int) -> float:
     return max(SMALL * peak_bytes, *(size + 1 for size in sizes[BANDS : BANDS + 1]), 1)
 
 
-def _moments(live_bytes: Sequence[int]) -> list[int]:
+def _samples(live_bytes: Sequence[int]) -> list[int]:
     """Of every so many runs the one during which most is in memory."""
     live = np.array(live_bytes)
-    parts = np.array_split(np.arange(len(live)), min(MOMENTS, len(live)))
+    parts = np.array_split(np.arange(len(live)), min(MAX_SAMPLES, len(live)))
     return [int(part[live[part].argmax()]) for part in parts]
 
 
-def _moment(graph: Graph, k: int, run: Run) -> Moment:
+def _sample(graph: Graph, k: int, run: Run) -> Sample:
     again = run.phase == "forward" and run.depth > 0
-    return Moment(k, "again" if again else run.phase, run.stage, run.of(graph).name)
+    return Sample(k, "again" if again else run.phase, run.stage, run.of(graph).name)

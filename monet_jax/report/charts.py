@@ -121,7 +121,7 @@ def scale_of(timelines: Sequence[Timeline], fixed_bytes: int, lines: Sequence[in
 
 def chart_of(timeline: Timeline, fixed_bytes: int, scale: Scale) -> Chart:
     """The shapes of a timeline on top of `fixed_bytes`."""
-    count = len(timeline.moments)
+    count = len(timeline.samples)
     edges = np.linspace(0, timeline.runs, count + 1)
     bottom, layers = np.zeros(count, np.int64), []
     for kind in LAYERS:
@@ -168,7 +168,7 @@ def stacked(timeline: Timeline, fixed_bytes: int) -> Iterator[tuple[Band, np.nda
 
     In the area of a kind, bands lie in order of their start; what has no band is above them.
     """
-    bottom, lowest = np.full(len(timeline.moments), fixed_bytes), {}
+    bottom, lowest = np.full(len(timeline.samples), fixed_bytes), {}
     for kind in KINDS:
         lowest[kind] = bottom.copy()
         bottom = bottom + timeline.bytes_of(kind)
@@ -189,7 +189,7 @@ def _outlines(
 
 def _phases(timeline: Timeline, edges: np.ndarray) -> Iterator[tuple[float, float, str]]:
     start = 0
-    phases = [moment.phase for moment in timeline.moments]
+    phases = [sample.phase for sample in timeline.samples]
     for m in range(1, len(phases) + 1):
         if m == len(phases) or phases[m] != phases[start]:
             yield round(float(edges[start]), 2), round(float(edges[m]), 2), phases[start]

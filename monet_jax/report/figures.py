@@ -45,9 +45,9 @@ def figures(plan: PlanRecord) -> Iterator[tuple[str, str, str]]:
     yield "overhead", f"{plan.overhead:.2%}", f"proven to be at least {bound:.2%}"
     if plan.error is not None and plan.error_limit is not None:
         yield "gradient error", f"{plan.error:.2%}", f"of at most {plan.error_limit:.2%}"
-    rounds = f"{plan.rounds} plan{'' if plan.rounds == 1 else 's'} compiled"
-    rounds += ", from the cache" if plan.is_cached else ""
-    yield "planned in", f"{plan.planning_seconds:.1f} s", rounds
+    compilations = f"{plan.compilations} plan{'' if plan.compilations == 1 else 's'} compiled"
+    compilations += ", from the cache" if plan.is_cached else ""
+    yield "planned in", f"{plan.planning_seconds:.1f} s", compilations
 
 
 @dataclasses.dataclass(frozen=True)

@@ -179,7 +179,7 @@ def _data(
         "across": scale.runs,
         "top": scale.top_bytes,
         "fixed": fixed,
-        "moments": [[m.run, m.phase, m.stage, m.op] for m in timeline.moments],
+        "samples": [[m.run, m.phase, m.stage, m.op] for m in timeline.samples],
         "bands": [[b.kind, b.start, b.stop, b.nbytes, *_named(b, rows)] for b in timeline.bands],
         "rest": {kind: list(nbytes) for kind, nbytes in timeline.rest},
     }

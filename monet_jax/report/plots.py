@@ -74,8 +74,8 @@ def _title(plan: PlanRecord) -> str:
 
 def _stack(timeline: Timeline, fixed: int) -> tuple[np.ndarray, list[tuple[str, np.ndarray]]]:
     """Where steps begin, and bytes by kind there; the last one is repeated where it ends."""
-    edges = np.linspace(0, timeline.runs, len(timeline.moments) + 1)
-    given = (FIXED, np.full(len(timeline.moments), fixed))
+    edges = np.linspace(0, timeline.runs, len(timeline.samples) + 1)
+    given = (FIXED, np.full(len(timeline.samples), fixed))
     layers = [given, *((kind, timeline.bytes_of(kind)) for kind in KINDS)]
     assert [kind for kind, _ in layers] == list(LAYERS)
     return edges, [(kind, np.append(x, x[-1])) for kind, x in layers]

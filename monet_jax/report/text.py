@@ -63,7 +63,7 @@ def verdict(plan: PlanRecord) -> str:
             _overhead(plan),
             *_error(plan),
             f"{'From the cache; planned' if plan.is_cached else 'Planned'} in "
-            f"{plan.planning_seconds:.1f} s, {_counted(plan.rounds, 'round')}, for "
+            f"{plan.planning_seconds:.1f} s, {_counted(plan.compilations, 'round')}, for "
             f"{_device(plan)} ({plan.compiler}).",
         )
     )
@@ -110,9 +110,9 @@ def _use_of_budget(plan: PlanRecord) -> list[str]:
     """Why memory is left over, where much of it is."""
     if plan.decisions is None or plan.compiled_bytes is None or _used(plan) >= POOR_USE:
         return []
-    if plan.cheaper is None:
+    if plan.next_faster is None:
         return [f"It uses {_used(plan):.1%} of the budget; no faster plan was compiled."]
-    seconds, nbytes = plan.cheaper
+    seconds, nbytes = plan.next_faster
     overhead = seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
     return [
         f"It uses {_used(plan):.1%} of the budget: the next faster plan (overhead {overhead:.2%}) "
@@ -147,7 +147,7 @@ def merge_stages(stages: Sequence[StageRow]) -> list[tuple[str, StageRow, str]]:
     found, start = [], 0
     while start < len(stages):
         end = start + 1
-        while end < len(stages) and _alike(stages[start], stages[end]):
+        while end < len(stages) and _invariants(stages[start], stages[end]):
             end += 1
         several = end > start + 1
         span = f"{start}-{end - 1}" if several else f"{start}"
@@ -274,5 +274,5 @@ def _stages_table(stages: Sequence[StageRow]) -> str:
     return render(table)
 
 
-def _alike(a: StageRow, b: StageRow) -> bool:
+def _invariants(a: StageRow, b: StageRow) -> bool:
     return (a.key, a.decision, a.saved_bytes) == (b.key, b.decision, b.saved_bytes)

@@ -17,7 +17,7 @@ import jax
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.regions.simple_plans import bare, certified, left_alone
+from planners.regions.simple_plans import certified, left_alone, minimal_region
 
 from ..analyzer.analyze import analyze
 from ..analyzer.pins import Pins
@@ -29,7 +29,7 @@ from ..compiler.targets import Target
 from ..ir.costs import Roofline
 from ..ir.gradient import FlatFunction, cotangent_avals, value_and_gradient
 from ..operators import is_lossy_code, not_used
-from ..tracing.nested_scans import chunking, in_chunks
+from ..tracing.nested_scans import as_nested_scans, chunking
 from ..tracing.origins import Origins
 from ..tracing.trace import Traced, context_for, fingerprint, without_operators, without_rewrites
 from ..transformer.transform import transform
@@ -39,7 +39,7 @@ _Regions = tuple[Region, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class CompiledPlan:
     """A plan and what the compiler says of it.
 
     Attributes:
@@ -57,7 +57,7 @@ class OtherOptions(Exception):
     """A program failed under the options that others were compiled with: theirs are other bytes."""
 
 
-class Trials:
+class CompiledPlans:
     """The plans of one traced function that were looked at, each compiled once.
 
     Arguments:
@@ -86,9 +86,9 @@ class Trials:
             target, fingerprint(traced.program, traced.derivative)
         )
         self._conditions: str | None = None
-        self._made: dict[_Regions, Trial] = {}
+        self._made: dict[_Regions, CompiledPlan] = {}
 
-    def __iter__(self) -> Iterator[Trial]:
+    def __iter__(self) -> Iterator[CompiledPlan]:
         return iter(self._made.values())
 
     def __len__(self) -> int:
@@ -97,8 +97,8 @@ class Trials:
     def __contains__(self, decisions: planners.Plan) -> bool:
         return decisions.regions in self._made
 
-    def within(self, bound: ErrorBound) -> "Trials":
-        """Trials of the same function with a bound of errors."""
+    def within(self, bound: ErrorBound) -> "CompiledPlans":
+        """CompiledPlans of the same function with a bound of errors."""
         return self._sharing(bound=bound)
 
     def not_used(self) -> list[str]:
@@ -110,8 +110,8 @@ class Trials:
         context = context_for(self.target.name, self.traced.avals)
         return not_used(used, *without_rewrites(self.traced), context) if used else []
 
-    def in_chunks(self) -> "tuple[Trials, int] | None":
-        """Trials of the function with its loops in chunks, and the bytes which that may spare.
+    def as_nested_scans(self) -> "tuple[CompiledPlans, int] | None":
+        """Plans of the function with its loops in chunks, and the bytes which that may spare.
 
         None where nothing is spared; where pins name values, of which there are others then; and
         where errors are limited, which are known for the loops as they are.
@@ -123,8 +123,8 @@ class Trials:
             return None
         return self._sharing(chunks=found.lengths), found.spared_bytes
 
-    def without_operators(self) -> "Trials | None":
-        """Trials of the function as it was before any operator.
+    def without_operators(self) -> "CompiledPlans | None":
+        """CompiledPlans of the function as it was before any operator.
 
         None where an operator changes nothing but what a plan asks of it; and where errors are
         limited, since what else there is would be planned anew for every limit.
@@ -133,17 +133,17 @@ class Trials:
             return None
         return self._sharing(without_operators(self.traced, self.target.name))
 
-    def _sharing(self, traced: Traced | None = None, **changes: Any) -> "Trials":
-        """Trials of the function otherwise planned; as it is, it does not change."""
+    def _sharing(self, traced: Traced | None = None, **changes: Any) -> "CompiledPlans":
+        """CompiledPlans of the function otherwise planned; as it is, it does not change."""
         of = traced or self.traced, self.target, self.pins, self.verify
-        made = Trials(*of, **changes, options=self._options)
+        made = CompiledPlans(*of, **changes, options=self._options)
         made.unplanned, made._conditions = self.unplanned, self._conditions
         return made
 
-    def anew(self) -> "Trials":
-        """Trials of which none was made yet, by the options that are left."""
+    def anew(self) -> "CompiledPlans":
+        """CompiledPlans of which none was made yet, by the options that are left."""
         of = self.traced, self.target, self.pins, self.verify, self.bound, self.chunks
-        return Trials(*of, options=self._options)
+        return CompiledPlans(*of, options=self._options)
 
     @property
     def devices(self) -> int:
@@ -188,36 +188,36 @@ class Trials:
         that is worth having does.
         """
         graph, _ = self.analyzed
-        regions = tuple(bare(graph, s) for s in range(len(graph.stages)))
+        regions = tuple(minimal_region(graph, s) for s in range(len(graph.stages)))
         if len(regions) > 1:
             regions = (*regions[:-1], left_alone(graph, regions[-1]))
         return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
 
-    def of(self, decisions: planners.Plan) -> Trial:
+    def of(self, decisions: planners.Plan) -> CompiledPlan:
         """The trial of a plan, which is compiled if it is new."""
         if decisions.regions not in self._made:
             predicted = self.predicted_temp_bytes(decisions.regions)
             function = transform(self.origins, decisions)
             figures = self._compile(function) if self.verify else None
-            self._made[decisions.regions] = Trial(decisions, predicted, figures)
+            self._made[decisions.regions] = CompiledPlan(decisions, predicted, figures)
         return self._made[decisions.regions]
 
-    def temp_bytes(self, trial: Trial) -> int:
+    def temp_bytes(self, compiled_plan: CompiledPlan) -> int:
         """Everything but arguments and results, as compiled where that is known."""
-        if trial.figures is None:
-            return trial.predicted_temp_bytes
-        return trial.figures.total_bytes - self.fixed_bytes
+        if compiled_plan.figures is None:
+            return compiled_plan.predicted_temp_bytes
+        return compiled_plan.figures.total_bytes - self.fixed_bytes
 
-    def smallest(self) -> Trial:
+    def smallest(self) -> CompiledPlan:
         """The trial with the least temporaries."""
         return min(self, key=self.temp_bytes)
 
-    def fastest_within(self, room: int) -> Trial | None:
+    def fastest_within(self, room: int) -> CompiledPlan | None:
         """The fastest trial whose temporaries fit in `room` bytes."""
         fits = [t for t in self if self.temp_bytes(t) <= room]
         return min(fits, key=lambda t: t.decisions.seconds, default=None)
 
-    def nearest_over(self, room: int) -> Trial | None:
+    def nearest_over(self, room: int) -> CompiledPlan | None:
         """The least of the trials that do not fit and are faster than all that do."""
         best = self.fastest_within(room)
         limit = best.decisions.seconds if best else math.inf
@@ -242,7 +242,7 @@ class Trials:
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
         program, derivative = self.traced.program, self.traced.derivative
         if self.chunks is not None:
-            program = in_chunks(program, self.chunks)
+            program = as_nested_scans(program, self.chunks)
         graph, origins = analyze(program, derivative, roofline, backend, self.pins)
         if self.bound is not None:
             graph = with_errors(graph, origins, self.bound)
@@ -283,7 +283,7 @@ class Trials:
     def _measured(self, decisions: planners.Plan) -> CompiledBytes:
         """A plan that the model is placed by, as compiled."""
         figures = self._compile(transform(self.origins, decisions))
-        self._made[decisions.regions] = Trial(decisions, figures.temp_bytes, figures)
+        self._made[decisions.regions] = CompiledPlan(decisions, figures.temp_bytes, figures)
         return figures
 
     def _compile(self, function: FlatFunction) -> CompiledBytes:

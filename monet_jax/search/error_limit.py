@@ -27,7 +27,7 @@ AIM = 6 / 7
 #: or only the next ones be of use.
 LITTLE, FAST = 0.5, 0.005
 #: How much of what it may add up to a modelled error takes that was in the way.
-IN_THE_WAY = 0.8
+BLOCKING = 0.8
 #: How often a plan is made anew whose measured error is more, or less, than it may be.
 ROUNDS = 3
 
@@ -80,8 +80,8 @@ def limit_of(error: float, terms: Terms, call: Call, samples: Sequence[Call]) ->
     return ErrorLimit(float(error), tuple(tuple(sample.leaves) for sample in samples))
 
 
-def settled_within(
-    limit: ErrorLimit, errors: Errors, settle: Callable[[ErrorBound], PlanRecord]
+def plan_within(
+    limit: ErrorLimit, errors: Errors, find_plan: Callable[[ErrorBound], PlanRecord]
 ) -> PlanRecord:
     """The plan whose gradient is as right as a limit asks for, as measured on its samples.
 
@@ -90,7 +90,7 @@ def settled_within(
     Arguments:
         limit: the limit.
         errors: measures them.
-        settle: the plan for a bound of the modelled errors.
+        find_plan: the plan for a bound of the modelled errors.
 
     Raises:
         InfeasibleBudget: for every bound there is none; that of the least minimum.
@@ -100,7 +100,7 @@ def settled_within(
 
     def settled(most: float) -> PlanRecord | None:
         try:
-            return settle(ErrorBound(of_codes, most))
+            return find_plan(ErrorBound(of_codes, most))
         except InfeasibleBudget as error:
             refused.append(error)
             return None
@@ -142,7 +142,7 @@ def _next_bound(limit: ErrorLimit, error: float, most: float, modelled: float) -
         most: what its errors could add up to.
         modelled: what they do.
     """
-    is_in_the_way = error > 0 and modelled >= IN_THE_WAY * most
-    if error > limit.measured or is_in_the_way:
+    is_blocking = error > 0 and modelled >= BLOCKING * most
+    if error > limit.measured or is_blocking:
         return most * (AIM * limit.measured / error) ** 2
     return limit.measured**2

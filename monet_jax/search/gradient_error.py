@@ -25,7 +25,7 @@ from planners.plan import Region
 from planners.regions.simple_plans import saving_codes
 
 from ..ir.gradient import cotangent_avals, value_and_gradient
-from ..operators import Encoding, Slope, Stored, forms_of, is_tap, selected
+from ..operators import Encoding, LocalDerivative, Stored, is_hook, representations_of, selected
 from ..operators.codecs import Codec
 from ..tracing.origins import Origins
 from ..tracing.trace import Traced
@@ -89,8 +89,12 @@ class Errors:
         """For each value of the program that is the first of a lossy code its error."""
         found: dict[int, float] = {}
         with progress() as say:
-            for are_slopes in (False, True):
-                codes = [x for x in self.codes if isinstance(x.codec, Slope) == are_slopes]
+            for are_local_derivatives in (False, True):
+                codes = [
+                    x
+                    for x in self.codes
+                    if isinstance(x.codec, LocalDerivative) == are_local_derivatives
+                ]
                 found |= self._of_codes(codes, say) if codes else {}
         return found | {i: found[first] for i, first in self._same.items() if first in found}
 
@@ -135,11 +139,11 @@ class Errors:
     def _codes(self) -> list[_Code]:
         found: dict[int, _Code] = {}
         for stage in self.origins.stages:
-            for e in filter(is_tap, stage.equations):
-                for form, values in forms_of(e):
-                    if isinstance(form, Stored) and form.codec.kind.is_lossy:
+            for e in filter(is_hook, stage.equations):
+                for representation, values in representations_of(e):
+                    if isinstance(representation, Stored) and representation.codec.kind.is_lossy:
                         number, (base,) = self._same.get(values[0], values[0]), e.reads
-                        code = _Code(number, self._same.get(base, base), form.codec)
+                        code = _Code(number, self._same.get(base, base), representation.codec)
                         found.setdefault(number, code)
         return list(found.values())
 
@@ -153,21 +157,21 @@ class Errors:
         ]
 
         @jax.jit
-        def gradient(inputs, words, trial):
-            planned = transform(self.origins, plan, Encoding(words, trial))
+        def gradient(inputs, words, compiled_plan):
+            planned = transform(self.origins, plan, Encoding(words, compiled_plan))
             step = value_and_gradient(planned, program, derivative)
             return step(inputs, list(self.traced.constants), seeds)[1]
 
-        def trial(codes: Sequence[_Code]) -> Mapping[int, Any]:
+        def compiled_plan(codes: Sequence[_Code]) -> Mapping[int, Any]:
             chosen = {code.number for code in codes}
             return {code.number: jnp.int32(code.number in chosen) for code in self.codes}
 
         def words() -> jax.Array:
             return jnp.asarray(self._rng.integers(2**32, size=2, dtype=np.uint32))
 
-        exact = [(sample, gradient(sample, words(), trial([]))) for sample in self.samples]
+        exact = [(sample, gradient(sample, words(), compiled_plan([]))) for sample in self.samples]
         return lambda codes: [
-            float(_error(gradient(x, words(), trial(codes)), y)) for x, y in exact
+            float(_error(gradient(x, words(), compiled_plan(codes)), y)) for x, y in exact
         ]
 
 

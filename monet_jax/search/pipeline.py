@@ -30,13 +30,13 @@ from ..tracing.loops import lay_out
 from ..tracing.signature import Call
 from ..tracing.trace import Terms, Traced
 from ..transformer.apply import as_traced_for
-from .compiled_plans import Trials
-from .error_limit import ErrorLimit, settled_within
+from .compiled_plans import CompiledPlans
+from .error_limit import ErrorLimit, plan_within
 from .failures import STATEMENTS, BadPlanner, statements, warn
 from .gradient_error import Errors
 from .mistakes import refuse_budget, refuse_reserved
 from .reserved import Optimizer, reserved_bytes
-from .search import InfeasibleBudget, Settling
+from .search import InfeasibleBudget, PlanSearch
 
 log = logging.getLogger("monet_jax")
 
@@ -169,7 +169,7 @@ def _found_or_made(
         is_enough = found is not None and (floor or _is_largest(found, settings))
         if found is not None and is_enough and _is_for(found, traced, fingerprint):
             return dataclasses.replace(found, is_cached=True)
-    made = timed(_settle(traced, settings, target))
+    made = timed(_find_plan(traced, settings, target))
     cache_module.write(key(0 if _is_largest(made, settings) else settings.floor_bytes), made)
     return made
 
@@ -191,38 +191,40 @@ def _made(
     traced: Traced, settings: Settings, target: Target, limit: ErrorLimit | None
 ) -> PlanRecord:
     if limit is not None:
-        return _settle_within(traced, settings, target, limit)
-    return _settle(traced, settings, target)
+        return _find_plan_within(traced, settings, target, limit)
+    return _find_plan(traced, settings, target)
 
 
-def _settle_within(
+def _find_plan_within(
     traced: Traced, settings: Settings, target: Target, limit: ErrorLimit
 ) -> PlanRecord:
     """The settled plan whose gradient is as right as a limit asks for."""
-    trials = _trials(traced, settings, target)
-    errors = Errors(traced, limit.samples, *trials.analyzed)
-    return settled_within(limit, errors, lambda bound: _planned(trials.within(bound), settings))
+    compiled_plans = _compiled_plans(traced, settings, target)
+    errors = Errors(traced, limit.samples, *compiled_plans.analyzed)
+    return plan_within(
+        limit, errors, lambda bound: _planned(compiled_plans.within(bound), settings)
+    )
 
 
-def _trials(traced: Traced, settings: Settings, target: Target) -> Trials:
-    return Trials(traced, target, settings.pins, settings.verify)
+def _compiled_plans(traced: Traced, settings: Settings, target: Target) -> CompiledPlans:
+    return CompiledPlans(traced, target, settings.pins, settings.verify)
 
 
-def _settle(traced: Traced, settings: Settings, target: Target) -> PlanRecord:
-    return _planned(_trials(traced, settings, target), settings)
+def _find_plan(traced: Traced, settings: Settings, target: Target) -> PlanRecord:
+    return _planned(_compiled_plans(traced, settings, target), settings)
 
 
-def _planned(trials: Trials, settings: Settings) -> PlanRecord:
+def _planned(compiled_plans: CompiledPlans, settings: Settings) -> PlanRecord:
     planner = settings.planner or planners.Stages(time_limit=settings.time_limit)
     if not hasattr(planner, "prepare"):
         planner = functools.partial(_replayed, planner)
-    settling = Settling(trials, planner)
+    plan_search = PlanSearch(compiled_plans, planner)
     assert isinstance(settings.reserved, int)  # of one call
-    budget = functools.partial(settings.budget_bytes, trials.target)
-    made = settling.plan(budget, settings.reserved)
-    log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.rounds)
-    if settling.stopped is not None:
-        warn(f"A faster plan may exist: the planner was stopped ({settling.stopped}).")
+    budget = functools.partial(settings.budget_bytes, compiled_plans.target)
+    made = plan_search.plan(budget, settings.reserved)
+    log.info("planned in %.1f s, %d rounds", made.planning_seconds, made.compilations)
+    if plan_search.stopped is not None:
+        warn(f"A faster plan may exist: the planner was stopped ({plan_search.stopped}).")
     return made
 
 

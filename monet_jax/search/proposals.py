@@ -18,7 +18,7 @@ from planners.graph import Graph
 from planners.plan import Region
 from planners.regions.simple_plans import certified, left_alone
 
-from .compiled_plans import Trials
+from .compiled_plans import CompiledPlans
 
 #: Times that the planner's budget is corrected by the model of the assignment, for one question.
 MODEL_ROUNDS = 8
@@ -35,29 +35,28 @@ CLEARLY_LESS = 0.98
 #: For that, budgets of the planner are up to so many times what is wanted, in steps by so much.
 REACH, STRIDE = 1.25, 1.04
 #: Plans that the local search after each answer of the planner may look at.
-POLISH_TRIALS = 60
+POLISH_CANDIDATES = 60
 #: What it counts, of bytes that may lie in the memory of results: all of them, and next to none, as
 #: they take nothing until the results are full.
-LODGED_SHARES = (1.0, 0.1)
+ALIASED_SHARES = (1.0, 0.1)
 #: Shares of the way from the smallest plan to saving all, of plans to try where nothing fits.
 LARGER = (0.05, 0.1, 0.3, 0.6)
 
 _Regions = tuple[Region, ...]
 
 
-class Answers:
+class Proposals:
     """The planner's plans for one program by one model of it.
 
-    Every plan that it gives is replayed in `trials.graph`.
+    Every plan that it gives is replayed in `compiled_plans.graph`.
 
     Arguments:
-        trials: of the program.
-        planner: `(Graph, int) -> planners.Plan`.
-        graph: the model; `trials.graph`, or that with something else assumed of the compiler.
+        compiled_plans: of the program. planner: `(Graph, int) -> planners.Plan`. graph: the model;
+        `compiled_plans.graph`, or that with something else assumed of the compiler.
     """
 
-    def __init__(self, trials: Trials, planner: Any, graph: Graph):
-        self.graph, self._trials, self._planner = graph, trials, planner
+    def __init__(self, compiled_plans: CompiledPlans, planner: Any, graph: Graph):
+        self.graph, self._compiled_plans, self._planner = graph, compiled_plans, planner
         self._most_seconds = SOLVES * getattr(planner, "time_limit", 10.0)
         self._seconds = 0.0  # spent in the planner since `restart`
         self._known: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
@@ -77,7 +76,7 @@ class Answers:
     def modelled(self, regions: _Regions) -> int:
         """Temporaries of a plan by this model."""
         if regions not in self._modelled:
-            self._modelled[regions] = self._trials.modelled(regions, self.graph)
+            self._modelled[regions] = self._compiled_plans.modelled(regions, self.graph)
         return self._modelled[regions]
 
     def within(self, wanted: int) -> planners.Plan | None:
@@ -146,7 +145,7 @@ class Answers:
         What a recomputation takes that the model does not know of is up to the compiler's schedule:
         a plan that saves a little more may be the smaller one.
         """
-        smallest = self._trials.base
+        smallest = self._compiled_plans.base
         try:
             smallest = self._space.smallest()
         except planners.SolverStopped as error:
@@ -167,21 +166,23 @@ class Answers:
         """
         singles = getattr(self._space, "singles", None)
         starts = [
-            x for x in (decisions, self._trials.base) if x and self.modelled(x.regions) <= wanted
+            x
+            for x in (decisions, self._compiled_plans.base)
+            if x and self.modelled(x.regions) <= wanted
         ]
         if singles is None or not starts or starts[0].seconds <= self.graph.seconds:
             return decisions
         found = starts[0]
-        for start, lodged_share in itertools.product(starts, LODGED_SHARES):
+        for start, aliased_share in itertools.product(starts, ALIASED_SHARES):
             regions = planners.polished(
                 self.graph,
                 start.regions,
                 singles,
-                lambda some: self._fits(self._even(some), wanted),
-                trials=POLISH_TRIALS,
-                lodged_share=lodged_share,
+                lambda some: self._fits(self._uniform_regions(some), wanted),
+                compiled_plans=POLISH_CANDIDATES,
+                aliased_share=aliased_share,
             )
-            plan = self._evened(with_regions(self.graph, start, regions))
+            plan = self._with_uniform_blocks(with_regions(self.graph, start, regions))
             if self._fits(plan.regions, wanted):
                 found = min(found, plan, key=lambda x: x.seconds)
         if found is decisions:
@@ -202,7 +203,7 @@ class Answers:
         if budget not in self._known:
             started = time.perf_counter()
             try:
-                self._known[budget] = self._evened(self._space.fastest(budget))
+                self._known[budget] = self._with_uniform_blocks(self._space.fastest(budget))
             except planners.InfeasibleBudget as error:
                 self._known[budget] = None
                 self._floor = max(self._floor, error.minimum_bytes, budget + 1)
@@ -217,22 +218,25 @@ class Answers:
         is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
         return is_right and self.modelled(regions) <= wanted
 
-    def _evened(self, decisions: planners.Plan) -> planners.Plan:
+    def _with_uniform_blocks(self, decisions: planners.Plan) -> planners.Plan:
         """The plan, without iterations that run by themselves where that is asked for."""
-        regions = self._even(decisions.regions)
+        regions = self._uniform_regions(decisions.regions)
         same = regions == decisions.regions
         return decisions if same else with_regions(self.graph, decisions, regions)
 
-    def _even(self, regions: _Regions) -> _Regions:
+    def _uniform_regions(self, regions: _Regions) -> _Regions:
         """The same of its regions.
 
         Unless codes of another iteration would bring in more of an error than there may be.
         """
-        if not self.graph.evens or planners.evened(self.graph, regions) == regions:
+        if (
+            not self.graph.uniform_blocks
+            or planners.with_uniform_blocks(self.graph, regions) == regions
+        ):
             return regions
         rolled = planners.rolled(self.graph, regions)
         for from_last in (False, True):
-            found = planners.evened(self.graph, rolled, from_last=from_last)
+            found = planners.with_uniform_blocks(self.graph, rolled, from_last=from_last)
             if planners.error_of(self.graph, found) <= self.graph.most_error:
                 return found
         return regions
@@ -244,10 +248,10 @@ class Answers:
         comes at once, is left alone rather than have the same values saved by name: for that XLA
         may take a copy (147 MiB of a GPT-2's logits and weights on a GPU).
         """
-        decisions = self._evened(decisions)
+        decisions = self._with_uniform_blocks(decisions)
         rolled = planners.rolled(self.graph, decisions.regions)
         for regions in (rolled, (*rolled[:-1], left_alone(self.graph, rolled[-1]))):
-            if regions == decisions.regions or self._even(regions) != regions:
+            if regions == decisions.regions or self._uniform_regions(regions) != regions:
                 continue
             tidied = with_regions(self.graph, decisions, regions)
             takes_more = self.modelled(regions) > self.modelled(decisions.regions)
@@ -256,8 +260,8 @@ class Answers:
         return decisions
 
     def _checked(self, decisions: planners.Plan) -> planners.Plan:
-        """A plan with its cost in `trials.graph`, where what bounds others is no bound."""
-        graph, decisions = self._trials.graph, self._tidied(decisions)
+        """A plan with its cost in `compiled_plans.graph`, where what bounds others is no bound."""
+        graph, decisions = self._compiled_plans.graph, self._tidied(decisions)
         if self.graph is graph:
             return decisions
         planner = decisions.planner

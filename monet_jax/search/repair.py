@@ -9,69 +9,71 @@ from collections.abc import Sequence
 import planners
 from planners.plan import Region
 
-from .compiled_plans import Trials
+from .compiled_plans import CompiledPlans
 from .proposals import with_regions
 
 #: Plans are mixed where that may save this share of the step's time.
 FAR = 0.05
 
 
-def try_without_change(trials: Trials, room: int) -> None:
+def try_without_change(compiled_plans: CompiledPlans, room: int) -> None:
     """Compile the least of the faster plans that do not fit, if it may without small values."""
-    near, graph = trials.nearest_over(room), trials.graph
+    near, graph = compiled_plans.nearest_over(room), compiled_plans.graph
     if near is None:
         return
     regions = planners.without_change(graph, near.decisions.regions)
     change = planners.saved_bytes(graph, near.decisions.regions)
     change -= planners.saved_bytes(graph, regions)
-    if trials.temp_bytes(near) - room <= change:
-        _fits(trials, room, regions, near.decisions)
+    if compiled_plans.temp_bytes(near) - room <= change:
+        _fits(compiled_plans, room, regions, near.decisions)
 
 
-def try_between(trials: Trials, room: int, rounds: int) -> None:
+def try_between(compiled_plans: CompiledPlans, room: int, compilations: int) -> None:
     """Compile plans that do in part as the fastest that fits, in part as a much faster one.
 
     A compiler may take more than is predicted of all plans but the smallest, and what is predicted
     to take as much less is then the smallest alone.
 
     Arguments:
-        trials: of the function.
+        compiled_plans: of the function.
         room: bytes for temporaries.
-        rounds: how many plans may be compiled.
+        compilations: how many plans may be compiled.
     """
-    best, near = trials.fastest_within(room), trials.nearest_over(room)
+    best, near = compiled_plans.fastest_within(room), compiled_plans.nearest_over(room)
     if best is None or near is None:
         return
     fits, over = best.decisions, near.decisions
-    if fits.seconds - over.seconds < FAR * trials.graph.seconds:
+    if fits.seconds - over.seconds < FAR * compiled_plans.graph.seconds:
         return
-    late = planners.mixtures(trials.graph, fits.regions, over.regions)
-    early = planners.mixtures(trials.graph, over.regions, fits.regions)
-    for mixtures in (late[::-1], early):
-        _bisect(trials, room, mixtures, over, rounds // 2)
+    late = planners.crossovers(compiled_plans.graph, fits.regions, over.regions)
+    early = planners.crossovers(compiled_plans.graph, over.regions, fits.regions)
+    for crossovers in (late[::-1], early):
+        _bisect(compiled_plans, room, crossovers, over, compilations // 2)
 
 
 def _bisect(
-    trials: Trials,
+    compiled_plans: CompiledPlans,
     room: int,
-    mixtures: Sequence[tuple[Region, ...]],
+    crossovers: Sequence[tuple[Region, ...]],
     like: planners.Plan,
-    rounds: int,
+    compilations: int,
 ) -> None:
     """Compile mixtures, that take more and more, until the last that fits is among them."""
-    low, high = -1, len(mixtures)
-    while high - low > 1 and rounds:
-        middle, rounds = (low + high) // 2, rounds - 1
-        is_low = _fits(trials, room, mixtures[middle], like)
+    low, high = -1, len(crossovers)
+    while high - low > 1 and compilations:
+        middle, compilations = (low + high) // 2, compilations - 1
+        is_low = _fits(compiled_plans, room, crossovers[middle], like)
         low, high = (middle, high) if is_low else (low, middle)
 
 
-def _fits(trials: Trials, room: int, regions: tuple[Region, ...], like: planners.Plan) -> bool:
+def _fits(
+    compiled_plans: CompiledPlans, room: int, regions: tuple[Region, ...], like: planners.Plan
+) -> bool:
     """Compile the plan of some regions, if there is one; whether it fits."""
-    if planners.error_of(trials.graph, regions) > trials.graph.most_error:
+    if planners.error_of(compiled_plans.graph, regions) > compiled_plans.graph.most_error:
         return False
     try:
-        decisions = with_regions(trials.graph, like, regions)
+        decisions = with_regions(compiled_plans.graph, like, regions)
     except planners.InvalidPlan:  # something has to be saved
         return False
-    return trials.temp_bytes(trials.of(decisions)) <= room
+    return compiled_plans.temp_bytes(compiled_plans.of(decisions)) <= room

@@ -26,8 +26,8 @@ from ..plans.record import PlanRecord
 from ..plans.tables import describe_values, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..tracing.trace import describe_inputs, fingerprint
-from .compiled_plans import OtherOptions, Trial, Trials
-from .proposals import Answers, with_regions
+from .compiled_plans import CompiledPlan, CompiledPlans, OtherOptions
+from .proposals import Proposals, with_regions
 from .repair import try_between, try_without_change
 
 #: A plan that uses this much of its budget is not worth another compilation.
@@ -35,7 +35,7 @@ GOOD_USE = 0.97
 #: Where a plan uses less than this, the other model is asked as well.
 FAIR_USE = 0.95
 #: Compilations of plans, at most; the unplanned program and the base come before.
-MAX_ROUNDS = 6
+MAX_COMPILATIONS = 6
 #: Steps of the search, at most; a step that meets a plan again compiles nothing.
 MAX_STEPS = 14
 #: The search ends when this fraction of the budget is all that is undecided.
@@ -73,7 +73,7 @@ class InfeasibleBudget(ValueError):
         return InfeasibleBudget, (str(self), self.minimum_budget)
 
 
-class Settling:
+class PlanSearch:
     """The search for plans of one traced function on one target.
 
     Budgets share what was compiled for earlier ones. Where no plan keeps one, and loops carry much,
@@ -82,31 +82,31 @@ class Settling:
     longer than recomputing nothing: what they bring is then never less than nothing.
 
     Arguments:
-        trials: of the function, on the target.
+        compiled_plans: of the function, on the target.
         planner: `(Graph, int) -> planners.Plan`.
     """
 
-    def __init__(self, trials: Trials, planner: Any):
-        self.trials, self.planner = trials, planner
+    def __init__(self, compiled_plans: CompiledPlans, planner: Any):
+        self.compiled_plans, self.planner = compiled_plans, planner
 
     @property
     def stopped(self) -> planners.SolverStopped | None:
         """Why the planner had no answer at some point of the last search, if so."""
-        stopped = (answers.stopped for answers in self._all_answers)
+        stopped = (proposals.stopped for proposals in self._all_proposals)
         return next((error for error in stopped if error is not None), None)
 
     @property
-    def _all_answers(self) -> Iterator[Answers]:
+    def _all_proposals(self) -> Iterator[Proposals]:
         for search in self._searches:
-            for answers in search.answers:
-                yield from answers
+            for proposals in search.proposals:
+                yield from proposals
 
     @property
     def _graph(self) -> Graph:
-        return self.trials.graph
+        return self.compiled_plans.graph
 
     @functools.cached_property
-    def answers(self) -> tuple[tuple[Answers, ...], ...]:
+    def proposals(self) -> tuple[tuple[Proposals, ...], ...]:
         """Plans in which derivatives read what JAX has them read; then those with codes as well,
         the exact ones first.
 
@@ -114,14 +114,14 @@ class Settling:
         and no plan is slower for all the others that there are to choose from. (Where errors are
         limited, plans without lossy codes have a search of their own.)
         """
-        graphs = [_with_variants(self._graph, lambda codes: False)]
-        if self.trials.bound is None:
-            lossy = self.trials.lossy_codes
-            graphs.append(_with_variants(self._graph, lambda codes: codes.isdisjoint(lossy)))
+        graphs = [_with_alternatives(self._graph, lambda codes: False)]
+        if self.compiled_plans.bound is None:
+            lossy = self.compiled_plans.lossy_codes
+            graphs.append(_with_alternatives(self._graph, lambda codes: codes.isdisjoint(lossy)))
         graphs.append(self._graph)
         return tuple(self._by_models(x) for n, x in enumerate(graphs) if x not in graphs[:n])
 
-    def _by_models(self, graph: Graph) -> tuple[Answers, ...]:
+    def _by_models(self, graph: Graph) -> tuple[Proposals, ...]:
         """By what is known of the compiler; then by a model in which nothing is recomputed late.
 
         Where several stages that save little are run again as one, a compiler may hold more than
@@ -129,10 +129,10 @@ class Settling:
         iteration of a loop runs by itself: what takes a few percent more time takes what is
         predicted.
         """
-        found = (Answers(self.trials, self.planner, graph),)
+        found = (Proposals(self.compiled_plans, self.planner, graph),)
         if graph.recomputes_late:
-            other = dataclasses.replace(graph, recomputes_late=False, evens=False)
-            found += (Answers(self.trials, self.planner, other),)
+            other = dataclasses.replace(graph, recomputes_late=False, uniform_blocks=False)
+            found += (Proposals(self.compiled_plans, self.planner, other),)
         return found
 
     def plan(
@@ -148,12 +148,12 @@ class Settling:
             InfeasibleBudget: no plan keeps it.
         """
         try:
-            return self._settled(budget, reserved_bytes)
+            return self._searched(budget, reserved_bytes)
         except OtherOptions:  # so that bytes are compared which were measured alike
-            self.__dict__ = vars(Settling(self.trials.anew(), self.planner))
-            return self._settled(budget, reserved_bytes)
+            self.__dict__ = vars(PlanSearch(self.compiled_plans.anew(), self.planner))
+            return self._searched(budget, reserved_bytes)
 
-    def _settled(
+    def _searched(
         self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int
     ) -> PlanRecord:
         """The same, as long as all its programs are compiled under the same options.
@@ -182,48 +182,54 @@ class Settling:
 
     def _found(self, budget: Callable[[Callable[[], int]], int], reserved_bytes: int) -> PlanRecord:
         started = time.perf_counter()
-        for answers in self._all_answers:
-            answers.restart()
-        known = self._rounds
-        total = budget(lambda: self.trials.unplanned.total_bytes)
+        for proposals in self._all_proposals:
+            proposals.restart()
+        known = self._compilations
+        total = budget(lambda: self.compiled_plans.unplanned.total_bytes)
         room = total - reserved_bytes
         try:
             by, best = self, self._best(room, reserved_bytes)
         except InfeasibleBudget as error:
             by, best = self._best_in_chunks(room, reserved_bytes, error)
         seconds = time.perf_counter() - started
-        rounds = self._rounds - known
-        return self._plan(total, reserved_bytes, by, best, seconds, rounds)
+        compilations = self._compilations - known
+        return self._plan(total, reserved_bytes, by, best, seconds, compilations)
 
     @property
-    def _searches(self) -> list["Settling"]:
+    def _searches(self) -> list["PlanSearch"]:
         """This search and, once they were needed, those without operators and in chunks."""
         others = (self.__dict__.get(name) for name in ("_without_operators", "_in_chunks"))
         return [self, *(search for search in others if search is not None)]
 
     @property
-    def _rounds(self) -> int:
-        return sum(len(search.trials) for search in self._searches)
+    def _compilations(self) -> int:
+        return sum(len(search.compiled_plans) for search in self._searches)
 
     @functools.cached_property
-    def _without_operators(self) -> "Settling | None":
+    def _without_operators(self) -> "PlanSearch | None":
         """The search for plans of the function as it was before any operator."""
-        trials = self.trials.without_operators()
-        return None if trials is None else Settling(trials, self.planner)
+        compiled_plans = self.compiled_plans.without_operators()
+        return None if compiled_plans is None else PlanSearch(compiled_plans, self.planner)
 
     @functools.cached_property
-    def _in_chunks(self) -> "Settling | None":
+    def _in_chunks(self) -> "PlanSearch | None":
         """The search for plans with loops in chunks; None where these spare too little."""
-        found = self.trials.in_chunks()
+        found = self.compiled_plans.as_nested_scans()
         if found is None:
             return None
-        trials, spared = found
-        least = self.trials.fixed_bytes + self.trials.temp_bytes(self.trials.smallest())
-        return Settling(trials, self.planner) if spared > (1 - CLEARLY_LESS) * least else None
+        compiled_plans, spared = found
+        least = self.compiled_plans.fixed_bytes + self.compiled_plans.temp_bytes(
+            self.compiled_plans.smallest()
+        )
+        return (
+            PlanSearch(compiled_plans, self.planner)
+            if spared > (1 - CLEARLY_LESS) * least
+            else None
+        )
 
     def _best_in_chunks(
         self, room: int, reserved_bytes: int, error: InfeasibleBudget
-    ) -> tuple["Settling", Trial]:
+    ) -> tuple["PlanSearch", CompiledPlan]:
         """The trial to settle on with loops in chunks, and the search that found it.
 
         Raises:
@@ -233,82 +239,84 @@ class Settling:
         if search is None:
             raise error
         try:
-            return search, search._verified(room - self.trials.fixed_bytes, reserved_bytes)
+            return search, search._verified(room - self.compiled_plans.fixed_bytes, reserved_bytes)
         except InfeasibleBudget as other:
             raise min(error, other, key=lambda x: x.minimum_budget) from None
 
-    def _best(self, room: int, reserved_bytes: int) -> Trial | None:
+    def _best(self, room: int, reserved_bytes: int) -> CompiledPlan | None:
         """The trial to settle on; None for the function as it is.
 
         What is planned through the user's checkpoints need not recompute what they do, so it may
         be the faster even where the function fits as it is.
         """
-        is_enough = not self.trials.pins and self.trials.unplanned.total_bytes <= room
-        if is_enough and not self.trials.traced.program.inlines_checkpoints:
+        is_enough = (
+            not self.compiled_plans.pins and self.compiled_plans.unplanned.total_bytes <= room
+        )
+        if is_enough and not self.compiled_plans.traced.program.inlines_checkpoints:
             return None
         try:
-            return self._verified(room - self.trials.fixed_bytes, reserved_bytes)
+            return self._verified(room - self.compiled_plans.fixed_bytes, reserved_bytes)
         except InfeasibleBudget:
             if is_enough:
                 return None
             raise
 
-    def _verified(self, room: int, reserved_bytes: int) -> Trial:
+    def _verified(self, room: int, reserved_bytes: int) -> CompiledPlan:
         """The fastest trial whose temporaries fit in `room` bytes."""
         best = self._search(room)
-        if self.trials.temp_bytes(best) > room:
+        if self.compiled_plans.temp_bytes(best) > room:
             best = self._least(best, reserved_bytes)
-        if self.trials.temp_bytes(best) > room:
+        if self.compiled_plans.temp_bytes(best) > room:
             raise self._infeasible(best, room, reserved_bytes)
         return best
 
-    def _least(self, best: Trial, reserved_bytes: int) -> Trial:
+    def _least(self, best: CompiledPlan, reserved_bytes: int) -> CompiledPlan:
         """The smallest trial once a search for clearly less than it finds nothing."""
-        outside = self.trials.fixed_bytes + reserved_bytes
+        outside = self.compiled_plans.fixed_bytes + reserved_bytes
         for share in (MUCH_LESS, CLEARLY_LESS):
             fits = True
             while fits:
-                room = int(share * (outside + self.trials.temp_bytes(best))) - outside
+                room = int(share * (outside + self.compiled_plans.temp_bytes(best))) - outside
                 found = self._search(room) if room > 0 else best
-                fits = self.trials.temp_bytes(found) <= room
-                best = min(best, found, key=self.trials.temp_bytes)
+                fits = self.compiled_plans.temp_bytes(found) <= room
+                best = min(best, found, key=self.compiled_plans.temp_bytes)
         return best
 
-    def _search(self, room: int) -> Trial:
+    def _search(self, room: int) -> CompiledPlan:
         """The fastest trial whose temporaries fit in `room` bytes; the smallest if none does."""
-        for models in self.answers:
-            for answers in models:
-                self._search_by(answers, room)
-                best = self.trials.fastest_within(room)
-                if best is not None and self._is_settled(best, room):
+        for models in self.proposals:
+            for proposals in models:
+                self._search_by(proposals, room)
+                best = self.compiled_plans.fastest_within(room)
+                if best is not None and self._is_final(best, room):
                     break
             else:
-                if best is None or best.decisions.regions == self.trials.base.regions:
+                if best is None or best.decisions.regions == self.compiled_plans.base.regions:
                     self._try_small_plans(models)
-                    if self._hoped_for(room) > self.trials.modelled_for(room):
-                        for answers in models:
-                            self._search_by(answers, room)
-                        best = self.trials.fastest_within(room)
+                    if self._hoped_for(room) > self.compiled_plans.modelled_for(room):
+                        for proposals in models:
+                            self._search_by(proposals, room)
+                        best = self.compiled_plans.fastest_within(room)
             if best is not None and self._is_free(best):
                 break
-        try_between(self.trials, room, self._max_rounds)
-        return self.trials.fastest_within(room) or self.trials.smallest()
+        try_between(self.compiled_plans, room, self._max_rounds)
+        return self.compiled_plans.fastest_within(room) or self.compiled_plans.smallest()
 
-    def _is_free(self, trial: Trial) -> bool:
-        return trial.decisions.seconds <= self._graph.seconds
+    def _is_free(self, compiled_plan: CompiledPlan) -> bool:
+        return compiled_plan.decisions.seconds <= self._graph.seconds
 
-    def _is_settled(self, trial: Trial, room: int) -> bool:
+    def _is_final(self, compiled_plan: CompiledPlan, room: int) -> bool:
         """Whether a trial that fits is fast, or fills enough of `room`, not to look further."""
-        enough = self.trials.temp_bytes(trial) >= FAIR_USE * room
-        is_planned = trial.decisions.regions != self.trials.base.regions
-        return is_planned and (enough or self._is_free(trial))
+        enough = self.compiled_plans.temp_bytes(compiled_plan) >= FAIR_USE * room
+        is_planned = compiled_plan.decisions.regions != self.compiled_plans.base.regions
+        return is_planned and (enough or self._is_free(compiled_plan))
 
-    def _search_by(self, answers: Answers, room: int) -> None:
+    def _search_by(self, proposals: Proposals, room: int) -> None:
         """Compile plans until the fastest that fits in `room` bytes is among them, by one model."""
         low, high = 0, None  # modelled temporaries that fit, or have no plan, and that do not fit
-        wanted, compiled = self.trials.modelled_for(room), 0
+        wanted, compiled = self.compiled_plans.modelled_for(room), 0
         for _ in range(MAX_STEPS):
-            decisions = answers.within(wanted)
+            decisions = proposals.within(wanted)
             if decisions is None:
                 hoped_for = self._hoped_for(room)
                 if high is None and hoped_for > wanted:
@@ -318,12 +326,12 @@ class Settling:
                 else:
                     break
                 continue
-            is_new = decisions not in self.trials
+            is_new = decisions not in self.compiled_plans
             if is_new and compiled == self._max_rounds:
                 break
             compiled += is_new
-            used = self.trials.temp_bytes(self.trials.of(decisions))
-            modelled = answers.modelled(decisions.regions)
+            used = self.compiled_plans.temp_bytes(self.compiled_plans.of(decisions))
+            modelled = proposals.modelled(decisions.regions)
             if used <= room:
                 low = max(low, wanted, modelled)
                 if used >= GOOD_USE * room or decisions.seconds <= self._graph.seconds:
@@ -333,23 +341,23 @@ class Settling:
             wanted = _next_wanted(room - (used - modelled), low, high, is_new)
             if high is not None and high - low < ENOUGH * room:
                 break
-        try_without_change(self.trials, room)
+        try_without_change(self.compiled_plans, room)
 
     @property
     def _max_rounds(self) -> int:
-        return MAX_ROUNDS if self.trials.verify else 1
+        return MAX_COMPILATIONS if self.compiled_plans.verify else 1
 
-    def _try_small_plans(self, models: Sequence[Answers]) -> None:
+    def _try_small_plans(self, models: Sequence[Proposals]) -> None:
         """Compile plans with few bytes, and the smallest with its ends changed.
 
         Whether recomputing the first or the last stage costs memory or spares it is up to the
         compiler's schedule, and so is whether the last is better left alone or saved by name: a
         GPT-2 under a scan took 429 MiB by name and 576 otherwise.
         """
-        for answers in models:
-            for decisions in answers.small():
+        for proposals in models:
+            for decisions in proposals.small():
                 self._try_for_less(decisions)
-        least = self.trials.smallest().decisions
+        least = self.compiled_plans.smallest().decisions
         for changed, ends in (
             (left_alone, (-1,)),
             (left_alone, (0,)),
@@ -367,37 +375,39 @@ class Settling:
 
         What is predicted rests on the base, of which the compiler may make less than of others.
         """
-        predicted = self.trials.predicted_temp_bytes(decisions.regions) + self._least_off
-        if MAY_BE_OFF * predicted <= self.trials.temp_bytes(self.trials.smallest()):
-            self.trials.of(decisions)
+        predicted = self.compiled_plans.predicted_temp_bytes(decisions.regions) + self._least_off
+        if MAY_BE_OFF * predicted <= self.compiled_plans.temp_bytes(self.compiled_plans.smallest()):
+            self.compiled_plans.of(decisions)
 
     @property
     def _least_off(self) -> int:
         """What some plan takes over what is predicted, or under: so may others."""
-        return min(self.trials.temp_bytes(t) - t.predicted_temp_bytes for t in self.trials)
+        return min(
+            self.compiled_plans.temp_bytes(t) - t.predicted_temp_bytes for t in self.compiled_plans
+        )
 
     def _hoped_for(self, room: int) -> int:
         """Modelled temporaries of plans that fit, if they take as much less as some plan does.
 
         None are hoped for where nothing fits: then it is a small plan that is wanted.
         """
-        fits = self.trials.fastest_within(room) is not None
-        return self.trials.modelled_for(room - self._least_off) if fits else 0
+        fits = self.compiled_plans.fastest_within(room) is not None
+        return self.compiled_plans.modelled_for(room - self._least_off) if fits else 0
 
-    def _infeasible(self, least: Trial, room: int, reserved_bytes: int) -> InfeasibleBudget:
+    def _infeasible(self, least: CompiledPlan, room: int, reserved_bytes: int) -> InfeasibleBudget:
         """The error for a budget that leaves `room` for temporaries, too little for `least`."""
-        fixed, origins = self.trials.fixed_bytes, self.trials.origins
+        fixed, origins = self.compiled_plans.fixed_bytes, self.compiled_plans.origins
         outside = fixed + reserved_bytes
-        wanted, minimum = outside + room, outside + self.trials.temp_bytes(least)
+        wanted, minimum = outside + room, outside + self.compiled_plans.temp_bytes(least)
         peak = planners.replay(self._graph, least.decisions).peak_values
         named = [name for name in peak if name in origins.values][:4]
         message = (
             f"No plan fits in {wanted:,} bytes; the smallest one found takes {minimum:,} bytes as "
-            f"compiled for {self.trials.target.name}, of which {fixed:,} are arguments and "
+            f"compiled for {self.compiled_plans.target.name}, of which {fixed:,} are arguments and "
             f"results. At its peak these values are live: {describe_values(origins, named)}. "
             f"Raise `budget` to {minimum:,}, or reduce the batch."
         )
-        if others := self.trials.not_used():
+        if others := self.compiled_plans.not_used():
             message += f" With {others} in a list of `operators`, it may take less."
         return InfeasibleBudget(message, minimum)
 
@@ -405,43 +415,43 @@ class Settling:
         self,
         budget: int,
         reserved: int,
-        by: "Settling",
-        best: Trial | None,
+        by: "PlanSearch",
+        best: CompiledPlan | None,
         seconds: float,
-        rounds: int,
+        compilations: int,
     ) -> PlanRecord:
-        trials = self.trials
+        compiled_plans = self.compiled_plans
         decisions = best.decisions if best else None
-        figures = best.figures if best else trials.unplanned
-        program = trials.traced.program
-        predicted = best.predicted_temp_bytes if best else trials.unplanned.temp_bytes
+        figures = best.figures if best else compiled_plans.unplanned
+        program = compiled_plans.traced.program
+        predicted = best.predicted_temp_bytes if best else compiled_plans.unplanned.temp_bytes
         return PlanRecord(
             decisions=decisions,
-            fingerprint=fingerprint(program, trials.traced.derivative),
+            fingerprint=fingerprint(program, compiled_plans.traced.derivative),
             inputs=describe_inputs(program),
             equations=len(program.equations),
-            target=trials.target.name,
-            compiler=(figures or trials.unplanned).compiler,
+            target=compiled_plans.target.name,
+            compiler=(figures or compiled_plans.unplanned).compiler,
             jax_version=jax.__version__,
             budget_bytes=budget,
             reserved_bytes=reserved,
-            predicted_bytes=trials.fixed_bytes + predicted,
+            predicted_bytes=compiled_plans.fixed_bytes + predicted,
             compiled_bytes=figures.total_bytes if figures else None,
-            unplanned_bytes=trials.unplanned.total_bytes,
+            unplanned_bytes=compiled_plans.unplanned.total_bytes,
             base_seconds=self._graph.seconds,
             base_flops=planners.save_all(self._graph).flops,
             planning_seconds=seconds,
-            rounds=rounds,
-            values=value_rows(by.trials.origins, by._graph, decisions),
+            compilations=compilations,
+            values=value_rows(by.compiled_plans.origins, by._graph, decisions),
             stages=stage_rows(by._graph, decisions),
-            cheaper=by._cheaper(best),
-            devices=trials.devices,
-            chunks=by.trials.chunks,
-            fixed_bytes=trials.fixed_bytes,
+            next_faster=by._next_faster(best),
+            devices=compiled_plans.devices,
+            chunks=by.compiled_plans.chunks,
+            fixed_bytes=compiled_plans.fixed_bytes,
             before=self._unplanned_timeline if decisions else None,
             after=by._timeline(decisions.regions) if decisions else self._unplanned_timeline,
-            operators=trials.traced.terms.operators,
-            checkpoints=trials.traced.terms.checkpoints,
+            operators=compiled_plans.traced.terms.operators,
+            checkpoints=compiled_plans.traced.terms.checkpoints,
         )
 
     @functools.cached_property
@@ -451,16 +461,19 @@ class Settling:
 
     def _timeline(self, regions: Sequence[Region]) -> Timeline | None:
         """What is in memory over the step as regions say."""
-        return timeline_of(self._graph, self.trials.origins, regions)
+        return timeline_of(self._graph, self.compiled_plans.origins, regions)
 
-    def _cheaper(self, best: Trial | None) -> tuple[float, int] | None:
+    def _next_faster(self, best: CompiledPlan | None) -> tuple[float, int] | None:
         """The next faster plan that was compiled, which broke the budget."""
         if best is None:
             return None
         limit = best.decisions.seconds
         faster = [
-            (t.decisions.seconds, self.trials.fixed_bytes + self.trials.temp_bytes(t))
-            for t in self.trials
+            (
+                t.decisions.seconds,
+                self.compiled_plans.fixed_bytes + self.compiled_plans.temp_bytes(t),
+            )
+            for t in self.compiled_plans
             if t.figures is not None and t.decisions.seconds < limit
         ]
         return max(faster, default=None)
@@ -480,15 +493,22 @@ def _better(
         return found
     best = found if found.seconds < (1 - WORTH) * without.seconds else without
     seconds = found.planning_seconds + without.planning_seconds
-    return dataclasses.replace(best, planning_seconds=seconds, rounds=found.rounds + without.rounds)
+    return dataclasses.replace(
+        best, planning_seconds=seconds, compilations=found.compilations + without.compilations
+    )
 
 
-def _with_variants(graph: Graph, is_one: Callable[[frozenset[int]], bool]) -> Graph:
+def _with_alternatives(graph: Graph, is_one: Callable[[frozenset[int]], bool]) -> Graph:
     """A graph whose backward ops run in their own way, or in one of which the codes are wanted."""
 
     def open_to(op: Op) -> Op:
         return dataclasses.replace(
-            op, variants=tuple(way for way in op.variants if is_one(op.codes(way)))
+            op,
+            alternatives=tuple(
+                implementation
+                for implementation in op.alternatives
+                if is_one(op.codes(implementation))
+            ),
         )
 
     stages = tuple(

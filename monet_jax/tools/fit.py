@@ -15,11 +15,11 @@ from ..analyzer.pins import make_pins
 from ..compiler.budget import parse_budget
 from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..plans.record import PlanRecord
-from ..search.compiled_plans import Trials
+from ..search.compiled_plans import CompiledPlans
 from ..search.mistakes import refuse
 from ..search.progress import progress
 from ..search.reserved import Optimizer, check_reserved, reserved_bytes
-from ..search.search import InfeasibleBudget, Settling
+from ..search.search import InfeasibleBudget, PlanSearch
 from ..tracing.marked import name_of
 from ..tracing.modules import on_arrays
 from ..tracing.trace import trace_for
@@ -83,16 +83,16 @@ def fit(
     def arguments(size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return arguments_of(make_args(**{axis: size}))
 
-    def trials_of(size: int) -> Trials:
+    def compiled_plans_of(size: int) -> CompiledPlans:
         traced = trace_for(resolved, fun, *arguments(size), **which, **terms)
         refuse(traced, name_of(fun))
-        return Trials(traced, resolved, make_pins(None))
+        return CompiledPlans(traced, resolved, make_pins(None))
 
     params = on_arrays(fun, *arguments(step), tuple(which.values()))[1].params
     aside = _reserved_bytes(reserved, params, total)
     with progress() as say:
         planner = planners.Stages(time_limit=time_limit)
-        probes = _Probes(trials_of, planner, total - aside, aside, say)
+        probes = _Probes(compiled_plans_of, planner, total - aside, aside, say)
         planned, above = largest(probes.planned, probes.room, limit // step, step, {})
         if planned is None:
             raise _nothing_fits(axis, step, probes, total)
@@ -122,8 +122,8 @@ class _Probes:
     """What the step takes at each size that was looked at; every program is compiled once.
 
     Arguments:
-        trials_of: size -> the trials of the step.
-        planner: as in `Settling`.
+        compiled_plans_of: size -> the trials of the step.
+        planner: as in `PlanSearch`.
         room: bytes that the step may take.
         reserved: bytes of the budget beside that.
         say: is told what is being done.
@@ -131,21 +131,21 @@ class _Probes:
 
     def __init__(
         self,
-        trials_of: Callable[[int], Trials],
+        compiled_plans_of: Callable[[int], CompiledPlans],
         planner: Any,
         room: int,
         reserved: int,
         say: Callable[[str], None],
     ):
-        self.trials_of, self.planner = trials_of, planner
+        self.compiled_plans_of, self.planner = compiled_plans_of, planner
         self.room, self.reserved, self.say = room, reserved, say
-        self.settlings: dict[int, Settling] = {}
+        self.settlings: dict[int, PlanSearch] = {}
         self._planned: dict[int, int] = {}
 
     def plain(self, size: int) -> int:
         """Compiled bytes of the step as it is written."""
         self.say(f"compiling at {size}")
-        return self._settling(size).trials.unplanned.total_bytes
+        return self._plan_search(size).compiled_plans.unplanned.total_bytes
 
     def planned(self, size: int) -> int:
         """Compiled bytes of the smallest plan known, which is only searched for where none fits."""
@@ -160,18 +160,18 @@ class _Probes:
             InfeasibleBudget: it does not.
         """
         self.say(f"planning at {size}")
-        return self._settling(size).plan(lambda _: self.room + self.reserved, self.reserved)
+        return self._plan_search(size).plan(lambda _: self.room + self.reserved, self.reserved)
 
-    def _settling(self, size: int) -> Settling:
+    def _plan_search(self, size: int) -> PlanSearch:
         if size not in self.settlings:
-            self.settlings[size] = Settling(self.trials_of(size), self.planner)
+            self.settlings[size] = PlanSearch(self.compiled_plans_of(size), self.planner)
         return self.settlings[size]
 
     def _least(self, size: int) -> int:
         self.say(f"compiling at {size}")
-        trials = self._settling(size).trials
-        base = trials.of(trials.base)
-        taken = trials.fixed_bytes + trials.temp_bytes(base)
+        compiled_plans = self._plan_search(size).compiled_plans
+        base = compiled_plans.of(compiled_plans.base)
+        taken = compiled_plans.fixed_bytes + compiled_plans.temp_bytes(base)
         if taken <= self.room:  # then the search for the fastest plan is left for later
             return taken
         try:
@@ -179,7 +179,9 @@ class _Probes:
         except InfeasibleBudget as error:
             return error.minimum_budget - self.reserved
         assert found is not None  # these trials verify every plan
-        return min(found, trials.fixed_bytes + trials.temp_bytes(trials.smallest()))
+        return min(
+            found, compiled_plans.fixed_bytes + compiled_plans.temp_bytes(compiled_plans.smallest())
+        )
 
 
 def _check_sizes(step: int, limit: int) -> None:

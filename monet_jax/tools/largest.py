@@ -53,8 +53,8 @@ def _next_size(found: Mapping[int, int], room: int, low: int, high: int) -> int:
         guess = 1 if not found else min(GROWTH, room * max(found) // found[max(found)])
     else:
         a, b = _on_a_line(found, room)
-        slope = found[b] - found[a]
-        guess = a + (room - found[a]) * (b - a) // slope if slope else 2 * low
+        local_derivative = found[b] - found[a]
+        guess = a + (room - found[a]) * (b - a) // local_derivative if local_derivative else 2 * low
     return min(max(guess, low + 1), high - 1)
 
 

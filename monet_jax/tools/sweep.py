@@ -13,10 +13,10 @@ import planners
 
 from ..analyzer.pins import make_pins
 from ..compiler.targets import Target, compiler_version, resolve_target
-from ..search.compiled_plans import Trials
+from ..search.compiled_plans import CompiledPlans
 from ..search.mistakes import refuse
 from ..search.progress import progress
-from ..search.search import InfeasibleBudget, Settling
+from ..search.search import InfeasibleBudget, PlanSearch
 from ..tracing.marked import name_of
 from ..tracing.trace import Traced, trace_for
 from ..transformer.apply import as_planned, as_traced_for
@@ -73,7 +73,7 @@ def sweep(
     def traced(one: Callable[..., Any]) -> Traced:
         return trace_for(resolved, one, args, kwargs, **options)
 
-    rivals = {f"jax.checkpoint: {p}": round_the_loss(fun, p) for p in POLICIES} | dict(
+    baselines = {f"jax.checkpoint: {p}": round_the_loss(fun, p) for p in POLICIES} | dict(
         baselines or {}
     )
     found: list[SweepPoint] = []
@@ -81,19 +81,19 @@ def sweep(
         say("compiling the plain program")
         plain = traced(fun)
         refuse(plain, name_of(fun))
-        trials = Trials(plain, resolved, make_pins(None))
-        found.append(_plain(trials))
-        for name, rival in rivals.items():
+        compiled_plans = CompiledPlans(plain, resolved, make_pins(None))
+        found.append(_plain(compiled_plans))
+        for name, baseline in baselines.items():
             say(f"compiling {name}")
-            found.append(_baseline(name, lambda rival=rival: traced(rival), resolved))
-        for point in _planned(trials, planners.Stages(time_limit=time_limit), points, say):
+            found.append(_baseline(name, lambda baseline=baseline: traced(baseline), resolved))
+        for point in _planned(compiled_plans, planners.Stages(time_limit=time_limit), points, say):
             found.append(point)
     return Sweep(tuple(found), resolved.name, compiler_version(resolved), jax.__version__)
 
 
-def _plain(trials: Trials) -> SweepPoint:
-    work = work_of_step(trials.traced, trials.traced.flat, trials.target)
-    return _point("plain", "plain", Costs(trials.unplanned, work))
+def _plain(compiled_plans: CompiledPlans) -> SweepPoint:
+    work = work_of_step(compiled_plans.traced, compiled_plans.traced.flat, compiled_plans.target)
+    return _point("plain", "plain", Costs(compiled_plans.unplanned, work))
 
 
 def _baseline(name: str, traced: Callable[[], Traced], target: Target) -> SweepPoint:
@@ -111,33 +111,33 @@ def _point(program: str, kind: str, costs: Costs) -> SweepPoint:
 
 
 def _planned(
-    trials: Trials, planner: Any, points: int, say: Callable[[str], None]
+    compiled_plans: CompiledPlans, planner: Any, points: int, say: Callable[[str], None]
 ) -> Iterator[SweepPoint]:
     """Plans from the unplanned bytes down to the smallest budget that works."""
-    settling = Settling(trials, planner)
-    most = trials.unplanned.total_bytes
+    plan_search = PlanSearch(compiled_plans, planner)
+    most = compiled_plans.unplanned.total_bytes
     say("looking for the smallest budget")
-    least = _least(settling, trials.fixed_bytes + 1)
+    least = _least(plan_search, compiled_plans.fixed_bytes + 1)
     for n, budget in enumerate(np.linspace(most, least, points).astype(int).tolist()):
         say(f"planning for budget {n + 1} of {points}")
         try:
-            plan = settling.plan(lambda _, budget=budget: budget)
+            plan = plan_search.plan(lambda _, budget=budget: budget)
         except InfeasibleBudget as error:  # found while looking for the smallest, lost since
             yield SweepPoint("planned", "planned", budget, error=str(error))
             continue
-        traced = as_traced_for(trials.traced, plan)
+        traced = as_traced_for(compiled_plans.traced, plan)
         function = as_planned(traced, plan) if plan.decisions else traced.flat
-        work = work_of_step(traced, function, trials.target)
+        work = work_of_step(traced, function, compiled_plans.target)
         assert plan.compiled_bytes is not None  # these trials verify every plan
-        temp = plan.compiled_bytes - trials.fixed_bytes
+        temp = plan.compiled_bytes - compiled_plans.fixed_bytes
         costs = (plan.compiled_bytes, temp, work.seconds, work.flops)
         yield SweepPoint("planned", "planned", budget, *costs)
 
 
-def _least(settling: Settling, impossible: int) -> int:
+def _least(plan_search: PlanSearch, impossible: int) -> int:
     """The smallest budget that was found to work."""
     try:
-        plan = settling.plan(lambda _: impossible)
+        plan = plan_search.plan(lambda _: impossible)
     except InfeasibleBudget as error:
         return error.minimum_budget
     return plan.compiled_bytes or impossible  # nothing but arguments and results

@@ -114,11 +114,10 @@ class Layout:
     """A program cut into stages.
 
     Attributes:
-        program: the program, every planned loop unrolled and every planned branch listed.
-        stages: of it, in order.
-        loops: the planned loops, in order.
-        choices: the planned choices that are in no loop and in no branch, in order.
-        alike: what all iterations of a loop compute alike, from its constants. However many keep
+        program: the program, every planned loop unrolled and every planned branch listed. stages:
+        of it, in order. loops: the planned loops, in order. choices: the planned choices that are
+        in no loop and in no branch, in order. invariant_values: what all iterations of a loop
+        compute alike, from its constants. However many keep
             such a value, JAX keeps one: that of the last block, to which those of all lead.
     """
 
@@ -126,7 +125,7 @@ class Layout:
     stages: tuple[Stage, ...]
     loops: tuple[Loop, ...]
     choices: tuple[Choice, ...]
-    alike: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    invariant_values: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def all_choices(self) -> Iterator[Choice]:
         """Every planned choice, those of each block of iterations among them."""
@@ -187,7 +186,7 @@ class _Unroller:
         self.loops: list[Loop] = []
         self.choices: list[Choice] = []
         self.listed: dict[int, list[Equation]] = {}  # for an equation (its id) those of its stages
-        self.alike: dict[int, int] = {}
+        self.invariant_values: dict[int, int] = {}
 
     def layout(self) -> Layout:
         """The layout; its program lists what the stages run."""
@@ -200,7 +199,11 @@ class _Unroller:
             keeps_other=self.keeps_other,
         )
         return Layout(
-            program, tuple(self.stages), tuple(self.loops), tuple(self.choices), self.alike
+            program,
+            tuple(self.stages),
+            tuple(self.loops),
+            tuple(self.choices),
+            self.invariant_values,
         )
 
     def _body(self, jaxpr: Any) -> Program:
@@ -293,9 +296,11 @@ class _Unroller:
         self.loops.append(loop)
         self.keeps_other |= loop.hoists
         once = {i for e in stages[0].equations for i in e.outputs} if loop.hoists else set()
-        for v in _alike(body, counts[0], active_values(body, derivative), inner_choices) - once:
+        for v in (
+            _invariants(body, counts[0], active_values(body, derivative), inner_choices) - once
+        ):
             last = loop.atom(loop.blocks - 1, v)
-            self.alike |= {loop.atom(k, v): last for k in range(loop.blocks)}
+            self.invariant_values |= {loop.atom(k, v): last for k in range(loop.blocks)}
         self.listed[id(equation)] = listed = []
         for k in range(loop.blocks):
             listed += _in_block(loop, k, body.equations)
@@ -390,7 +395,7 @@ def _blocks(trips: int, stages: int) -> tuple[int, ...]:
     return (*([rest] if rest else []), *[size] * (trips // size))
 
 
-def _alike(
+def _invariants(
     body: Program, consts: int, active: frozenset[int], choices: Sequence[Choice]
 ) -> set[int]:
     """What of a body follows from constants of the loop alone, and is differentiated."""

@@ -69,7 +69,7 @@ class Traces:
         call = marked.call
         assert marked.fun is not None
         given = call.signature, call.differentiated, target, compat.trace_context()
-        key = closure_key(marked.fun) if call.is_settled else None, given
+        key = closure_key(marked.fun) if call.is_final else None, given
         found = self._kept.get(key)
         if found is not None:
             return found
@@ -79,7 +79,7 @@ class Traces:
             raise Untraceable(f"{type(error).__name__}: {error}") from error
         traced = trace.traced_as(recorded, call.differentiated, rewrite, terms)
         # As the function leaves what it reads: one that counts its traces is still the same.
-        known = closure_key(marked.fun) if call.is_settled else None
+        known = closure_key(marked.fun) if call.is_final else None
         if known is not None and not recorded.closed_over:
             self._kept[known, given] = traced
             if len(self._kept) > MOST_TRACES:

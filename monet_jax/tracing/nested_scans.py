@@ -57,7 +57,7 @@ def chunking(program: Program, derivative: Differentiation) -> Chunking:
     return Chunking(tuple(n for n, _ in found), sum(spared for _, spared in found) + inside)
 
 
-def in_chunks(program: Program, lengths: Sequence[int]) -> Program:
+def as_nested_scans(program: Program, lengths: Sequence[int]) -> Program:
     """A program whose loops run in chunks.
 
     Arguments:
@@ -193,7 +193,7 @@ def _runner(eqn: Any, n: int) -> Callable[..., list[Any]]:
             return [*carry, *ys]
         for part in _parts(stacked, trips, n, reverse):
             inner = functools.partial(loop, length=part.length)
-            carry, ys = lax.scan(inner, carry, part.in_chunks(), part.chunks, reverse=reverse)
+            carry, ys = lax.scan(inner, carry, part.as_nested_scans(), part.chunks, reverse=reverse)
             results.append([y.reshape(part.chunks * part.length, *y.shape[2:]) for y in ys])
         ordered = results[::-1] if reverse else results
         ys = [x[0] if len(x) == 1 else jnp.concatenate(x) for x in zip(*ordered, strict=True)]
@@ -216,7 +216,7 @@ class _Part:
     chunks: int
     length: int
 
-    def in_chunks(self) -> list[jax.Array]:
+    def as_nested_scans(self) -> list[jax.Array]:
         """What each chunk takes slices of, stacked."""
         return [x.reshape(self.chunks, self.length, *x.shape[1:]) for x in self.stacked]
 

@@ -57,7 +57,7 @@ class Call:
         leaves: the traced leaves, in order.
         differentiated: for each of them, whether `argnums` covers it.
         signature: equal for calls that may share a plan: structure, static parts, avals.
-        is_settled: whether calls of an equal signature may share a trace as well. Static parts that
+        is_final: whether calls of an equal signature may share a trace as well. Static parts that
             are not hashable, or are what they are by identity, may change from call to call.
         rebuild: traced leaves -> `(args, kwargs)`.
         params: what `argnums` covers, as an optimizer takes it: one argument, or a tuple of them.
@@ -68,7 +68,7 @@ class Call:
     signature: Hashable
     rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
     params: Any
-    is_settled: bool = True
+    is_final: bool = True
 
 
 def make_options(fun: Callable[..., Any], argnums, static_argnums, static_argnames) -> Options:
@@ -148,7 +148,7 @@ def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any])
     parts = [(n, arg, n in static) for n, arg in enumerate(args)]
     parts += [(k, kwargs[k], k in static) for k in sorted(kwargs)]
     leaves, flags, described, templates = [], [], [], []
-    is_settled = True
+    is_final = True
     for place, value, is_static in parts:
         flat, tree = ([value], None) if is_static else jax.tree.flatten(value)
         slots = [_STATIC if is_static or not is_traced(leaf) else _TRACED for leaf in flat]
@@ -161,13 +161,13 @@ def take_apart(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any])
                 described.append(describe(leaf))
             else:
                 described.append(_as_key(leaf))
-                is_settled &= _is_settled(leaf)
+                is_final &= _is_final(leaf)
         described.append((place, _as_key(tree)))
-        is_settled &= _is_settled(tree)
+        is_final &= _is_final(tree)
     chosen = [value for place, value, _ in parts if place in differentiated]
     params = chosen[0] if len(chosen) == 1 else tuple(chosen)
     rebuild = _rebuilder(templates)
-    return Call(tuple(leaves), tuple(flags), tuple(described), rebuild, params, is_settled)
+    return Call(tuple(leaves), tuple(flags), tuple(described), rebuild, params, is_final)
 
 
 def roles(
@@ -252,7 +252,7 @@ def _is_hashable(x: Any) -> bool:
     return True
 
 
-def _is_settled(static: Any) -> bool:
+def _is_final(static: Any) -> bool:
     """Whether what equals a static part is the same for ever.
 
     That is not so of an object that may be changed: one without a hash, or with that of `object`.
@@ -261,7 +261,7 @@ def _is_settled(static: Any) -> bool:
     if not _is_hashable(static):
         return False
     if isinstance(static, tuple | frozenset):
-        return all(map(_is_settled, static))
+        return all(map(_is_final, static))
     if isinstance(static, type | enum.Enum) or type(static).__eq__ is not object.__eq__:
         return True
     return callable(static) and hasattr(static, "__qualname__")

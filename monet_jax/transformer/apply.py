@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..plans.record import PlanMismatch, PlanRecord
-from ..tracing.nested_scans import in_chunks
+from ..tracing.nested_scans import as_nested_scans
 from ..tracing.origins import origins_of
 from ..tracing.trace import Traced, fingerprint, without_operators
 from .transform import transform
@@ -28,7 +28,9 @@ def as_planned(
     """
     decisions = plan.decisions
     assert decisions is not None
-    program = traced.program if plan.chunks is None else in_chunks(traced.program, plan.chunks)
+    program = (
+        traced.program if plan.chunks is None else as_nested_scans(traced.program, plan.chunks)
+    )
     origins = origins_of(program, traced.derivative)
     planned, found = decisions.regions[-1].last + 1, len(origins.stages)
     if planned != found:

@@ -19,7 +19,7 @@ from ..ir.program import dependents, flatten, run, values_of, without_dead_code
 Step = Callable[[Any, Any], tuple[Any, list[Any]]]
 
 
-def without_alike(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
+def without_invariants(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
     """A step that no longer returns the arrays that are the same in every iteration, and these.
 
     Arguments:
@@ -35,15 +35,17 @@ def without_alike(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
     effects = [i for e in program.equations if e.eqn.effects for i in e.outputs]
     varying = dependents(program.equations, [*program.inputs, *effects])
     carried, kept = program.outputs[: tree.num_leaves], program.outputs[tree.num_leaves :]
-    alike = {n: i for n, i in enumerate(kept) if not isinstance(i, int) or i not in varying}
-    wanted = [*carried, *(i for n, i in enumerate(kept) if n not in alike)]
+    invariant_values = {
+        n: i for n, i in enumerate(kept) if not isinstance(i, int) or i not in varying
+    }
+    wanted = [*carried, *(i for n, i in enumerate(kept) if n not in invariant_values)]
 
     pure = [e for e in program.equations if not e.eqn.effects]
     fixed = [e for e in pure if must_run_once(e) and varying.isdisjoint(e.outputs)]
     once = {i for e in fixed for i in e.outputs}
     before = dict(program.constants)
-    run(without_dead_code(pure, [*alike.values(), *once]), before, {})
-    found = dict(zip(alike, values_of(before, alike.values()), strict=True))
+    run(without_dead_code(pure, [*invariant_values.values(), *once]), before, {})
+    found = dict(zip(invariant_values, values_of(before, invariant_values.values()), strict=True))
     others = [e for e in program.equations if once.isdisjoint(e.outputs)]
     equations = without_dead_code(others, wanted)
 
@@ -54,7 +56,9 @@ def without_alike(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
         found = values_of(env, wanted)
         return jax.tree.unflatten(tree, found[: tree.num_leaves]), found[tree.num_leaves :]
 
-    return rest, [_array(found[n], x.dtype) if n in alike else None for n, x in enumerate(arrays)]
+    return rest, [
+        _array(found[n], x.dtype) if n in invariant_values else None for n, x in enumerate(arrays)
+    ]
 
 
 def _array(x: Any, dtype: Any) -> jax.Array:
@@ -62,6 +66,8 @@ def _array(x: Any, dtype: Any) -> jax.Array:
     return x if isinstance(x, jax.Array) else jnp.asarray(x, dtype)
 
 
-def joined(alike: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+def joined(invariant_values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """All arrays: those that are alike in their places, the others in the rest."""
-    return filled(alike, [n for n, x in enumerate(alike) if x is None], others)
+    return filled(
+        invariant_values, [n for n, x in enumerate(invariant_values) if x is None], others
+    )

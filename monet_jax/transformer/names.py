@@ -16,10 +16,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
 from ..ir import compat
-from ..ir.barriers import tied_operands
+from ..ir.barriers import operands_with_barrier
 from ..ir.places import filled, float_places
 from ..ir.program import Equation, Program, Rewrite, flatten, run, unchanged, values_of
-from ..operators import AS_PLANNED, Encoding, Undecoded, is_tap, run_tap
+from ..operators import AS_PLANNED, Encoding, Undecoded, is_hook, run_hook
 
 
 def run_named(
@@ -41,8 +41,8 @@ def run_named(
         rewrite: how the gradients of convolutions leave.
     """
     for equation in equations:
-        if is_tap(equation):
-            run_tap(equation, env, names, active, encoding)
+        if is_hook(equation):
+            run_hook(equation, env, names, active, encoding)
             continue
         if any(isinstance(env[i], Undecoded) for i in equation.reads):
             _run_directly(equation, env, names)
@@ -53,9 +53,9 @@ def run_named(
                 results = _with_named_rule(equation, names)(*compat.unused(inputs))
                 env.update(zip(equation.outputs, results, strict=True))
                 continue
-        if rewrite.ties_convolutions and _is_convolution_of(active, equation):
+        if rewrite.separates_convolutions and _is_convolution_of(active, equation):
             image, kernel = equation.inputs
-            operands = tied_operands(env[image], env[kernel], rewrite.flattens_kernels)
+            operands = operands_with_barrier(env[image], env[kernel], rewrite.flattens_kernels)
             local = dict(zip(equation.inputs, operands, strict=True))
             run([equation], local, names)
             env.update({i: local[i] for i in equation.outputs})

@@ -31,7 +31,7 @@ from ..ir import compat
 from ..ir.places import filled, float_places
 from ..ir.program import flatten
 from ..ir.stage import active_in
-from .invariants import joined, without_alike
+from .invariants import joined, without_invariants
 
 #: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
 NO_FORWARD_MODE = (
@@ -216,10 +216,10 @@ class _Runs:
                 return (carry, _update(ys, new, at)), leaves
 
             ks = jnp.arange(run.first, run.stop)
-            differing, alike = without_alike(step, (carry, ys), ks[0])
+            differing, invariant_values = without_invariants(step, (carry, ys), ks[0])
             (carry, ys), leaves = lax.scan(differing, (carry, ys), ks)
             if active is not None:
-                pulls.append(jax.tree_util.Partial(kept["rebuild"], leaves, alike))
+                pulls.append(jax.tree_util.Partial(kept["rebuild"], leaves, invariant_values))
         return [*carry, *ys], pulls
 
     def _backward(self, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
@@ -234,9 +234,9 @@ class _Runs:
             [jnp.zeros_like(xs[n]) for n in active.xs],
         )
         for run, pull in zip(reversed(self.runs), reversed(pulls), strict=True):
-            rebuild, (leaves, alike) = pull.func, pull.args
+            rebuild, (leaves, invariant_values) = pull.func, pull.args
 
-            def step(state, item, rebuild=rebuild, alike=alike):
+            def step(state, item, rebuild=rebuild, invariant_values=invariant_values):
                 k, leaves = item
                 at = self.shape.at(k)
                 of_consts, of_carry, of_xs = state
@@ -244,7 +244,7 @@ class _Runs:
                 of_ys = [_slice_of(given[n], at) for n in active.ys]
                 late = compat.unused((leaves, slices, of_carry))
                 leaves, slices, of_carry = lax.optimization_barrier(late)
-                pull = rebuild(joined(alike, leaves), [*consts, *shared], slices)
+                pull = rebuild(joined(invariant_values, leaves), [*consts, *shared], slices)
                 more, of_carry, of_slices = pull((of_carry, of_ys))
                 of_consts = [a + b for a, b in zip(of_consts, link(more), strict=True)]
                 return (of_consts, of_carry, _update(of_xs, of_slices, at)), None

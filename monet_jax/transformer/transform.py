@@ -19,10 +19,10 @@ import planners.plan
 from planners.plan import Region
 
 from ..ir import compat
-from ..ir.barriers import accumulated, tied, tied_cotangents
+from ..ir.barriers import accumulated, cotangents_with_barrier, with_barrier
 from ..ir.program import Program, aval_of, run, values_of
 from ..ir.stage import Stage, active_in
-from ..operators import Encoding, Stored, forms_of, is_tap
+from ..operators import Encoding, Stored, is_hook, representations_of
 from ..operators.codecs import words_of
 from ..tracing.branches import Branch, Choice
 from ..tracing.loops import Loop
@@ -272,13 +272,13 @@ def _run_region(
     if not region.alone:
         policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
         body = jax.checkpoint(body, policy=policy)
-    tie = tied if outer is None else tied_cotangents
+    barrier = with_barrier if outer is None else cotangents_with_barrier
     # Of what several stages read, the cotangent is tied where it begins, in the last of them:
     # tied in each, its sum would be held twice. Of what is hoisted, an iteration adds it at once to
     # that of the constants, and the end of the iteration ties that.
     untied = origins.hoisted | (origins.shared & wanted)
     wanting = [i not in untied for i in reads]
-    inputs = tie([env[i] for i in reads], wanting)
+    inputs = barrier([env[i] for i in reads], wanting)
     env.update(zip(writes, body(inputs), strict=True))
 
 
@@ -287,8 +287,13 @@ def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str])
 
     XLA would otherwise encode when the backward is about to begin, and keep what is to be encoded.
     """
-    forms = (x for e in stage.equations if is_tap(e) for x in forms_of(e))
-    written = (i for form, values in forms if isinstance(form, Stored) for i in values)
+    representations = (x for e in stage.equations if is_hook(e) for x in representations_of(e))
+    written = (
+        i
+        for representation, values in representations
+        if isinstance(representation, Stored)
+        for i in values
+    )
     codes = [i for i in written if i in names and i in env]
     outputs = [i for i in stage.outputs if compat.is_float(jax.typeof(env[i]))]
     if codes and outputs:

@@ -113,7 +113,7 @@ class _Program:
         self._number_variables()
         kind: Any = {"boolean": True} if boolean else {"bounds": [0, 1]}
         self.x = cp.Variable(self.width, **kind)
-        self.live = cp.Variable(len(self.moments), nonneg=True)
+        self.live = cp.Variable(len(self.samples), nonneg=True)
         cost = np.zeros(self.width)
         for (_, i), column in self.run.items():
             cost[column] = graph.ops[i].seconds / self.unit
@@ -122,12 +122,12 @@ class _Program:
     def _number_variables(self) -> None:
         ops = range(self.n)
         # In stage `t` op `k` may run, and what it reads and writes may be freed after it.
-        moments = ((t, k) for t in ops for k in range(t + 1))
-        self.moments = {moment: n for n, moment in enumerate(self.deadline.during(moments))}
+        samples = ((t, k) for t in ops for k in range(t + 1))
+        self.samples = {sample: n for n, sample in enumerate(self.deadline.during(samples))}
         keys: Iterator[tuple[Any, ...]] = it.chain(
-            (("run", *moment) for moment in self.moments),
+            (("run", *sample) for sample in self.samples),
             (("keep", t, i) for t in ops for i in range(t)),
-            (("free", t, i, k) for t, k in self.moments for i in self._touched(k)),
+            (("free", t, i, k) for t, k in self.samples for i in self._touched(k)),
         )
         self.run, self.keep, self.free = numbered(self.deadline.during(keys), "run", "keep", "free")
         self.width = len(self.run) + len(self.keep) + len(self.free)
@@ -148,7 +148,7 @@ class _Program:
         """(1b) What an op reads runs in its stage or is kept into it."""
         rows = (
             self._available(t, i) | {self.run[t, j]: -1.0}
-            for t, j in self.deadline.during(self.moments)
+            for t, j in self.deadline.during(self.samples)
             for i in self.reads[j]
         )
         yield from at_least(self.x, rows)
@@ -204,7 +204,7 @@ class _Program:
     def _memory(self) -> Iterator[Any]:
         """`live` from moment to moment (4.5), and the budget."""
         steps, changes, workspaces = [], [], []
-        for (t, k), n in self.deadline.during(self.moments.items()):
+        for (t, k), n in self.deadline.during(self.samples.items()):
             terms = [(self.run[t, k], self.nbytes[k])]
             if k == 0:
                 terms += [(self.keep[t, i], self.nbytes[i]) for i in range(t)]
@@ -215,7 +215,7 @@ class _Program:
             changes.append(total(terms))
             workspaces.append({self.run[t, k]: self.workspace[k]})
         change = matrix(changes, self.width) @ self.x
-        yield matrix(steps, len(self.moments)) @ self.live == change
+        yield matrix(steps, len(self.samples)) @ self.live == change
         yield self.live + matrix(workspaces, self.width) @ self.x <= 1.0
 
     def steps(self) -> Iterator[Step]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..graph import Graph, Op, Stage, Value, Variant
+from ..graph import Graph, Implementation, Op, Stage, Value
 from ..schedules.steps import cost_of, with_frees
 
 KIB, KIB_PER_GIB = 1024, 1024**2
@@ -34,7 +34,7 @@ class Cell:
         solve_seconds: how long it took; or None.
         budget: as published: GiB in all, or a share of the peak without recomputation.
         root_bound: the relaxation at the root of the publication's search; or None.
-        rival: whose result it is: "Gurobi" for the publication's own program.
+        baseline: whose result it is: "Gurobi" for the publication's own program.
         doubts: why it is not to be relied upon; empty for a clean result. Without `seconds` and
             with doubts, nothing is known.
     """
@@ -45,7 +45,7 @@ class Cell:
     solve_seconds: float | None
     budget: float | None = None
     root_bound: float | None = None
-    rival: str = "Gurobi"
+    baseline: str = "Gurobi"
     doubts: tuple[str, ...] = ()
 
     @property
@@ -119,14 +119,14 @@ def _monet_graph(nodes: list[Mapping[str, Any]]) -> Graph:
             results.append(len(values))
             outputs.append(len(values))
             values.append(Value(f"gradients{node['id']}", KIB * grown))
-        first, *others = _ways(node, sum(values[i].nbytes for i in outputs))
+        first, *others = _implementations(node, sum(values[i].nbytes for i in outputs))
         op = Op(
             f"{node['op']} {node['id']}",
             first.inputs,
             tuple(outputs),
             first.seconds,
             workspace_bytes=first.workspace_bytes,
-            variants=tuple(others),
+            alternatives=tuple(others),
             optional=node["kind"] == "int",
         )
         (backward if node["kind"] == "bwd" else forward).append(op)
@@ -134,42 +134,44 @@ def _monet_graph(nodes: list[Mapping[str, Any]]) -> Graph:
     return Graph(tuple(values), (Stage("all", tuple(forward), tuple(backward)),))
 
 
-def _ways(node: Mapping[str, Any], written: int) -> list[Variant]:
+def _implementations(node: Mapping[str, Any], written: int) -> list[Implementation]:
     """The ways to run a node: first those of its first run in a place of its own, fastest first."""
     deps = node["deps"]
     if "conv_idx" in node:  # algorithms
-        found = [_way(node, "", n, deps[0], written) for n in range(len(node["time_ms"]))]
+        found = [
+            _implementation(node, "", n, deps[0], written) for n in range(len(node["time_ms"]))
+        ]
         return sorted(filter(None, found), key=_seconds)
     if node["kind"] == "bwd":
-        found = [_way(node, "", n, read, written) for n, read in enumerate(deps)]
+        found = [_implementation(node, "", n, read, written) for n, read in enumerate(deps)]
         return sorted(filter(None, found), key=_seconds)
-    first = _way(node, "", 0, deps[0], written)
-    again = _way(node, "re_", 0, deps[0], written)
-    over = _way(node, "ip_", 0, deps[0], written)
+    first = _implementation(node, "", 0, deps[0], written)
+    again = _implementation(node, "re_", 0, deps[0], written)
+    over = _implementation(node, "ip_", 0, deps[0], written)
     if node["kind"] == "int":
         # Packed while the op runs that it packs for: in which way that runs is left open here.
         return [max(filter(None, (first, over)), key=_seconds)]
-    ways = (
+    implementations = (
         first,
         again and dataclasses.replace(again, only_again=True),
         over and dataclasses.replace(over, overwrites=(node["inplace_of"],)),
     )
-    return [way for way in ways if way is not None]
+    return [implementation for implementation in implementations if implementation is not None]
 
 
-def _seconds(way: Variant) -> float:
-    return way.seconds
+def _seconds(implementation: Implementation) -> float:
+    return implementation.seconds
 
 
-def _way(
+def _implementation(
     node: Mapping[str, Any], kind: str, n: int, deps: list[int], written: int
-) -> Variant | None:
+) -> Implementation | None:
     """One column of a node's measurements; None where it failed or there is none."""
     milliseconds = node.get(f"{kind}time_ms", [None])[n]
     if milliseconds is None or milliseconds < 0:
         return None
     workspace = KIB * math.ceil(node[f"{kind}ws_MB"][n] * 1024)
-    return Variant(
+    return Implementation(
         tuple(deps), math.ceil(100 * milliseconds), workspace_bytes=max(workspace, -written)
     )
 
@@ -240,9 +242,9 @@ def _read_moccasin(data: Mapping[str, Any]) -> Instance:
 def _moccasin_cells(row: Mapping[str, Any], graph: Graph, peak: int) -> Iterator[Cell]:
     share = row["budget_frac"]
     budget_bytes = math.ceil(fractions.Fraction(str(share)) * peak)
-    for rival, result in row.items():
-        if rival == "budget_frac" or result is None:
+    for baseline, result in row.items():
+        if baseline == "budget_frac" or result is None:
             continue
         percent, _, solve_seconds = result
         seconds = graph.seconds * (1 + percent / 100)
-        yield Cell(budget_bytes, seconds, None, solve_seconds, budget=share, rival=rival)
+        yield Cell(budget_bytes, seconds, None, solve_seconds, budget=share, baseline=baseline)

@@ -104,8 +104,9 @@ def _largest_op(graph: Graph) -> int:
     """Bytes in memory while one op runs, at least, whatever its way."""
     least = (
         min(
-            sum(graph.values[i].nbytes for i in {*way.inputs, *op.outputs}) + way.workspace_bytes
-            for way in op.ways
+            sum(graph.values[i].nbytes for i in {*implementation.inputs, *op.outputs})
+            + implementation.workspace_bytes
+            for implementation in op.implementations
         )
         for op in graph.ops
         if not op.optional
@@ -131,8 +132,10 @@ class _Program:
         self.rounds = [[*self.forward], *([*again, b] for b in backward)]
         self.lives = self._lives()
         self.local_bytes = [self._local_bytes(o) for o in range(len(graph.ops))]
-        moments = ((k, o) for k, ops in enumerate(self.rounds) for o in ops)
-        self.ways = {(k, o): self._open_ways(k, o) for k, o in deadline.during(moments)}
+        samples = ((k, o) for k, ops in enumerate(self.rounds) for o in ops)
+        self.implementations = {
+            (k, o): self._open_implementations(k, o) for k, o in deadline.during(samples)
+        }
         self._number_variables()
         self.x = cp.Variable(self.width, boolean=True)
         self.problem = cp.Problem(cp.Minimize(self._cost() @ self.x), list(self._constraints()))
@@ -151,7 +154,7 @@ class _Program:
         """Whether what an op does in a round is to run again."""
         return k > 0 and o in self.forward
 
-    def _open_ways(self, k: int, o: int) -> list[int]:
+    def _open_implementations(self, k: int, o: int) -> list[int]:
         """Ways in which an op may run in a round.
 
         One that writes over a value is open to the last op that may read that in the same pass.
@@ -160,22 +163,24 @@ class _Program:
         has_run = self._is_again(k, o) and not op.optional
         return [
             w
-            for w, way in enumerate(op.ways)
-            if (has_run or not way.only_again)
-            and all(self.lives[i][1] == o for i in way.overwrites)
+            for w, implementation in enumerate(op.implementations)
+            if (has_run or not implementation.only_again)
+            and all(self.lives[i][1] == o for i in implementation.overwrites)
         ]
 
     def _number_variables(self) -> None:
         keys: list[tuple[Any, ...]] = [
-            ("run", k, o, w) for (k, o), ways in self.ways.items() for w in ways
+            ("run", k, o, w)
+            for (k, o), implementations in self.implementations.items()
+            for w in implementations
         ]
         keys += [("store", k + 1, i) for k in range(len(self.rounds)) for i in self.writer]
         keys += [
             ("both", k, w, i)
-            for (k, b), ways in self.ways.items()
+            for (k, b), implementations in self.implementations.items()
             if b not in self.forward
-            for w in ways
-            for i in sorted(set(self.graph.ways[b][w].inputs) & set(self.writer))
+            for w in implementations
+            for i in sorted(set(self.graph.implementations[b][w].inputs) & set(self.writer))
         ]
         self.width = len(keys)
         kinds = "run", "store", "both"
@@ -189,7 +194,7 @@ class _Program:
         """Seconds of every variable."""
         cost = np.zeros(self.width)
         for (_, o, w), column in self.run.items():
-            cost[column] = self.graph.ways[o][w].seconds / self.unit
+            cost[column] = self.graph.implementations[o][w].seconds / self.unit
         return cost
 
     def _constraints(self) -> Iterator[Any]:
@@ -205,7 +210,7 @@ class _Program:
 
     def _runs(self) -> Iterator[Any]:
         """Each op runs in its pass, in one way; a forward op runs again at most once a round."""
-        rows = {(k, o): self._ran(k, o) for k, o in self.ways}
+        rows = {(k, o): self._ran(k, o) for k, o in self.implementations}
         must = [
             row
             for (k, o), row in rows.items()
@@ -220,7 +225,7 @@ class _Program:
             self._given(k, i, stored=k) | {column: -1.0}
             for (k, o, w), column in self.deadline.during(self.run.items())
             if o in self.forward
-            for i in self.graph.ways[o][w].inputs
+            for i in self.graph.implementations[o][w].inputs
         )
         yield from at_least(self.x, rows)
 
@@ -249,15 +254,18 @@ class _Program:
         return found
 
     def _ran(self, k: int, o: int) -> _Row:
-        return {self.run[k, o, w]: 1.0 for w in self.ways.get((k, o), ())}
+        return {self.run[k, o, w]: 1.0 for w in self.implementations.get((k, o), ())}
 
     def _overwritten(self) -> Iterator[Any]:
         """What a forward op has written over is neither stored nor read by the backward op."""
         rows = [
             {column: -1.0, other: -1.0}
             for (k, o, w), column in self.run.items()
-            for i in set(self.graph.ways[o][w].overwrites) & set(self.writer)
-            for other in (self.store[k + 1, i], *(way for way, _ in self.reading.get((k, i), ())))
+            for i in set(self.graph.implementations[o][w].overwrites) & set(self.writer)
+            for other in (
+                self.store[k + 1, i],
+                *(implementation for implementation, _ in self.reading.get((k, i), ())),
+            )
         ]
         yield from at_least(self.x, rows, [-1.0] * len(rows))
 
@@ -266,8 +274,8 @@ class _Program:
         rows = (
             {factor: 1.0, product: -1.0}
             for (k, i), reading in self.reading.items()
-            for way, product in reading
-            for factor in (way, self.store[k + 1, i])
+            for implementation, product in reading
+            for factor in (implementation, self.store[k + 1, i])
         )
         yield from at_least(self.x, rows)
 
@@ -284,15 +292,15 @@ class _Program:
         """While a backward op runs."""
         yield from self._within([(k, ops[-1]) for k, ops in enumerate(self.rounds[1:], 1)])
 
-    def _within(self, moments: list[tuple[int, int]]) -> Iterator[Any]:
+    def _within(self, samples: list[tuple[int, int]]) -> Iterator[Any]:
         """While an op runs in a round: it and what is local to it, what waits, and gradients."""
         rows, right = [], []
-        for k, o in self.deadline.during(moments):
+        for k, o in self.deadline.during(samples):
             op = self.graph.ops[o]
             own = self.local_bytes[o] + sum(map(self._bytes, op.outputs))
             runs = [
-                (self.run[k, o, w], own + op.ways[w].workspace_bytes / self.scale)
-                for w in self.ways[k, o]
+                (self.run[k, o, w], own + op.implementations[w].workspace_bytes / self.scale)
+                for w in self.implementations[k, o]
             ]
             rows.append(total([*runs, *self._waiting(k, o)]))
             gradients = self.local_bytes[self.rounds[k][-1]] if self._is_again(k, o) else 0.0
@@ -310,8 +318,8 @@ class _Program:
                 yield self.store[k, i], self._bytes(i)
             elif last < o:
                 yield self.store[k + 1, i], self._bytes(i)
-                for way, product in self.reading.get((k, i), ()):
-                    yield way, self._bytes(i)
+                for implementation, product in self.reading.get((k, i), ()):
+                    yield implementation, self._bytes(i)
                     yield product, -self._bytes(i)
 
     def _local_bytes(self, o: int) -> float:

@@ -27,10 +27,10 @@ import numpy as np
 from ..errors import InvalidPlan
 from ..graph import Graph
 from ..plan import Region
-from .effects import Candidate, Moment, Walker
+from .effects import Candidate, Sample, Walker
 from .iterations import neighbours
-from .simple_plans import bare
-from .stage_program import options, priced_options
+from .simple_plans import minimal_region
+from .stage_program import options, options_by_multiplier
 
 # Lengths of intervals, most useful first, as many as keep within the two numbers below.
 _LENGTHS = (2, 4, 3, 8, 6, 12, 16, 5, 24)
@@ -40,17 +40,17 @@ _MOST_WALKED = 400
 # Solves for all distinct stages together, beyond which each gets fewer options.
 _MOST_SOLVES = 360
 # Options of a stage for which there was no time to solve.
-_PRICED = 4
+_BY_MULTIPLIER = 4
 # Prices per byte of either kind for the stages of an interval, beside the least to be saved.
-_PRICES = 2
+_MULTIPLIERS = 2
 # Prices that differ by less are the same.
-_DEARER = 1.01
+_LARGER_PENALTY = 1.01
 # Shares of the step's error that each of them may have.
 _ERRORS = (1 / 4, 1 / 16, 1 / 64)
 # Stages have options in common if their codes' errors are the same to such a factor.
-_ALIKE = 8.0
+_INVARIANT = 8.0
 # Prices for checkpoints of the whole step, and between which quantiles of the prices.
-_WHOLE_PRICES, _RANGE = 8, (0.1, 0.9)
+_WHOLE_MULTIPLIERS, _RANGE = 8, (0.1, 0.9)
 
 _Option = tuple[int, ...]
 
@@ -70,36 +70,37 @@ class Candidates:
         self._walker = Walker(graph)
         self._free = _read_by_others(graph)
         # What others may read as codes is in memory for them, or it is not.
-        self._frees = self._free, _read_by_others(graph, in_every_way=True)
+        self._frees = self._free, _read_by_others(graph, in_every_implementation=True)
         self._options = self._solve(max_options)
         self.singles = [self._single(s) for s in range(len(graph.stages))]
         for x in self._neighbours([x for some in self.singles for x in some]):
             self.singles[x.region.first].append(x)
 
-    def _priced(self, singles: list[list[Candidate]], price: float) -> list[Candidate]:
-        """For each stage its candidate of least seconds plus `price` per retained byte."""
+    def _by_multiplier(self, singles: list[list[Candidate]], multiplier: float) -> list[Candidate]:
+        """For each stage its candidate of least seconds plus `multiplier` per retained byte."""
         return [
-            min(some, key=lambda x: x.seconds + price * self._retained_bytes(x)) for some in singles
+            min(some, key=lambda x: x.seconds + multiplier * self._retained_bytes(x))
+            for some in singles
         ]
 
-    def _prices(self, singles: list[list[Candidate]]) -> list[float]:
+    def _multipliers(self, singles: list[list[Candidate]]) -> list[float]:
         """Prices, in seconds per byte: spread over those between neighbours by bytes, and such that
         stages give up more and more of their bytes.
 
         Of the latter each lies between two at which stages change their minds: at one, equal stages
         would differ.
         """
-        neighbours, steps = self._slopes(singles), self._steps(singles)
-        shares = np.linspace(0, 1, _PRICES + 2)[1:-1]
+        neighbours, steps = self._local_derivatives(singles), self._steps(singles)
+        shares = np.linspace(0, 1, _MULTIPLIERS + 2)[1:-1]
         found = np.quantile(neighbours, shares).tolist() if neighbours else []
         if not steps:
             return found
-        slopes, nbytes = np.array(sorted(steps)).T
+        local_derivatives, nbytes = np.array(sorted(steps)).T
         given_up = nbytes.cumsum()
         for share in shares:
-            below = slopes[np.searchsorted(given_up, share * given_up[-1])]
-            above = slopes[slopes > _DEARER * below]
-            found.append(math.sqrt(below * above[0]) if above.size else _DEARER * below)
+            below = local_derivatives[np.searchsorted(given_up, share * given_up[-1])]
+            above = local_derivatives[local_derivatives > _LARGER_PENALTY * below]
+            found.append(math.sqrt(below * above[0]) if above.size else _LARGER_PENALTY * below)
         return list(dict.fromkeys(found))
 
     @ft.cached_property
@@ -123,16 +124,20 @@ class Candidates:
     def _needs_no_codes(self, x: Candidate) -> bool:
         """Whether all backward ops of a single stage run in their first way."""
         saved = {self._graph.index[name] for name in x.region.saved}
-        return not any(op.way_by(saved) for op in self._graph.stages[x.region.first].backward)
+        return not any(
+            op.implementation_by(saved) for op in self._graph.stages[x.region.first].backward
+        )
 
-    def _slopes(self, singles: list[list[Candidate]]) -> list[float]:
+    def _local_derivatives(self, singles: list[list[Candidate]]) -> list[float]:
         """Seconds that stages spare for each byte, between neighbours in the order of bytes."""
-        slopes = []
+        local_derivatives = []
         for some in singles:
             front = sorted((self._retained_bytes(x), -x.seconds) for x in some)
             steps = np.diff(np.array(front), axis=0)
-            slopes += [gain / size for size, gain in steps.tolist() if size > 0 and gain > 0]
-        return slopes
+            local_derivatives += [
+                gain / size for size, gain in steps.tolist() if size > 0 and gain > 0
+            ]
+        return local_derivatives
 
     def _steps(self, singles: list[list[Candidate]]) -> list[tuple[float, int]]:
         """The prices, in seconds per byte, at which stages change their minds, and the bytes."""
@@ -143,8 +148,11 @@ class Candidates:
         """Candidates over several stages; stops at this reading of `time.monotonic`."""
         tables = []
         for singles in self._spaces:
-            tables.append([min(some, key=self._thrift) for some in singles])
-            tables += [self._priced(singles, price) for price in self._prices(singles)]
+            tables.append([min(some, key=self._multiplier_of) for some in singles])
+            tables += [
+                self._by_multiplier(singles, multiplier)
+                for multiplier in self._multipliers(singles)
+            ]
         over = (
             dict.fromkeys(self._over([table[first : last + 1] for table in tables]))
             for first, last in self._spans()
@@ -171,7 +179,7 @@ class Candidates:
             spans = [(first, first + length - 1) for first in range(n - length + 1)]
             spans = [span for span in spans if self._in_one_unit(*span)]
             new = {self._walker.interval(*span).shape for span in spans} - walked
-            count += len(spans) * (4 * _PRICES + 3)
+            count += len(spans) * (4 * _MULTIPLIERS + 3)
             work += len(new) * length
             if length > 2 and (count > _MOST_CANDIDATES or work > _MOST_WALKED):
                 return
@@ -197,9 +205,13 @@ class Candidates:
 
     def _whole(self) -> Iterator[Region]:
         """Checkpoints of a whole iteration of a loop; where they come late, of the whole step."""
-        slopes = [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
-        slopes = [slope for slope in (*self._slopes(self.singles), *slopes) if slope]
-        if not slopes:
+        local_derivatives = [seconds / nbytes for _, nbytes, seconds in self._passed if nbytes]
+        local_derivatives = [
+            local_derivative
+            for local_derivative in (*self._local_derivatives(self.singles), *local_derivatives)
+            if local_derivative
+        ]
+        if not local_derivatives:
             return
         spans = [
             (a, b)
@@ -209,11 +221,11 @@ class Candidates:
             for b in range(max(end - 2, start), end)
             if a < b
         ]
-        least, most = np.quantile(slopes, _RANGE).tolist()
-        for price in np.geomspace(least, most, _WHOLE_PRICES).tolist():
-            passed = [i for i, nbytes, seconds in self._passed if seconds > price * nbytes]
+        least, most = np.quantile(local_derivatives, _RANGE).tolist()
+        for multiplier in np.geomspace(least, most, _WHOLE_MULTIPLIERS).tolist():
+            passed = [i for i, nbytes, seconds in self._passed if seconds > multiplier * nbytes]
             for singles in self._spaces:
-                saved = [self._saved(x) for x in self._priced(singles, price)]
+                saved = [self._saved(x) for x in self._by_multiplier(singles, multiplier)]
                 for first, last in spans:
                     inside = (i for i in passed if first <= self._graph.forward_writer[i][0] < last)
                     names = it.chain(*saved[first : last + 1], self._names(inside))
@@ -240,8 +252,8 @@ class Candidates:
         optional = {i for op in stage.forward if op.optional for i in op.outputs}
         found = saved - handed_on
         for op in stage.backward:
-            if op.way_by(saved) != op.way_by(found):
-                instead = (codes for codes in map(op.codes, op.variants) if codes <= optional)
+            if op.implementation_by(saved) != op.implementation_by(found):
+                instead = (codes for codes in map(op.codes, op.alternatives) if codes <= optional)
                 found |= next(instead, frozenset())
         return self._names(sorted(found))
 
@@ -272,7 +284,7 @@ class Candidates:
         alone = Region(s, s, alone=True)
         regions = [Region(s, s, saved=self._names(saved)) for saved in self._options[s]]
         regions += [Region(s, s, saved=self._inside(region)) for region in regions]
-        regions = [*regions, bare(self._graph, s)]
+        regions = [*regions, minimal_region(self._graph, s)]
         if self._graph.stages[s].may_be_alone:
             regions = [alone] if self._keeps_nothing(alone) else [*regions, alone]
         found: list[Candidate] = []
@@ -284,8 +296,10 @@ class Candidates:
     def _keeps_nothing(self, alone: Region) -> bool:
         """Whether a stage left alone keeps nothing, nor others for it what might be codes."""
         stage = self._graph.stages[alone.first]
-        has_ways = any(op.variants for op in stage.backward)
-        return not (stage.alone_bytes or has_ways or self._walker.candidate(alone).retained)
+        has_implementations = any(op.alternatives for op in stage.backward)
+        return not (
+            stage.alone_bytes or has_implementations or self._walker.candidate(alone).retained
+        )
 
     def _solve(self, max_options: int) -> list[list[_Option]]:
         """For each stage its options; isomorphic stages share a solve."""
@@ -308,7 +322,7 @@ class Candidates:
                     for free in frees.values()
                 )
                 some = list(dict.fromkeys(it.chain.from_iterable(found)))
-                some = some or priced_options(self._graph, s, count=_PRICED)
+                some = some or options_by_multiplier(self._graph, s, count=_BY_MULTIPLIER)
                 number = {i: k for k, i in enumerate(stage.values[0])}
                 solved[key] = [tuple(number[i] for i in o) for o in some]
         return [
@@ -319,7 +333,7 @@ class Candidates:
     def _magnitudes(self, s: int) -> tuple[int, ...]:
         """How large the errors of a stage's codes are, roughly, where errors are limited."""
         ops = self._graph.stages[s].forward if math.isfinite(self._graph.most_error) else ()
-        return tuple(round(math.log(op.error, _ALIKE)) for op in ops if op.error)
+        return tuple(round(math.log(op.error, _INVARIANT)) for op in ops if op.error)
 
     def _once(self, first: int, last: int) -> tuple[str, ...]:
         """Names of what stages `first` to `last` must save wherever they are run again."""
@@ -330,12 +344,12 @@ class Candidates:
     def _names(self, values: Iterable[int]) -> tuple[str, ...]:
         return tuple(self._graph.values[i].name for i in values)
 
-    def _thrift(self, candidate: Candidate) -> tuple[bool, int, float]:
+    def _multiplier_of(self, candidate: Candidate) -> tuple[bool, int, float]:
         region = candidate.region
         return region.alone, self._retained_bytes(candidate), candidate.seconds
 
     def _retained_bytes(self, candidate: Candidate) -> int:
-        waiting = candidate.retained - candidate.lodged - self._free
+        waiting = candidate.retained - candidate.aliased - self._free
         return candidate.alone_bytes + sum(self._graph.values[i].waiting_bytes for i in waiting)
 
 
@@ -350,32 +364,32 @@ def _dominates(a: Candidate, b: Candidate) -> bool:
         and a.flops <= b.flops
         and a.error <= b.error
         and a.retained <= b.retained
-        and a.retained - a.lodged <= b.retained - b.lodged
+        and a.retained - a.aliased <= b.retained - b.aliased
         and a.alone_bytes <= b.alone_bytes
         and a.reads.keys() <= b.reads.keys()
         and all(
             all(any(_below(m, other) for other in there) for m in here)
-            for here, there in zip(a.moments, b.moments, strict=True)
+            for here, there in zip(a.samples, b.samples, strict=True)
         )
     )
 
 
-def _below(a: Moment, b: Moment) -> bool:
+def _below(a: Sample, b: Sample) -> bool:
     return a.nbytes <= b.nbytes and a.reads <= b.reads
 
 
-def _read_by_others(graph: Graph, in_every_way: bool = False) -> frozenset[int]:
+def _read_by_others(graph: Graph, in_every_implementation: bool = False) -> frozenset[int]:
     """Forward values that the backward of another stage reads, whatever is recomputed there.
 
     Arguments:
         graph: the step.
-        in_every_way: whether it does so in whatever way it runs, or in its own.
+        in_every_implementation: whether it does so in whatever way it runs, or in its own.
     """
     return frozenset(
         i
         for s, stage in enumerate(graph.stages)
         for op in stage.backward
-        for i in (op.always_reads if in_every_way else op.inputs)
+        for i in (op.always_reads if in_every_implementation else op.inputs)
         if graph.forward_writer.get(i, (s,))[0] != s
     )
 
@@ -391,12 +405,12 @@ def _steps(points: Iterable[tuple[int, float]]) -> list[tuple[float, int]]:
     for point in sorted(points):
         if hull and point[1] >= hull[-1][1]:
             continue
-        while len(hull) > 1 and _slope(*hull[-2:]) <= _slope(hull[-1], point):
+        while len(hull) > 1 and _local_derivative(*hull[-2:]) <= _local_derivative(hull[-1], point):
             hull.pop()
         hull.append(point)
-    return [(_slope(a, b), b[0] - a[0]) for a, b in it.pairwise(hull)]
+    return [(_local_derivative(a, b), b[0] - a[0]) for a, b in it.pairwise(hull)]
 
 
-def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
+def _local_derivative(a: tuple[int, float], b: tuple[int, float]) -> float:
     """Seconds that are spared for each byte from one point to one of more bytes."""
     return (a[1] - b[1]) / (b[0] - a[0])

@@ -30,12 +30,12 @@ class Chain:
         sizes = np.array([value.waiting_bytes for value in graph.values], dtype=np.int64)
         held = [sizes[list(x.reads)].sum() if x.reads else 0 for x in self._candidates]
         own = [
-            x.alone_bytes + sizes[list(x.retained - x.lodged)].sum(dtype=np.int64)
+            x.alone_bytes + sizes[list(x.retained - x.aliased)].sum(dtype=np.int64)
             for x in self._candidates
         ]
         self._after = np.array(held) + np.array(own)
         self._during = np.array(held) + np.array(
-            [max(m.nbytes for some in x.moments for m in some) for x in self._candidates]
+            [max(m.nbytes for some in x.samples for m in some) for x in self._candidates]
         )
 
     def fastest(self, limit_bytes: int) -> tuple[Region, ...] | None:

@@ -37,12 +37,12 @@ from ..graph import Choice, Graph
 from ..plan import Region
 from ..solver.highs import Outcome, solve
 from ..solver.sparse import matrix
-from .effects import Candidate, Moment
+from .effects import Candidate, Sample
 from .iterations import neighbours
 
 # Ties: of plans equally fast take fewer FLOPs, and then fewer retained bytes.
 _FLOPS_WEIGHT, _BYTES_WEIGHT = 1e-6, 1e-7
-_TIES = _FLOPS_WEIGHT + _BYTES_WEIGHT
+_BARRIERS = _FLOPS_WEIGHT + _BYTES_WEIGHT
 #: Times the error that a plan may have: what candidates with more are taken to have.
 _TOO_MUCH = 2.0
 
@@ -83,10 +83,10 @@ class Composition:
         self._choose = choose = cp.Variable(len(candidates), boolean=True)
         plan, in_memory = self._constraints(choose)
         cost = np.array([c.seconds for c in candidates]) / self._seconds
-        cost += _ties(self._candidates, rows)
+        cost += _barriers(self._candidates, rows)
         self._fastest = cp.Problem(cp.Minimize(cost @ choose), [*plan, in_memory <= self._budget])
         self._smallest = cp.Problem(
-            cp.Minimize(peak + _TIES * (cost @ choose)), [*plan, in_memory <= peak]
+            cp.Minimize(peak + _BARRIERS * (cost @ choose)), [*plan, in_memory <= peak]
         )
         share = cp.Variable(len(candidates))
         plan, in_memory = self._constraints(share)
@@ -103,8 +103,8 @@ class Composition:
         constraints = [cover @ choose == 1, matrix(rows.earlier(), rows.width) @ x == 0]
         if rows.kept_rows:
             constraints.append(matrix(rows.kept_rows, rows.width) @ x >= 0)
-        if rows.alike:
-            constraints.append(matrix(rows.alike, n) @ choose <= 0)
+        if rows.invariant_values:
+            constraints.append(matrix(rows.invariant_values, n) @ choose <= 0)
         if self._error is not None:
             constraints.append(self._error @ choose <= 1)
         memory, constants = self._memory
@@ -147,7 +147,7 @@ class Composition:
 
     def _in_seconds(self, objective: float) -> float:
         """A bound on seconds of recomputation from one on the objective."""
-        return max(objective - _TIES, 0.0) * self._seconds
+        return max(objective - _BARRIERS, 0.0) * self._seconds
 
     def regions(self) -> tuple[Region, ...]:
         """The plan that the last solve found."""
@@ -169,10 +169,10 @@ class _Rows:
         for c, candidate in enumerate(candidates):
             for t in range(candidate.region.first, candidate.region.last + 1):
                 self.covering[t].append(c)
-        self.scale = float(max([1, *(m.nbytes for x in candidates for s in x.moments for m in s)]))
+        self.scale = float(max([1, *(m.nbytes for x in candidates for s in x.samples for m in s)]))
         self.width = self._n + len(graph.stages)
         self.own_bytes = [
-            self._bytes(x.retained - x.lodged - self._shared) + x.alone_bytes for x in candidates
+            self._bytes(x.retained - x.aliased - self._shared) + x.alone_bytes for x in candidates
         ]
         self._readers = _holders(x.reads for x in candidates)
         self._readers_at: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
@@ -193,7 +193,7 @@ class _Rows:
                 self.kept_rows.append(self._waiting(choice, first, stop))
 
     @functools.cached_property
-    def alike(self) -> list[_Terms]:
+    def invariant_values(self) -> list[_Terms]:
         """`choose[c] - choices of the same in the iterations next to it`, as `... <= 0`."""
         number = {x.region: c for c, x in enumerate(self._candidates)}
         rows = []
@@ -244,7 +244,7 @@ class _Rows:
             for time, nbytes in peaks[t]:
                 rows.append(self._forward(t, time))
                 constants.append(nbytes / self.scale)
-            for m in range(max(len(self._moments(c, t)) for c in some)):
+            for m in range(max(len(self._samples(c, t)) for c in some)):
                 rows.append(self._backward(t, m))
                 constants.append(0.0)
         return rows, constants
@@ -264,7 +264,7 @@ class _Rows:
         """Bytes that candidate `c` retains and the forward does not read from op `time` on."""
         if c not in self._idle:
             x = self._candidates[c]
-            own = x.retained - x.lodged - self._shared
+            own = x.retained - x.aliased - self._shared
             values = self._graph.values
             ends = sorted((self._last_forward_read[i], values[i].waiting_bytes) for i in own)
             sums = it.accumulate((nbytes for _, nbytes in ends), initial=0)
@@ -284,7 +284,7 @@ class _Rows:
         """What is in memory at moment `m` of the backward of stage `t`."""
         row = {self._n + t: 1.0}
         for c in self.covering[t]:
-            row[c] = self._moment(c, t, m).nbytes / self.scale
+            row[c] = self._sample(c, t, m).nbytes / self.scale
         for i in self._kept:
             if self._is_counted(i, t):
                 _add(row, self._kept_during(i, t, m), self._bytes([i]) / self.scale)
@@ -295,7 +295,7 @@ class _Rows:
         readers = self._readers_at.get((i, t), ())
         if not readers:
             return self._kept_at(i, t)
-        still = [c for c in readers if i in self._moment(c, t, m).reads]
+        still = [c for c in readers if i in self._sample(c, t, m).reads]
         if len(still) == len(readers):
             return self._kept_at(i, t)
         ended = [c for c in self._producers[i] if self._candidates[c].region.last == t - 1]
@@ -337,12 +337,12 @@ class _Rows:
         regions = [self._candidates[c].region for c in columns]
         return max(x.first for x in regions) <= min(x.last for x in regions)
 
-    def _moments(self, c: int, t: int) -> tuple[Moment, ...]:
-        return self._candidates[c].moments[t - self._candidates[c].region.first]
+    def _samples(self, c: int, t: int) -> tuple[Sample, ...]:
+        return self._candidates[c].samples[t - self._candidates[c].region.first]
 
-    def _moment(self, c: int, t: int, m: int) -> Moment:
-        moments = self._moments(c, t)
-        return moments[min(m, len(moments) - 1)]
+    def _sample(self, c: int, t: int, m: int) -> Sample:
+        samples = self._samples(c, t)
+        return samples[min(m, len(samples) - 1)]
 
     def _bytes(self, values: Iterable[int]) -> int:
         return sum(self._graph.values[i].waiting_bytes for i in values)
@@ -375,7 +375,7 @@ def _add(row: _Terms, terms: _Terms, factor: float) -> None:
         row[column] = row.get(column, 0.0) + factor * x
 
 
-def _ties(candidates: Sequence[Candidate], rows: _Rows) -> np.ndarray:
+def _barriers(candidates: Sequence[Candidate], rows: _Rows) -> np.ndarray:
     """Weights that sum to less than `_FLOPS_WEIGHT + _BYTES_WEIGHT` over any plan."""
     found = np.zeros(len(candidates))
     flops = np.array([float(c.flops) for c in candidates])

@@ -10,8 +10,8 @@ the region's own runs; regions over isomorphic stages share one walk.
 | `i` | a value of the graph |
 | `k` | a moment of a region's backward: one of its runs |
 
-Known limit: at a stage more than `MOMENTS` moments are merged into the last of them, on the safe
-side: bytes are never underestimated.
+Known limit: at a stage more than `MAX_SAMPLES` moments are merged into the last of them, on the
+safe side: bytes are never underestimated.
 """
 
 import bisect
@@ -24,13 +24,13 @@ from ..graph import Graph, Op
 from ..plan import Region
 from ..runs import Run, backward_runs, error_of
 
-MOMENTS = 4
+MAX_SAMPLES = 4
 
 _Place = tuple[int, int]  # of a value in an interval: see `Interval`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Moment:
+class Sample:
     """A time in the backward of a stage at which a candidate may be at its peak.
 
     Attributes:
@@ -52,8 +52,8 @@ class Candidate:
         seconds, flops: of recomputation, of optional ops, and of ways that take longer.
         retained: its own values that the first forward leaves for its backward.
         reads: value of an earlier region that its backward reads -> the stage that does last.
-        moments: for each of its stages, first to last, the moments that may set the peak.
-        lodged: of `retained`, the values that wait in the memory of results (`Graph.lodged`).
+        samples: for each of its stages, first to last, the moments that may set the peak.
+        aliased: of `retained`, the values that wait in the memory of results (`Graph.aliased`).
         alone_bytes: bytes, beside `retained`, that its forward leaves where it is left alone.
         error: of its optional ops (`Op.error`).
     """
@@ -63,8 +63,8 @@ class Candidate:
     flops: int
     retained: frozenset[int]
     reads: dict[int, int]
-    moments: tuple[tuple[Moment, ...], ...]
-    lodged: frozenset[int] = frozenset()
+    samples: tuple[tuple[Sample, ...], ...]
+    aliased: frozenset[int] = frozenset()
     alone_bytes: int = 0
     error: float = 0.0
 
@@ -103,9 +103,9 @@ class _Effect:
     seconds: float
     flops: int
     retained: frozenset[_Place]
-    lodged: frozenset[_Place]
+    aliased: frozenset[_Place]
     reads: dict[_Place, int]
-    moments: tuple[tuple[tuple[int, frozenset[_Place]], ...], ...]  # bytes, values still read
+    samples: tuple[tuple[tuple[int, frozenset[_Place]], ...], ...]  # bytes, values still read
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,14 +142,14 @@ class Walker:
         if (first, last) not in self._intervals:
             stages = self._stages[first : last + 1]
             guests = range(first, last + 1) if self.graph.recomputes_late else (first,)
-            lodging = tuple(self.graph.stages[s - 1].result_bytes if s else () for s in guests)
+            aliasing = tuple(self.graph.stages[s - 1].result_bytes if s else () for s in guests)
             links = tuple(
                 (s, k, place)
                 for s, stage in enumerate(stages)
                 for k in stage.linked
                 if (place := self._place(first, stage.values[k]))[0] < s
             )
-            key = tuple(stage.shape for stage in stages), links, lodging
+            key = tuple(stage.shape for stage in stages), links, aliasing
             values = tuple(stage.values for stage in stages)
             self._intervals[first, last] = Interval(self._number(key), first, values)
         return self._intervals[first, last]
@@ -170,14 +170,14 @@ class Walker:
             seconds=effect.seconds,
             flops=effect.flops,
             retained=frozenset(map(interval.at, effect.retained)),
-            lodged=frozenset(map(interval.at, effect.lodged)),
+            aliased=frozenset(map(interval.at, effect.aliased)),
             reads={interval.at(place): first + s for place, s in effect.reads.items()},
-            moments=tuple(
+            samples=tuple(
                 tuple(
-                    Moment(nbytes + constant.steady_bytes, frozenset(map(interval.at, reads)))
+                    Sample(nbytes + constant.steady_bytes, frozenset(map(interval.at, reads)))
                     for nbytes, reads in some
                 )
-                for constant, some in zip(self._gradients[first:], effect.moments, strict=False)
+                for constant, some in zip(self._gradients[first:], effect.samples, strict=False)
             ),
             alone_bytes=sum(_alone_bytes(self.graph, region)) if region.alone else 0,
             error=error_of(self.graph, [region]),
@@ -193,10 +193,10 @@ class Walker:
             seconds=found.seconds,
             flops=found.flops,
             retained=placed(found.retained),
-            lodged=placed(found.lodged),
+            aliased=placed(found.aliased),
             reads={self._place(first, i): s - first for i, s in found.reads.items()},
-            moments=tuple(
-                tuple((m.nbytes, placed(m.reads)) for m in some) for some in found.moments
+            samples=tuple(
+                tuple((m.nbytes, placed(m.reads)) for m in some) for some in found.samples
             ),
         )
 
@@ -223,7 +223,9 @@ class Walker:
         ops = stage.forward + stage.backward
         costs = tuple(
             (len(op.outputs), op.recomputable, op.optional)
-            + tuple((len(x.inputs), x.seconds, x.flops, x.workspace_bytes) for x in op.ways)
+            + tuple(
+                (len(x.inputs), x.seconds, x.flops, x.workspace_bytes) for x in op.implementations
+            )
             for op in ops
         )
         touched = (i for op in ops for i in _touched(op))
@@ -249,8 +251,8 @@ class Walker:
 def _touched(op: Op) -> Iterator[int]:
     """The values that an op reads, in any of its ways, and writes; some of them twice."""
     yield from op.inputs
-    for way in op.variants:
-        yield from way.inputs
+    for implementation in op.alternatives:
+        yield from implementation.inputs
     yield from op.outputs
 
 
@@ -267,27 +269,31 @@ def _walked(graph: Graph, region: Region, gradients: Sequence["_Gradients"]) -> 
     """The region with its effect, but for gradients in memory throughout a stage's backward."""
     runs = backward_runs(graph, region)
     live = _Lives(graph, region, runs)
-    lodged = graph.lodged(region.first, live.retained)
-    live = _Lives(graph, region, runs, lodged) if lodged else live
+    aliased = graph.aliased(region.first, live.retained)
+    live = _Lives(graph, region, runs, aliased) if aliased else live
     more = [run.of(graph) for run in runs if run.phase == "forward"]
     more += _saving(graph, region)
-    slower = [(run.of(graph), run.in_first_way().of(graph)) for run in runs if run.way]
+    slower = [
+        (run.of(graph), run.in_first_implementation().of(graph))
+        for run in runs
+        if run.implementation
+    ]
     stage, nbytes = _in_backward(graph, runs, gradients)
     nbytes = nbytes + live.nbytes()
     nbytes += np.cumsum(_alone_bytes(graph, region))[stage - region.first]
-    moments = []
+    samples = []
     for s in range(region.first, region.last + 1):
         (at,) = np.nonzero(stage == s)
         ends = {i: k for i, k in live.last_read.items() if stage[k] == s}
-        moments.append(_peaks(at, nbytes[at], ends))
+        samples.append(_peaks(at, nbytes[at], ends))
     return Candidate(
         region=region,
         seconds=sum(op.seconds for op in more) + sum(a.seconds - b.seconds for a, b in slower),
         flops=sum(op.flops for op in more) + sum(a.flops - b.flops for a, b in slower),
         retained=frozenset(live.retained),
-        lodged=lodged,
+        aliased=aliased,
         reads={i: int(stage[k]) for i, k in live.last_read.items()},
-        moments=tuple(moments),
+        samples=tuple(samples),
     )
 
 
@@ -319,10 +325,10 @@ class _Lives:
         graph: Graph,
         region: Region,
         runs: Sequence[Run],
-        lodged: frozenset[int] = frozenset(),
+        aliased: frozenset[int] = frozenset(),
     ):
         self._graph = graph
-        self._lodged = lodged
+        self._aliased = aliased
         self._first = set[int]()  # those of which no run has written a new instance yet
         self._change = [0] * (len(runs) + 1)
         self._workspace = [run.of(graph).workspace_bytes for run in runs]
@@ -364,7 +370,7 @@ class _Lives:
         written, last_read = self._life[i]
         nbytes = self._graph.values[i].nbytes
         if i in self._first:
-            nbytes = 0 if i in self._lodged else self._graph.values[i].waiting_bytes
+            nbytes = 0 if i in self._aliased else self._graph.values[i].waiting_bytes
         self._change[written] += nbytes
         self._change[last_read + 1] -= nbytes
 
@@ -387,22 +393,22 @@ def _in_backward(
     return stage, nbytes
 
 
-def _peaks(at: np.ndarray, nbytes: np.ndarray, ends: dict[int, int]) -> tuple[Moment, ...]:
+def _peaks(at: np.ndarray, nbytes: np.ndarray, ends: dict[int, int]) -> tuple[Sample, ...]:
     """The moments that no other one exceeds in bytes and in values still read.
 
     What is still read only shrinks, so they are the records of `nbytes`; of the records between
     two entries of `ends` the last.
     """
     if not len(at):
-        return (Moment(0, frozenset()),)
-    found: list[Moment] = []
+        return (Sample(0, frozenset()),)
+    found: list[Sample] = []
     highest = np.maximum.accumulate(nbytes)
     records = np.flatnonzero(np.diff(highest, prepend=-1) > 0)
     for k, size in zip(at[records].tolist(), nbytes[records].tolist(), strict=True):
         reads = frozenset(i for i, end in ends.items() if end >= k)
-        if found and (found[-1].reads == reads or len(found) == MOMENTS):
+        if found and (found[-1].reads == reads or len(found) == MAX_SAMPLES):
             reads = found.pop().reads
-        found.append(Moment(size, reads))
+        found.append(Sample(size, reads))
     return tuple(found)
 
 

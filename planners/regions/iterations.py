@@ -19,7 +19,7 @@ def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     """The plan with its iterations in order; stages that are not isomorphic stay as they are."""
     found = {region.first: region for region in regions}
     for loop in graph.loops:
-        for parts in _alike(graph, loop, regions):
+        for parts in _invariants(graph, loop, regions):
             starts = [part[0].first for part in parts]
             for part in parts:
                 for region in part:
@@ -31,7 +31,7 @@ def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     return tuple(found[first] for first in sorted(found))
 
 
-def evened(
+def with_uniform_blocks(
     graph: Graph, regions: Sequence[Region], *, from_last: bool = False
 ) -> tuple[Region, ...]:
     """The plan without iterations that run by themselves: each does as the one before it.
@@ -71,10 +71,10 @@ def neighbours(graph: Graph, region: Region) -> list[Region]:
     """The same region in the iterations before and after its own.
 
     Empty where a region need do as none of them: outside of loops, in an iteration that stands for
-    several, and where iterations may run by themselves (`Graph.evens`).
+    several, and where iterations may run by themselves (`Graph.uniform_blocks`).
     """
     loop = next((x for x in graph.loops if x.first <= region.first < x.stop), None)
-    if not graph.evens or loop is None or _copies(graph, [region]) > 1:
+    if not graph.uniform_blocks or loop is None or _copies(graph, [region]) > 1:
         return []
     places = (region.first - loop.length, region.first + loop.length)
     inside = (n for n in places if loop.first <= n < loop.stop)
@@ -115,7 +115,7 @@ def _copies(graph: Graph, part: Sequence[Region]) -> int:
     return max((graph.values[i].copies for op in ops for i in op.outputs), default=1)
 
 
-def _alike(
+def _invariants(
     graph: Graph, loop: Loop, regions: Sequence[Region]
 ) -> Iterator[list[tuple[Region, ...]]]:
     """Parts of iterations that may change places."""

@@ -34,7 +34,7 @@ def without_change(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...
     return tuple(map(less, regions))
 
 
-def mixtures(
+def crossovers(
     graph: Graph, some: Sequence[Region], others: Sequence[Region]
 ) -> list[tuple[Region, ...]]:
     """Plans that do as one up to some stage and as another from there on, ever more as the first.
@@ -61,8 +61,8 @@ def polished(
     singles: Sequence[Sequence[Candidate]],
     fits: Callable[[tuple[Region, ...]], bool],
     *,
-    trials: int,
-    lodged_share: float = 1.0,
+    compiled_plans: int,
+    aliased_share: float = 1.0,
 ) -> tuple[Region, ...]:
     """The plan after all changes of single stages that save time and still fit.
 
@@ -73,13 +73,13 @@ def polished(
         regions: a plan that fits.
         singles: for each stage the regions that it may be by itself.
         fits: whether a plan fits.
-        trials: times that `fits` is asked, at most.
-        lodged_share: of the bytes of a value that may lie in the memory of a result, what counts.
+        compiled_plans: times that `fits` is asked, at most.
+        aliased_share: of the bytes of a value that may lie in the memory of a result, what counts.
             Whether it does lie there is for `fits` to say.
     """
-    changes = _Changes(graph, singles, lodged_share)
-    plan, asked = _furthest(changes.path(tuple(regions)), fits, trials)
-    for _ in range(trials - asked):
+    changes = _Changes(graph, singles, aliased_share)
+    plan, asked = _furthest(changes.path(tuple(regions)), fits, compiled_plans)
+    for _ in range(compiled_plans - asked):
         change = changes.best(plan)
         if change is None:
             break
@@ -92,13 +92,15 @@ def polished(
 
 
 def _furthest(
-    path: Iterator[tuple[Region, ...]], fits: Callable[[tuple[Region, ...]], bool], trials: int
+    path: Iterator[tuple[Region, ...]],
+    fits: Callable[[tuple[Region, ...]], bool],
+    compiled_plans: int,
 ) -> tuple[tuple[Region, ...], int]:
     """The last plan of a path that fits, as the first does, by strides that double until one is
     too long; and how many times `fits` was asked.
     """
     known, low, high, stride, asked = [next(path)], 0, None, 1, 0
-    while asked < trials:
+    while asked < compiled_plans:
         if high is None:
             known += itertools.islice(path, low + stride + 1 - len(known))
         middle = len(known) - 1 if high is None else (low + high) // 2
@@ -118,8 +120,8 @@ class _Changes:
     Of equal ones that of the last stage comes first.
     """
 
-    def __init__(self, graph: Graph, singles: Sequence[Sequence[Candidate]], lodged_share: float):
-        self._graph, self._singles, self._lodged_share = graph, singles, lodged_share
+    def __init__(self, graph: Graph, singles: Sequence[Sequence[Candidate]], aliased_share: float):
+        self._graph, self._singles, self._aliased_share = graph, singles, aliased_share
         self._known = {x.region: x for some in singles for x in some}
         self._refused = set[Region]()  # less fits once more is saved elsewhere
         self._after: dict[Region, tuple[float, Region] | None] = {}
@@ -169,8 +171,8 @@ class _Changes:
 
     def _nbytes(self, x: Candidate) -> float:
         """Bytes that are retained, where those that are lodged count for a share."""
-        retained, lodged = (
+        retained, aliased = (
             sum(self._graph.values[i].waiting_bytes for i in some)
-            for some in (x.retained, x.lodged)
+            for some in (x.retained, x.aliased)
         )
-        return x.alone_bytes + retained - (1 - self._lodged_share) * lodged
+        return x.alone_bytes + retained - (1 - self._aliased_share) * aliased

@@ -28,7 +28,7 @@ from .candidates import Candidates
 from .chain import Chain
 from .composition import Composition
 from .effects import Candidate
-from .iterations import evened, rolled
+from .iterations import rolled, with_uniform_blocks
 from .simple_plans import certified, save_all, save_nothing
 
 # Solves of one composition before giving up on a model that replay contradicts.
@@ -184,7 +184,11 @@ class Search:
 
     def _in_space(self, regions: tuple[Region, ...]) -> tuple[Region, ...]:
         """Regions without iterations that run by themselves, where that is asked for."""
-        return evened(self._graph, rolled(self._graph, regions)) if self._graph.evens else regions
+        return (
+            with_uniform_blocks(self._graph, rolled(self._graph, regions))
+            if self._graph.uniform_blocks
+            else regions
+        )
 
     def _until(self) -> float:
         """When the chain heuristic has to stop, so that time is left for the rest."""

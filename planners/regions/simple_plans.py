@@ -13,7 +13,7 @@ def save_all(graph: Graph) -> Plan:
 
 def save_nothing(graph: Graph) -> Plan:
     """The plan that saves only what crosses stages, and what must not run again."""
-    regions = tuple(bare(graph, s) for s in range(len(graph.stages)))
+    regions = tuple(minimal_region(graph, s) for s in range(len(graph.stages)))
     return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
 
 
@@ -52,7 +52,7 @@ def saving_codes(graph: Graph) -> tuple[Region, ...]:
     for s, stage in enumerate(graph.stages):
         values = (graph.values[i] for op in stage.forward if op.optional for i in op.outputs)
         codes = tuple(value.name for value in values if value.nbytes)
-        region = bare(graph, s)
+        region = minimal_region(graph, s)
         regions.append(region if region.alone else Region(s, s, (*region.saved, *codes)))
     return tuple(regions)
 
@@ -64,13 +64,13 @@ def whole_iterations(graph: Graph) -> Plan:
     """
     regions: list[Region] = []
     for first, stop in graph.spans:
-        whole = bare(graph, first, stop - 1)
+        whole = minimal_region(graph, first, stop - 1)
         is_one = first in graph.looped and not whole.alone
-        regions += [whole] if is_one else [bare(graph, s) for s in range(first, stop)]
+        regions += [whole] if is_one else [minimal_region(graph, s) for s in range(first, stop)]
     return certified(graph, tuple(regions), planner="whole iterations", bound_seconds=graph.seconds)
 
 
-def bare(graph: Graph, first: int, last: int | None = None) -> Region:
+def minimal_region(graph: Graph, first: int, last: int | None = None) -> Region:
     """A region that saves only outputs of ops that must run once; alone where that will not do.
 
     It has the stages from `first` to `last`, or only that one.

@@ -12,7 +12,7 @@ again: what the backward reads is saved or recomputed, and what a recomputed op 
 
 Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `hold[u]`, `take[w]`,
 `lodge[v]`. A backward op that takes none of its ways runs in the first.
-A saved value that is lodged waits in the memory of a result and takes none (`Graph.lodged`); by
+A saved value that is lodged waits in the memory of a result and takes none (`Graph.aliased`); by
 Hall's theorem that can be done if of each size no more values are as large than results are. Bytes
 and seconds enter the model divided by the stage's totals, so that coefficients are of order one.
 
@@ -32,7 +32,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from ..graph import Graph, Op, Variant
+from ..graph import Graph, Implementation, Op
 from ..solver.highs import solve
 from ..solver.sparse import matrix
 
@@ -72,12 +72,14 @@ class Needs:
     @functools.cached_property
     def choices(self) -> tuple[Op, ...]:
         """The backward ops that have several ways."""
-        return tuple(op for op in self.backward if op.variants)
+        return tuple(op for op in self.backward if op.alternatives)
 
     def read(self, saved: Container[int]) -> set[int]:
         """Of the values those that the backward itself reads, if some are saved."""
-        ways = (op.ways[op.way_by(saved)] for op in self.backward)
-        return {i for way in ways for i in way.inputs}.intersection(self.values)
+        implementations = (op.implementations[op.implementation_by(saved)] for op in self.backward)
+        return {
+            i for implementation in implementations for i in implementation.inputs
+        }.intersection(self.values)
 
 
 def needs(graph: Graph, s: int) -> Needs:
@@ -128,14 +130,14 @@ def options(
     results = graph.stages[s - 1].result_bytes if s else ()
     # What is lodged may find its place taken after all, so both fronts are options.
     found: dict[tuple[int, ...], None] = {}
-    for lodging in ((), results) if any(results) else ((),):
+    for aliasing in ((), results) if any(results) else ((),):
         if time.monotonic() < deadline:  # stating a program takes longer than a solve
-            program = _Program(graph, s, stage, free, lodging)
+            program = _Program(graph, s, stage, free, aliasing)
             found |= dict.fromkeys(_fronts(program, count, deadline))
     return list(found)
 
 
-def priced_options(graph: Graph, s: int, *, count: int) -> list[tuple[int, ...]]:
+def options_by_multiplier(graph: Graph, s: int, *, count: int) -> list[tuple[int, ...]]:
     """Sets of values that stage `s` may save, found without a solve: dear ones, as many as fit.
 
     Values come by the seconds of the op that writes them, for a byte; what is saved of them, and
@@ -180,10 +182,10 @@ def _fronts(program: "_Program", count: int, deadline: float) -> Iterator[tuple[
     worst = math.inf
     for limit in program.error_limits:
         if limit < worst:  # or the answers are those that are known
-            answers = _front(program, limit, count, deadline)
-            answers += _knees(program, limit, answers, deadline)
-            worst = max((x.error for x in answers), default=worst)
-            yield from (x.saved for x in answers)
+            proposals = _front(program, limit, count, deadline)
+            proposals += _knees(program, limit, proposals, deadline)
+            worst = max((x.error for x in proposals), default=worst)
+            yield from (x.saved for x in proposals)
 
 
 def _front(program: "_Program", most_error: float, count: int, deadline: float) -> list["_Answer"]:
@@ -220,9 +222,12 @@ def _knees(
             break
         pairs.remove(pair)
         a, b = pair
-        price = (b.cost - a.cost) / (a.retained_bytes - b.retained_bytes)
-        answer = program.cheapest(price, most_error, deadline - time.monotonic())
-        if answer is not None and answer.priced(price) < a.priced(price) - _SAME:
+        multiplier = (b.cost - a.cost) / (a.retained_bytes - b.retained_bytes)
+        answer = program.cheapest(multiplier, most_error, deadline - time.monotonic())
+        if (
+            answer is not None
+            and answer.by_multiplier(multiplier) < a.by_multiplier(multiplier) - _SAME
+        ):
             found.append(answer)
             pairs += (a, answer), (answer, b)
     return found
@@ -241,9 +246,9 @@ class _Answer:
     cost: float  # seconds and FLOPs, over the stage's
     error: float  # over the step's
 
-    def priced(self, price: float) -> float:
+    def by_multiplier(self, multiplier: float) -> float:
         """Its cost where each byte has a price."""
-        return self.cost + price * self.retained_bytes
+        return self.cost + multiplier * self.retained_bytes
 
 
 class _Program:
@@ -260,7 +265,7 @@ class _Program:
         forward = graph.stages[s].forward
         self._stage, self._forward = stage, forward
         n_save, n_rerun, n_hold = len(stage.values), len(stage.ops), len(stage.outside)
-        n_take, n_lodge = sum(len(op.variants) for op in stage.choices), n_save
+        n_take, n_aliased = sum(len(op.alternatives) for op in stage.choices), n_save
         nbytes = [0 if i in free else graph.values[i].nbytes for i in stage.values]
         sizes = np.array([graph.values[i].nbytes for i in stage.values])
         fixed = sizes < _NEGLIGIBLE * sizes.sum()
@@ -272,17 +277,17 @@ class _Program:
         self.total_bytes = int(counted.sum()) + sum(held)
         zeros = [0] * n_rerun, [0] * n_take
         self._nbytes = np.array([*counted, *zeros[0], *held, *zeros[1], *-counted], np.int64)
-        self._x = x = cp.Variable(n_save + n_rerun + n_hold + n_take + n_lodge, boolean=True)
+        self._x = x = cp.Variable(n_save + n_rerun + n_hold + n_take + n_aliased, boolean=True)
         self._limit, self._most_error = cp.Parameter(), cp.Parameter()
-        self._price = cp.Parameter(nonneg=True)
+        self._multiplier = cp.Parameter(nonneg=True)
 
         is_own = np.array([i not in graph.shared for i in stage.values])
-        may_lodge = is_own & ~fixed
+        may_alias = is_own & ~fixed
         optional = np.isin(stage.values, [*_optional_writers(forward)])
         lower = np.concatenate([fixed & savable & ~optional, np.zeros(x.size - n_save)])
-        upper = np.concatenate([savable, np.ones(n_rerun + n_hold + n_take), may_lodge])
-        seconds, flops = _costs(forward, stage, n_after=n_lodge)
-        large, places = _lodging(result_bytes, sizes)
+        upper = np.concatenate([savable, np.ones(n_rerun + n_hold + n_take), may_alias])
+        seconds, flops = _costs(forward, stage, n_after=n_aliased)
+        large, places = _aliasing(result_bytes, sizes)
         self._costs = seconds + _FLOPS_WEIGHT * flops
         time_and_flops = self._costs @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
@@ -291,15 +296,15 @@ class _Program:
             x <= upper,
             *(rows @ x >= right for rows, right in _dataflow(forward, stage)),
             self._errors @ x[:n_save] <= self._most_error,
-            x[:n_save] >= x[-n_lodge:],
-            large @ x[-n_lodge:] <= places,
+            x[:n_save] >= x[-n_aliased:],
+            large @ x[-n_aliased:] <= places,
         ]
         self._fastest = cp.Problem(
             cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
             [*constraints, retained <= self._limit],
         )
         self._cheapest = cp.Problem(
-            cp.Minimize(time_and_flops + self._price * retained), constraints
+            cp.Minimize(time_and_flops + self._multiplier * retained), constraints
         )
         self._smallest = cp.Problem(
             cp.Minimize(retained + _BYTES_WEIGHT * time_and_flops), constraints
@@ -319,9 +324,9 @@ class _Program:
         self._limit.value = (limit_bytes + 0.5) / max(self.total_bytes, 1)
         return self._solve(self._fastest, most_error, time_limit)
 
-    def cheapest(self, price: float, most_error: float, time_limit: float) -> _Answer | None:
+    def cheapest(self, multiplier: float, most_error: float, time_limit: float) -> _Answer | None:
         """The answer of least cost where each byte that is retained has a price."""
-        self._price.value = price * max(self.total_bytes, 1)
+        self._multiplier.value = multiplier * max(self.total_bytes, 1)
         return self._solve(self._cheapest, most_error, time_limit)
 
     def smallest(self, most_error: float, time_limit: float) -> _Answer | None:
@@ -351,7 +356,11 @@ def _costs(forward: Sequence[Op], stage: Needs, n_after: int) -> tuple[np.ndarra
     def column(cost: Callable[[Any], float]) -> np.ndarray:
         save = _of_codes(forward, stage, cost)
         rerun = [cost(forward[o]) for o in stage.ops]
-        take = [cost(way) - cost(op) for op in stage.choices for way in op.variants]
+        take = [
+            cost(implementation) - cost(op)
+            for op in stage.choices
+            for implementation in op.alternatives
+        ]
         columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * n_after
         return np.concatenate(columns) / (sum(rerun) + sum(save) or 1.0)
 
@@ -391,7 +400,10 @@ def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, n
     hold = {u: len(save) + len(rerun) + k for k, u in enumerate(stage.outside)}
     writer = {i: rerun[o] for o in stage.ops for i in forward[o].outputs}
     columns = it.count(len(save) + len(rerun) + len(hold))
-    takes = [(op, [(next(columns), way) for way in op.variants]) for op in stage.backward]
+    takes = [
+        (op, [(next(columns), implementation) for implementation in op.alternatives])
+        for op in stage.backward
+    ]
     available: dict[int, _Terms] = {u: {column: 1.0} for u, column in hold.items()}
     for i, column in save.items():
         available[i] = {column: 1.0} | ({writer[i]: 1.0} if i in writer else {})
@@ -410,7 +422,7 @@ def _dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, n
 
 
 def _backward_rows(
-    takes: Sequence[tuple[Op, list[tuple[int, Variant]]]],
+    takes: Sequence[tuple[Op, list[tuple[int, Implementation]]]],
     save: Mapping[int, int],
     available: Mapping[int, _Terms],
     optional: Set[int],
@@ -426,22 +438,40 @@ def _backward_rows(
             saved for something else.
     """
     reads, codes, opened = dict[Any, tuple[_Terms, float]](), [], []
-    for op, ways in takes:
+    for op, implementations in takes:
         for i in (i for i in op.inputs if i in available):
-            spared = {column: 1.0 for column, way in ways if i not in way.inputs}
+            spared = {
+                column: 1.0
+                for column, implementation in implementations
+                if i not in implementation.inputs
+            }
             reads[i, tuple(spared)] = available[i] | spared, 1.0
-        for i in {i for _, way in ways for i in op.codes(way)}:
-            using = {column: -1.0 for column, way in ways if i in way.inputs}
+        for i in {i for _, implementation in implementations for i in op.codes(implementation)}:
+            using = {
+                column: -1.0
+                for column, implementation in implementations
+                if i in implementation.inputs
+            }
             terms = ({save[i]: 1.0} if i in save else {}) | using
             codes.append((terms, 0.0))
-            opening = [way for _, way in ways if i in way.inputs]
-            if i in optional or any(optional.isdisjoint(op.codes(way)) for way in opening):
+            opening = [
+                implementation
+                for _, implementation in implementations
+                if i in implementation.inputs
+            ]
+            if i in optional or any(
+                optional.isdisjoint(op.codes(implementation)) for implementation in opening
+            ):
                 opened.append(({column: -x for column, x in terms.items()}, 0.0))
-    one = [({column: -1.0 for column, _ in ways}, -1.0) for _, ways in takes if ways]
+    one = [
+        ({column: -1.0 for column, _ in implementations}, -1.0)
+        for _, implementations in takes
+        if implementations
+    ]
     return [list(reads.values()), codes, opened, one]
 
 
-def _lodging(result_bytes: Sequence[int], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _aliasing(result_bytes: Sequence[int], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each size which values are as large, and how many of the results that may lodge them."""
     results, least = np.array(result_bytes), np.unique(sizes)[:, None]
     return (sizes >= least).astype(float), (results >= least).sum(axis=1)

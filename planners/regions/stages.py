@@ -13,8 +13,9 @@ Known limits, which make the space that `bound_seconds` is about:
   seconds; the one of smallest transient peak may be missing.
 - A region of several stages saves nothing, or what one price per byte chooses for all its stages;
   its inner regions are single stages. Its length is bounded, so that planning takes seconds.
-- Where iterations are asked to do as one next to them (`Graph.evens`), stages of an iteration may
-  do so on either side: the rest `rolling.evened` changes afterwards.
+- Where iterations are asked to do as one next to them (`Graph.uniform_blocks`), stages of an
+iteration may
+  do so on either side: the rest `rolling.with_uniform_blocks` changes afterwards.
 """
 
 import dataclasses

@@ -198,7 +198,7 @@ class _Search:
                 return
             try:
                 outcome = self._try(self._groups(grid), grid.reach, seconds)
-                self._settle_for_any(grid, outcome)
+                self._accept_any(grid, outcome)
             except SolverStopped:
                 if self.best is None:
                     raise
@@ -209,7 +209,7 @@ class _Search:
                 self._search_around(last, _SOON)
                 return
         if self.shown is None:
-            self._settle_for_any(last, self._try(self._groups(last), last.reach, self._rest))
+            self._accept_any(last, self._try(self._groups(last), last.reach, self._rest))
         else:
             self._search_around(last)
 
@@ -258,7 +258,7 @@ class _Search:
         ends = sorted({first, end, *needed, *chosen})
         return [range(a, b) for a, b in it.pairwise(ends)]
 
-    def _settle_for_any(self, grid: Grid, outcome: Outcome) -> None:
+    def _accept_any(self, grid: Grid, outcome: Outcome) -> None:
         """Looks for any schedule that fits where none is known: a start for the next grid.
 
         Raises:

@@ -34,7 +34,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from ..graph import Graph, Variant
+from ..graph import Graph, Implementation
 from ..solver.deadline import NEVER, Deadline
 from ..solver.sparse import at_least, matrix, numbered, total
 from .steps import Execute, lifetimes
@@ -79,9 +79,13 @@ class GapProgram:
         self.last_reader = dict(self.writer)
         for o, op in enumerate(self.forward):
             self.last_reader.update(dict.fromkeys(op.may_read, o))
-        self.ways_first = {o: self._open_ways(o, False) for o in range(len(graph.ops))}
+        self.implementations_first = {
+            o: self._open_implementations(o, False) for o in range(len(graph.ops))
+        }
         self.again = self._runs_again()
-        self.ways_again = {o: self._open_ways(o, True) for o in set(it.chain(*self.again))}
+        self.implementations_again = {
+            o: self._open_implementations(o, True) for o in set(it.chain(*self.again))
+        }
         self.events = self._events()
         self.values = sorted(self.events)
         self._number_variables()
@@ -91,7 +95,7 @@ class GapProgram:
         self.peak = cp.Variable() if of_peak else None
         # Ops that run as they do in any schedule.
         self.constant = sum(
-            op.ways[self.ways_first[o][0]].seconds
+            op.implementations[self.implementations_first[o][0]].seconds
             for o, op in enumerate(graph.ops)
             if not self._is_chosen(o)
         )
@@ -102,28 +106,31 @@ class GapProgram:
         """Seconds of every variable."""
         cost = np.zeros(self.width)
         for (o, w, *_), column in (*self.first.items(), *self.run.items()):
-            cost[column] = self.graph.ways[o][w].seconds / self.unit
+            cost[column] = self.graph.implementations[o][w].seconds / self.unit
         return cost
 
-    def _open_ways(self, o: int, again: bool) -> list[int]:
+    def _open_implementations(self, o: int, again: bool) -> list[int]:
         """Ways in which an op may run, less those that another is better than in all respects."""
-        ways = self.graph.ways[o]
+        implementations = self.graph.implementations[o]
         possible = [
             w
-            for w, way in enumerate(ways)
-            if (again or not way.only_again)
-            and all(self.last_reader.get(i) == o for i in way.overwrites)
+            for w, implementation in enumerate(implementations)
+            if (again or not implementation.only_again)
+            and all(self.last_reader.get(i) == o for i in implementation.overwrites)
         ]
-        return [w for w in possible if not any(_beats(ways, v, w) for v in possible)]
+        return [w for w in possible if not any(_beats(implementations, v, w) for v in possible)]
 
     def _is_chosen(self, o: int) -> bool:
         """Whether a schedule may run an op for the first time in several ways, or not at all."""
-        return self.graph.ops[o].optional or len(self.ways_first[o]) > 1
+        return self.graph.ops[o].optional or len(self.implementations_first[o]) > 1
 
     def _read(self, b: int) -> list[tuple[int, set[int]]]:
         """The ways of a backward op and the forward values that they read."""
-        ways = self.graph.ways[b]
-        return [(w, {i for i in ways[w].inputs if i in self.writer}) for w in self.ways_first[b]]
+        implementations = self.graph.implementations[b]
+        return [
+            (w, {i for i in implementations[w].inputs if i in self.writer})
+            for w in self.implementations_first[b]
+        ]
 
     def _runs_again(self) -> list[list[int]]:
         """For each event the forward ops that may run again before it."""
@@ -179,10 +186,16 @@ class GapProgram:
         events = range(len(self.groups))
         ops = range(len(self.graph.ops))
         keys: list[tuple[Any, ...]] = [
-            ("first", o, w) for o in ops if self._is_chosen(o) for w in self.ways_first[o]
+            ("first", o, w)
+            for o in ops
+            if self._is_chosen(o)
+            for w in self.implementations_first[o]
         ]
         keys += [
-            ("run", o, w, k) for k in events for o in self.again[k] for w in self.ways_again[o]
+            ("run", o, w, k)
+            for k in events
+            for o in self.again[k]
+            for w in self.implementations_again[o]
         ]
         for kind in ("carry", "hold", "passed"):
             keys += [(kind, i, k) for i in self.values for k in self.events[i]]
@@ -193,7 +206,7 @@ class GapProgram:
         )
 
     def _constraints(self) -> Iterator[Any]:
-        yield from self._ways()
+        yield from self._implementations()
         yield from self._reads()
         yield from self._sources()
         yield from self._carries()
@@ -203,10 +216,10 @@ class GapProgram:
         yield from self._recomputation_memory()
         yield from self._backward_memory()
 
-    def _ways(self) -> Iterator[Any]:
+    def _implementations(self) -> Iterator[Any]:
         """An op first runs in one of its ways; an optional one in one at most."""
         chosen = [o for o in range(len(self.graph.ops)) if self._is_chosen(o)]
-        rows = {o: {self.first[o, w]: 1.0 for w in self.ways_first[o]} for o in chosen}
+        rows = {o: {self.first[o, w]: 1.0 for w in self.implementations_first[o]} for o in chosen}
         must = [rows[o] for o in chosen if not self.graph.ops[o].optional]
         may = [rows[o] for o in chosen if self.graph.ops[o].optional]
         if must:
@@ -239,7 +252,7 @@ class GapProgram:
 
     def _given(self, i: int, k: int) -> Iterator[tuple[int, float]]:
         yield self.carry[i, k], 1.0
-        for w in self.ways_again.get(self.writer[i], ()):
+        for w in self.implementations_again.get(self.writer[i], ()):
             if (self.writer[i], w, k) in self.run:
                 yield self.run[self.writer[i], w, k], 1.0
 
@@ -250,7 +263,7 @@ class GapProgram:
             for before, k in it.pairwise(events):
                 rows.append({self.hold[i, before]: 1.0, self.carry[i, k]: -1.0})
             if self.forward[o := self.writer[i]].optional:
-                ran = {self.first[o, w]: 1.0 for w in self.ways_first[o]}
+                ran = {self.first[o, w]: 1.0 for w in self.implementations_first[o]}
                 rows.append(ran | {self.carry[i, events[0]]: -1.0})
         yield from at_least(self.x, rows)
 
@@ -259,7 +272,7 @@ class GapProgram:
         rows = (
             {self.hold[i, k]: 1.0, self.passed[i, k]: 1.0, column: -1.0}
             for (o, w, k), column in self.run.items()
-            for i in sorted(set(self.forward[o].ways[w].inputs))
+            for i in sorted(set(self.forward[o].implementations[w].inputs))
         )
         yield from at_least(self.x, rows)
 
@@ -268,13 +281,13 @@ class GapProgram:
         rows = [
             {column: -1.0, self.carry[i, self.events[i][0]]: -1.0}
             for (o, w), column in self.first.items()
-            for i in self.graph.ways[o][w].overwrites
+            for i in self.graph.implementations[o][w].overwrites
             if i in self.events
         ]
         rows += [
             {column: -1.0, self.hold[i, k]: -1.0}
             for (o, w, k), column in self.run.items()
-            for i in self.forward[o].ways[w].overwrites
+            for i in self.forward[o].implementations[w].overwrites
         ]
         yield from at_least(self.x, rows, [-1.0] * len(rows))
 
@@ -290,7 +303,8 @@ class GapProgram:
             for i in live:
                 if self.forward[source := self.writer[i]].optional:
                     terms += [
-                        (self.first[source, w], self._bytes(i)) for w in self.ways_first[source]
+                        (self.first[source, w], self._bytes(i))
+                        for w in self.implementations_first[source]
                     ]
                 else:
                     constant += self._bytes(i)
@@ -300,11 +314,14 @@ class GapProgram:
 
     def _workspace(self, o: int) -> tuple[list[tuple[int, float]], float]:
         """Workspace of an op's first run: by decision, and in any case."""
-        ways = self.graph.ways[o]
+        implementations = self.graph.implementations[o]
         if not self._is_chosen(o):
-            return [], ways[self.ways_first[o][0]].workspace_bytes / self.scale
+            return [], implementations[
+                self.implementations_first[o][0]
+            ].workspace_bytes / self.scale
         return [
-            (self.first[o, w], ways[w].workspace_bytes / self.scale) for w in self.ways_first[o]
+            (self.first[o, w], implementations[w].workspace_bytes / self.scale)
+            for w in self.implementations_first[o]
         ], 0.0
 
     def _recomputation_memory(self) -> Iterator[Any]:
@@ -319,7 +336,12 @@ class GapProgram:
                 n = len(steps)
                 is_first = o == self.again[k][0]
                 steps.append({n: 1.0} if is_first else {n: 1.0, n - 1: -1.0})
-                runs.append({self.run[o, w, k]: self._own_bytes(o, w) for w in self.ways_again[o]})
+                runs.append(
+                    {
+                        self.run[o, w, k]: self._own_bytes(o, w)
+                        for w in self.implementations_again[o]
+                    }
+                )
                 fixed.append(self._gradients[group[0]][0])
         if steps:
             yield matrix(steps, len(steps)) @ self.level == self._changes @ self.x
@@ -386,7 +408,9 @@ class GapProgram:
 
     def _own_bytes(self, o: int, w: int) -> float:
         op = self.forward[o]
-        return sum(map(self._bytes, op.outputs)) + op.ways[w].workspace_bytes / self.scale
+        return (
+            sum(map(self._bytes, op.outputs)) + op.implementations[w].workspace_bytes / self.scale
+        )
 
     def _bytes(self, i: int) -> float:
         return self.graph.values[i].nbytes / self.scale
@@ -416,14 +440,14 @@ class GapProgram:
         for n, (run, is_again) in enumerate(zip(order, again, strict=True)):
             k = bisect.bisect_right(starts, n) - 1
             column = (
-                self.run.get((run.op, run.way, k))
+                self.run.get((run.op, run.implementation, k))
                 if is_again
-                else self.first.get((run.op, run.way))
+                else self.first.get((run.op, run.implementation))
             )
             if column is not None:
                 x[column] = 1.0
             if is_again:
-                read = self.graph.ways[run.op][run.way].inputs
+                read = self.graph.implementations[run.op][run.implementation].inputs
                 x[[self.passed[i, k] for i in read if (i, k) in self.passed]] = 1.0
         for i, written, read in lifetimes(self.graph, order):
             for k in self.events.get(i, ()):
@@ -439,23 +463,37 @@ class GapProgram:
         if level:
             point[self.level] = np.concatenate(level)
         if self.peak is not None:
-            workspace = max(way.workspace_bytes for op in self.graph.ops for way in op.ways)
+            workspace = max(
+                implementation.workspace_bytes
+                for op in self.graph.ops
+                for implementation in op.implementations
+            )
             most = sum(value.nbytes for value in self.graph.values) + max(workspace, 0)
             point[self.peak] = np.array(most / self.scale)
         return point
 
     def _standing(self, run: Execute, is_again: bool) -> Execute:
         """The run, in a way that is better where its own was left out for that."""
-        open_ways = self.ways_again.get(run.op, []) if is_again else self.ways_first[run.op]
-        if run.way in open_ways:
+        open_implementations = (
+            self.implementations_again.get(run.op, [])
+            if is_again
+            else self.implementations_first[run.op]
+        )
+        if run.implementation in open_implementations:
             return run
-        ways = self.graph.ways[run.op]
-        return Execute(run.op, next((v for v in open_ways if _beats(ways, v, run.way)), run.way))
+        implementations = self.graph.implementations[run.op]
+        return Execute(
+            run.op,
+            next(
+                (v for v in open_implementations if _beats(implementations, v, run.implementation)),
+                run.implementation,
+            ),
+        )
 
     def plain_order(self) -> list[Execute]:
         """The ops of a schedule without recomputation."""
         ops = enumerate(self.graph.ops)
-        return [Execute(o, self.ways_first[o][0]) for o, op in ops if not op.optional]
+        return [Execute(o, self.implementations_first[o][0]) for o, op in ops if not op.optional]
 
     def _windows(self, order: Sequence[Execute]) -> tuple[list[int], list[int]]:
         """Where each event begins, and its first backward op."""
@@ -474,24 +512,24 @@ class GapProgram:
         found = [
             Execute(o, w)
             for o in range(len(self.forward))
-            if (w := self._first_way(x, o)) is not None
+            if (w := self._first_implementation(x, o)) is not None
         ]
         runs = {(o, k): w for (o, w, k), n in self.run.items() if x[n] > 0.5}
         for k, group in enumerate(self.groups):
             found += [Execute(o, runs[o, k]) for o in self.again[k] if (o, k) in runs]
-            found += [Execute(b, self._first_way(x, b) or 0) for b in group]
+            found += [Execute(b, self._first_implementation(x, b) or 0) for b in group]
         return found
 
-    def _first_way(self, x: Any, o: int) -> int | None:
+    def _first_implementation(self, x: Any, o: int) -> int | None:
         """How an op first runs; None if not at all."""
         if not self._is_chosen(o):
-            return self.ways_first[o][0]
-        return next((w for w in self.ways_first[o] if x[self.first[o, w]] > 0.5), None)
+            return self.implementations_first[o][0]
+        return next((w for w in self.implementations_first[o] if x[self.first[o, w]] > 0.5), None)
 
 
-def _beats(ways: tuple[Variant, ...], v: int, w: int) -> bool:
+def _beats(implementations: tuple[Implementation, ...], v: int, w: int) -> bool:
     """Whether way `v` is at least as good as `w` in every respect, and the first of its equals."""
-    a, b = ways[v], ways[w]
+    a, b = implementations[v], implementations[w]
     if v == w or not (set(a.inputs) <= set(b.inputs) and set(a.overwrites) <= set(b.overwrites)):
         return False
     costs = (a.seconds, a.workspace_bytes), (b.seconds, b.workspace_bytes)

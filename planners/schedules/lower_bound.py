@@ -107,7 +107,7 @@ class BoundProgram:
 
     def _is_chosen(self, o: int) -> bool:
         op = self.graph.ops[o]
-        return op.optional or (o >= len(self.forward) and len(op.ways) > 1)
+        return op.optional or (o >= len(self.forward) and len(op.implementations) > 1)
 
     def _may_rerun(self, value: int) -> bool:
         return self.graph.may_rerun(self.writer[value])
@@ -128,33 +128,40 @@ class BoundProgram:
         samples = range(len(self.samples))
         chosen = [o for o in range(len(self.graph.ops)) if self._is_chosen(o)]
         keys: list[tuple[Any, ...]] = [
-            ("way", o, w) for o in chosen for w in range(len(self.graph.ways[o]))
+            ("implementation", o, w)
+            for o in chosen
+            for w in range(len(self.graph.implementations[o]))
         ]
         keys += [("run", o, k) for k in samples if k for o in self.again]
         keys += [("hold", i, k) for k in samples for i in self.needed]
         self.width = len(keys)
-        self.way, self.run, self.hold = numbered(self.deadline.during(keys), "way", "run", "hold")
+        self.implementation, self.run, self.hold = numbered(
+            self.deadline.during(keys), "implementation", "run", "hold"
+        )
 
     def _cost(self) -> np.ndarray:
         cost = np.zeros(self.width)
-        for (o, w), column in self.way.items():
-            cost[column] = self.graph.ways[o][w].seconds / self.unit
+        for (o, w), column in self.implementation.items():
+            cost[column] = self.graph.implementations[o][w].seconds / self.unit
         for (o, _), column in self.run.items():
-            cost[column] = min(way.seconds for way in self.forward[o].ways) / self.unit
+            cost[column] = (
+                min(implementation.seconds for implementation in self.forward[o].implementations)
+                / self.unit
+            )
         return cost
 
     def _constraints(self) -> Iterator[Any]:
-        yield from self._ways()
+        yield from self._implementations()
         yield from self._held()
         yield from self._read_by_runs()
         yield from self._read_by_samples()
         yield from self._read_between()
         yield from self._memory()
 
-    def _ways(self) -> Iterator[Any]:
+    def _implementations(self) -> Iterator[Any]:
         """A backward op runs in one of its ways."""
         rows = [
-            {self.way[o, w]: 1.0 for w in range(len(op.ways))}
+            {self.implementation[o, w]: 1.0 for w in range(len(op.implementations))}
             for o, op in enumerate(self.graph.ops)
             if self._is_chosen(o) and not op.optional
         ]
@@ -169,7 +176,10 @@ class BoundProgram:
                 yield self.run[self.writer[i], k], 1.0
         else:
             o = self.writer[i]  # only what is optional need not have run
-            yield from ((self.way[o, w], 1.0) for w in range(len(self.forward[o].ways)))
+            yield from (
+                (self.implementation[o, w], 1.0)
+                for w in range(len(self.forward[o].implementations))
+            )
 
     def _is_given(self, i: int, k: int) -> bool:
         """Whether a value is certainly in memory at some time before sample `k`."""
@@ -201,8 +211,12 @@ class BoundProgram:
             if i in always:
                 yield i, [], 1.0
             else:
-                ways = [w for w, way in enumerate(op.ways) if i in way.inputs]
-                yield i, [(self.way[b, w], -1.0) for w in ways], 0.0
+                implementations = [
+                    w
+                    for w, implementation in enumerate(op.implementations)
+                    if i in implementation.inputs
+                ]
+                yield i, [(self.implementation[b, w], -1.0) for w in implementations], 0.0
 
     def _read_by_samples(self) -> Iterator[Any]:
         """What a sample reads is in memory while it runs."""
@@ -228,9 +242,12 @@ class BoundProgram:
         rows, room = [], []
         for k, b in enumerate(self.samples):
             row = {self.hold[i, k]: self._bytes(i) for i in self.needed}
-            workspaces = [way.workspace_bytes / self.scale for way in self.graph.ways[b]]
+            workspaces = [
+                implementation.workspace_bytes / self.scale
+                for implementation in self.graph.implementations[b]
+            ]
             if self._is_chosen(b):
-                row |= {self.way[b, w]: x for w, x in enumerate(workspaces)}
+                row |= {self.implementation[b, w]: x for w, x in enumerate(workspaces)}
                 workspaces = [0.0]
             rows.append(row)
             room.append(1.0 - self._gradients[b] - workspaces[0])
@@ -255,4 +272,8 @@ class BoundProgram:
 
 
 def _least(op: Op) -> float:
-    return min(way.seconds for way in op.ways if not way.only_again)
+    return min(
+        implementation.seconds
+        for implementation in op.implementations
+        if not implementation.only_again
+    )

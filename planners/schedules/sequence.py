@@ -27,7 +27,10 @@ from .timeline import Timeline
 _FIRST_ROUND, _GROWTH = 2000, 4  # moves of the first round, and how many times longer the next is
 _HOT, _COLD = 1.0, 0.02  # temperatures between which a round cools, in seconds of a mean op
 _WARM = 0.2  # in place of `_HOT` where a schedule is only improved, so that most of it stays
-_DEARER, _CHEAPER = 1.05, 0.99  # a byte above the budget, each 32 moves while some is or none is
+_LARGER_PENALTY, _SMALLER_PENALTY = (
+    1.05,
+    0.99,
+)  # a byte above the budget, each 32 moves while some is or none is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +98,7 @@ def improved(
             f"{budget_bytes:,}. Plan for that budget first."
         )
     ran = runs_of(schedule)
-    if any(run.way or graph.ops[run.op].optional for run in ran):
+    if any(run.implementation or graph.ops[run.op].optional for run in ran):
         return schedule
     options = Sequence(time_limit=time_limit, seed=seed, moves=moves)
     search = _Search(graph, [run.op for run in ran], budget_bytes, options)
@@ -130,7 +133,7 @@ class _Search:
         # The price on a byte above the budget at a place: what is there costs as much as the step,
         # or where nothing is, a thousandth of the budget costs a mean op.
         byte = 1e3 * self.mean / max(budget_bytes, 1)
-        self.price = len(graph.ops) * self.mean / self.excess if self.excess else byte
+        self.multiplier = len(graph.ops) * self.mean / self.excess if self.excess else byte
         self._see()
 
     def run(self, hot: float) -> None:
@@ -172,7 +175,7 @@ class _Search:
             temperature = self.mean * hot * (_COLD / hot) ** done
             for _ in range(32):
                 self._step(temperature)
-            self.price *= _DEARER if self.excess else _CHEAPER
+            self.multiplier *= _LARGER_PENALTY if self.excess else _SMALLER_PENALTY
             if (self.moves - first) % respread < 32:
                 self._restart(self.line.order())
         self._prune()
@@ -204,12 +207,12 @@ class _Search:
     def _step(self, temperature: float) -> None:
         """Tries one move; keeps it where it pays, and by chance where it costs little."""
         self.moves += 1
-        before = self.line.seconds + self.price * self.excess
+        before = self.line.seconds + self.multiplier * self.excess
         if not self._propose():
             self._take_back()
             return
         excess = self.line.excess()
-        worse = self.line.seconds + self.price * excess - before
+        worse = self.line.seconds + self.multiplier * excess - before
         if worse > 0 and self.random.random() >= math.exp(-worse / max(temperature, 1e-300)):
             self._take_back()
             return

@@ -25,11 +25,11 @@ class Execute:
 
     Attributes:
         op: its position in `Graph.ops`.
-        way: the position in its `ways`.
+        implementation: the position in its `implementations`.
     """
 
     op: int
-    way: int = 0
+    implementation: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,10 +100,10 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
             nbytes -= graph.values[step.value].nbytes
             continue
         op = graph.ops[step.op]
-        way = graph.ways[step.op][step.way]
-        if way.only_again and step.op not in before:
+        implementation = graph.implementations[step.op][step.implementation]
+        if implementation.only_again and step.op not in before:
             raise InvalidPlan(f"Op `{op.name}` runs first in a way that is open only later.")
-        for i in way.inputs:
+        for i in implementation.inputs:
             if i not in live:
                 raise _misplaced(graph, i, f"is read by op `{op.name}`, but not in memory")
         for i in op.outputs:
@@ -111,24 +111,27 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
                 raise _misplaced(graph, i, f"is written by `{op.name}`, but still in memory")
         live |= set(op.outputs)
         nbytes += sum(graph.values[i].nbytes for i in op.outputs)
-        during.append(nbytes + way.workspace_bytes)
-        live -= set(way.overwrites)
-        nbytes -= sum(graph.values[i].nbytes for i in way.overwrites)
+        during.append(nbytes + implementation.workspace_bytes)
+        live -= set(implementation.overwrites)
+        nbytes -= sum(graph.values[i].nbytes for i in implementation.overwrites)
         before.add(step.op)
         times[step] += 1
     _check_times(graph, collections.Counter(run.op for run in times.elements()))
     # In the order of ops, so that the same runs sum to the same seconds in whatever order.
-    ran = [(graph.ways[run.op][run.way], times[run]) for run in sorted(times, key=_number)]
+    ran = [
+        (graph.implementations[run.op][run.implementation], times[run])
+        for run in sorted(times, key=_number)
+    ]
     return Cost(
         max(during, default=0),
-        sum(way.seconds * n for way, n in ran),
-        sum(way.flops * n for way, n in ran),
+        sum(implementation.seconds * n for implementation, n in ran),
+        sum(implementation.flops * n for implementation, n in ran),
         tuple(during),
     )
 
 
 def _number(run: Execute) -> tuple[int, int]:
-    return run.op, run.way
+    return run.op, run.implementation
 
 
 def _misplaced(graph: Graph, value: int, what: str) -> InvalidPlan:
@@ -161,7 +164,7 @@ def at_peak(graph: Graph, steps: Sequence[Step]) -> tuple[int, list[int]]:
         live |= set(op.outputs)
         if runs == peak:
             return step.op, sorted(live, key=lambda i: (-graph.values[i].nbytes, i))
-        live -= set(graph.ways[step.op][step.way].overwrites)
+        live -= set(graph.implementations[step.op][step.implementation].overwrites)
         runs += 1
     raise AssertionError("a schedule has a peak")
 
@@ -203,7 +206,7 @@ def steps_of(graph: Graph, plan: Plan | Sequence[Region]) -> tuple[Step, ...]:
 def executions(graph: Graph, schedule: Iterable[Run]) -> list[Execute]:
     """The runs of a schedule, by the positions of their ops in `Graph.ops`."""
     number = graph.op_numbers
-    return [Execute(number[run.phase, run.stage, run.op], run.way) for run in schedule]
+    return [Execute(number[run.phase, run.stage, run.op], run.implementation) for run in schedule]
 
 
 def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]:
@@ -216,7 +219,7 @@ def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]
     ends: dict[int, list[int]] = collections.defaultdict(list)  # position -> values to free
     for i, _, read in lifetimes(graph, order):
         last = order[read]
-        if i not in graph.ways[last.op][last.way].overwrites:
+        if i not in graph.implementations[last.op][last.implementation].overwrites:
             ends[read].append(i)
     found: list[Step] = []
     for k, run in enumerate(order):
@@ -231,7 +234,7 @@ def lifetimes(graph: Graph, order: Sequence[Execute]) -> Iterator[tuple[int, int
     read: dict[int, int] = {}
     for n, run in enumerate(order):
         op = graph.ops[run.op]
-        read.update(dict.fromkeys(graph.ways[run.op][run.way].inputs, n))
+        read.update(dict.fromkeys(graph.implementations[run.op][run.implementation].inputs, n))
         for i in op.outputs:
             if i in written:
                 yield i, written[i], read[i]
@@ -245,27 +248,29 @@ def steps_to_json(graph: Graph, schedule: Schedule) -> dict[str, Any]:
 
     Returns:
         `values` by name with their bytes, `ops` with their ways and what they read and write by
-        position in `values`, `steps` as `{"run": op, "way": way}` or `{"free": value}`, and the
-        figures to find.
+        position in `values`, `steps` as `{"run": op, "implementation": number}` or `{"free":
+        value}`, and the figures to find.
     """
     figures = dataclasses.asdict(schedule)
     figures["steps"] = [
-        {"run": s.op, "way": s.way} if isinstance(s, Execute) else {"free": s.value}
+        {"run": s.op, "implementation": s.implementation}
+        if isinstance(s, Execute)
+        else {"free": s.value}
         for s in schedule.steps
     ]
     ops = [
         {
             "name": op.name,
             "writes": list(op.outputs),
-            "ways": [
+            "implementations": [
                 {
-                    "reads": list(way.inputs),
-                    "overwrites": list(way.overwrites),
-                    "seconds": way.seconds,
-                    "flops": way.flops,
-                    "workspace_bytes": way.workspace_bytes,
+                    "reads": list(implementation.inputs),
+                    "overwrites": list(implementation.overwrites),
+                    "seconds": implementation.seconds,
+                    "flops": implementation.flops,
+                    "workspace_bytes": implementation.workspace_bytes,
                 }
-                for way in op.ways
+                for implementation in op.implementations
             ],
         }
         for op in graph.ops

@@ -14,10 +14,10 @@ class Deadline:
     """A moment after which nothing new is begun.
 
     Attributes:
-        moment: a reading of `time.monotonic`, in seconds.
+        sample: a reading of `time.monotonic`, in seconds.
     """
 
-    moment: float = float("inf")
+    sample: float = float("inf")
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
@@ -27,7 +27,7 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds until then."""
-        return self.moment - time.monotonic()
+        return self.sample - time.monotonic()
 
     def to_write(self) -> "Deadline":
         """Until when a program may be written: half of the time is for handing it over and solving.

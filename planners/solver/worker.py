@@ -141,12 +141,12 @@ def _report_to(report: Callable[[Answer], None], solver: highspy.Highs, width: i
 def main() -> None:
     """Answers requests until there are no more."""
     # HiGHS prints to standard output: keep the pipe for answers, send the rest to stderr.
-    answers = os.fdopen(os.dup(1), "wb")
+    proposals = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
     def send(answer: Answer, is_last: bool = False) -> None:
-        pickle.dump((answer, is_last), answers)
-        answers.flush()
+        pickle.dump((answer, is_last), proposals)
+        proposals.flush()
 
     with contextlib.suppress(EOFError):
         while True:

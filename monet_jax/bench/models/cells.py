@@ -13,8 +13,8 @@ from ...analyzer.step_costs import StepCosts
 from ...compiler.compile import CompiledBytes
 from ...compiler.targets import Target
 from ...plans.record import PlanRecord
-from ...search.compiled_plans import Trials
-from ...search.search import InfeasibleBudget, Settling
+from ...search.compiled_plans import CompiledPlans
+from ...search.search import InfeasibleBudget, PlanSearch
 from ...tools.baselines import costs_of, work_of_step
 from ...transformer.apply import as_planned, as_traced_for
 from .programs import baselines, trace_loss
@@ -55,8 +55,8 @@ class Cell:
         problem = zoo.build(model, scale=scale)
         self.args = problem.args
         self.traced = trace_loss(problem.loss, problem.args, target)
-        self.trials = Trials(self.traced, target, make_pins(None))
-        self.settling = Settling(self.trials, planners.Stages())
+        self.compiled_plans = CompiledPlans(self.traced, target, make_pins(None))
+        self.plan_search = PlanSearch(self.compiled_plans, planners.Stages())
         self.rows: list[Row] = []
         self.checked: set[int] = set()
 
@@ -73,26 +73,26 @@ class Cell:
         if "minimum" in budgets:
             yield from self._ours("minimum", "ours @ least", self._fixed_bytes + 1)
         if "baselines" in budgets:
-            for rival in [r for r in self.rows if r.kind == "baseline" and r.status == "ok"]:
-                name = f"ours @ {rival.program}"
-                yield from self._ours("baseline", name, rival.total_bytes, rival.program)
+            for baseline in [r for r in self.rows if r.kind == "baseline" and r.status == "ok"]:
+                name = f"ours @ {baseline.program}"
+                yield from self._ours("baseline", name, baseline.total_bytes, baseline.program)
         if "temps" in budgets:
-            for share in LOOP_SHARES if self.trials.origins.loops else SHARES:
+            for share in LOOP_SHARES if self.compiled_plans.origins.loops else SHARES:
                 yield from self._ours("temps", f"ours @ {share:.0%}", self._share_bytes(share))
         if "free" in budgets:
             yield from self._free()
 
     @property
     def _fixed_bytes(self) -> int:
-        return self.trials.fixed_bytes
+        return self.compiled_plans.fixed_bytes
 
     def _share_bytes(self, share: float) -> int:
-        return self._fixed_bytes + int(share * self.trials.unplanned.temp_bytes)
+        return self._fixed_bytes + int(share * self.compiled_plans.unplanned.temp_bytes)
 
     def _plain(self) -> Program:
         work = work_of_step(self.traced, self.traced.flat, self.target)
         self.plain_work = work
-        row = self._row("plain", "plain", **self._costs(self.trials.unplanned, work))
+        row = self._row("plain", "plain", **self._costs(self.compiled_plans.unplanned, work))
         return Program(row, "plain", self.traced, self.traced.flat)
 
     def _baseline(self, name: str, make: Callable[[], Callable[..., Any]]) -> Program:
@@ -105,10 +105,10 @@ class Cell:
         return Program(row, name, traced, traced.flat)
 
     def _ours(
-        self, budget: str, name: str, nbytes: int, rival: str | None = None
+        self, budget: str, name: str, nbytes: int, baseline: str | None = None
     ) -> Iterator[Program]:
         """A plan at a budget; an infeasible one is followed by a check of its minimum."""
-        made = self._plan(budget, name, nbytes, rival)
+        made = self._plan(budget, name, nbytes, baseline)
         yield made
         minimum = made.row.minimum_budget
         if made.row.status != "infeasible" or minimum in self.checked:
@@ -118,11 +118,11 @@ class Cell:
         below = int(BELOW_MINIMUM * minimum)
         yield self._plan("below", f"ours @ 97% of minimum {minimum:,}", below)
 
-    def _plan(self, budget: str, name: str, nbytes: int, rival: str | None = None) -> Program:
-        asked = {"budget": budget, "rival": rival, "budget_bytes": nbytes}
+    def _plan(self, budget: str, name: str, nbytes: int, baseline: str | None = None) -> Program:
+        asked = {"budget": budget, "baseline": baseline, "budget_bytes": nbytes}
         started = time.perf_counter()
         try:
-            plan = self.settling.plan(lambda unplanned: nbytes)
+            plan = self.plan_search.plan(lambda unplanned: nbytes)
             return self._planned(name, plan, asked)
         except InfeasibleBudget as error:
             row = self._row(
@@ -160,23 +160,23 @@ class Cell:
             "temp_bytes": temp,
             "used": plan.compiled_bytes / plan.budget_bytes,
             "planning_seconds": plan.planning_seconds,
-            "rounds": plan.rounds,
+            "compilations": plan.compilations,
             "overhead": plan.overhead,
             "gap": plan.gap,
-            "cheaper_bytes": plan.cheaper and plan.cheaper[1],
+            "next_faster_bytes": plan.next_faster and plan.next_faster[1],
             "predicted_temp_bytes": predicted,
             "prediction_error": abs(predicted - temp) / temp if self._is_predicted(plan) else None,
         }
 
     def _is_predicted(self, plan: PlanRecord) -> bool:
         """Whether the bytes were predicted, and not among those that the model is placed by."""
-        graph = self.trials.graph
+        graph = self.compiled_plans.graph
         known = planners.save_nothing(graph).regions, planners.save_all(graph).regions
         return plan.decisions is not None and plan.decisions.regions not in known
 
     def _free(self) -> Iterator[Program]:
         """Plans that close in on the least temporaries at plain's FLOPs."""
-        plain_bytes = self.trials.unplanned.temp_bytes
+        plain_bytes = self.compiled_plans.unplanned.temp_bytes
         for _ in range(FREE_STEPS):
             ours = [r for r in self.rows if r.kind == "ours" and r.budget_bytes]
             free = [r.temp_bytes for r in ours if _is_free(r)]

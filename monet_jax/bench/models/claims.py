@@ -27,8 +27,8 @@ def check_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         _budgets_kept(rows),
         _minimum_is_minimum(rows),
         _smallest_beats_baselines(rows),
-        *_beats_rivals(rows, "flops", "FLOPs"),
-        *_beats_rivals(rows, "seconds", "roofline seconds"),
+        *_beats_baselines(rows, "flops", "FLOPs"),
+        *_beats_baselines(rows, "seconds", "roofline seconds"),
         *_free_memory(rows),
         _budget_used(rows),
         _poor_use_explained(rows),
@@ -69,32 +69,32 @@ def _smallest_beats_baselines(rows: Sequence[Row]) -> Claim:
     checked, against = 0, []
     for cell in _cells(rows).values():
         ours = [r for r in cell if r.kind == "ours" and r.status == "ok"]
-        rivals = [r for r in cell if r.kind in ("plain", "baseline") and r.status == "ok"]
-        if not ours or not rivals:
+        baselines = [r for r in cell if r.kind in ("plain", "baseline") and r.status == "ok"]
+        if not ours or not baselines:
             continue
         checked += 1
-        best = min(rivals, key=lambda r: r.total_bytes)
+        best = min(baselines, key=lambda r: r.total_bytes)
         if min(r.total_bytes for r in ours) > best.total_bytes:
             against.append(best)
     return _claim("3. the smallest plan takes at most the best baseline's bytes", checked, against)
 
 
-def _beats_rivals(rows: Sequence[Row], unit: str, name: str) -> tuple[Claim, Claim]:
+def _beats_baselines(rows: Sequence[Row], unit: str, name: str) -> tuple[Claim, Claim]:
     """At the bytes of each baseline: at most its FLOPs or seconds, and often less."""
     pairs = _pairs(rows)
     more = [
         ours
-        for ours, rival, _ in pairs
-        if ours.status != "ok" or getattr(ours, unit) > (1 + TOLERANCE) * getattr(rival, unit)
+        for ours, baseline, _ in pairs
+        if ours.status != "ok" or getattr(ours, unit) > (1 + TOLERANCE) * getattr(baseline, unit)
     ]
     recomputing = [
-        (ours, rival)
-        for ours, rival, plain in pairs
-        if getattr(rival, unit) > getattr(plain, unit) * (1 + 1e-6)
+        (ours, baseline)
+        for ours, baseline, plain in pairs
+        if getattr(baseline, unit) > getattr(plain, unit) * (1 + 1e-6)
     ]
     lower = sum(
-        ours.status == "ok" and getattr(ours, unit) < getattr(rival, unit)
-        for ours, rival in recomputing
+        ours.status == "ok" and getattr(ours, unit) < getattr(baseline, unit)
+        for ours, baseline in recomputing
     )
     return (
         _claim(f"3. at a baseline's bytes, at most its {name} (1 %)", len(pairs), more),
@@ -112,7 +112,7 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row, Row]]:
     for cell in _cells(rows).values():
         by_name: dict[str | None, Row] = {r.program: r for r in cell}
         ours = [r for r in cell if r.budget == "baseline"]
-        found += [(r, by_name[r.rival], by_name["plain"]) for r in ours]
+        found += [(r, by_name[r.baseline], by_name["plain"]) for r in ours]
     return found
 
 
@@ -142,7 +142,7 @@ def _budget_used(rows: Sequence[Row]) -> Claim:
 
 def _poor_use_explained(rows: Sequence[Row]) -> Claim:
     poor = [r for r in _with_overhead(rows) if r.used < POOR_USE]
-    against = [r for r in poor if not r.cheaper_bytes or r.cheaper_bytes <= r.budget_bytes]
+    against = [r for r in poor if not r.next_faster_bytes or r.next_faster_bytes <= r.budget_bytes]
     title = f"5. below {POOR_USE:.0%}, the next faster plan breaks the budget"
     return _claim(title, len(poor), against, "plans")
 

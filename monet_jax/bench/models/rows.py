@@ -23,7 +23,7 @@ class Row:
       program: "plain", "loss: dots", "blocks: nothing", "ours @ 80 %", ...
       kind: "plain", "baseline", "ours", or "error" where a whole model failed.
       budget: why ours has its budget: "baseline", "temps", "minimum", "below", "free".
-      rival: the baseline whose bytes are the budget.
+      baseline: the baseline whose bytes are the budget.
       status: "ok", "infeasible" or "error".
       message: of the error.
       budget_bytes: the total that ours may take.
@@ -34,14 +34,14 @@ class Row:
       flops_ratio, seconds_ratio: the same over plain's.
       measured_seconds: the step's median on this device.
       planning_seconds: compilations included; what an earlier row compiled is not compiled again.
-      rounds: plans compiled for this row.
+      compilations: plans compiled for this row.
       overhead: the planner's seconds beyond saving everything, as a fraction.
       gap: the planner's.
       predicted_temp_bytes: by the model and the programs that place it.
       prediction_error: of that, as a fraction of `temp_bytes`; None for a plan that the model
         was placed by.
       used: `total_bytes` over `budget_bytes`.
-      cheaper_bytes: the compiled total of the next faster plan that was compiled.
+      next_faster_bytes: the compiled total of the next faster plan that was compiled.
       minimum_budget: what the infeasible budget should have been.
     """
 
@@ -50,7 +50,7 @@ class Row:
     program: str
     kind: str
     budget: str | None = None
-    rival: str | None = None
+    baseline: str | None = None
     status: str = "ok"
     message: str = ""
     budget_bytes: Amount = None
@@ -62,13 +62,13 @@ class Row:
     seconds_ratio: Amount = None
     measured_seconds: Amount = None
     planning_seconds: Amount = None
-    rounds: Amount = None
+    compilations: Amount = None
     overhead: Amount = None
     gap: Amount = None
     predicted_temp_bytes: Amount = None
     prediction_error: Amount = None
     used: Amount = None
-    cheaper_bytes: Amount = None
+    next_faster_bytes: Amount = None
     minimum_budget: Amount = None
 
     @property

@@ -80,7 +80,7 @@ def _cells(row: Row, plain_temp_bytes: int | None) -> tuple[str, ...]:
         "" if row.used is None else f"{row.used:.1%}",
         "" if row.prediction_error is None else f"{row.prediction_error:.1%} off",
         "" if row.planning_seconds is None else f"{row.planning_seconds:.1f} s",
-        "" if row.rounds is None else str(row.rounds),
+        "" if row.compilations is None else str(row.compilations),
     )
 
 

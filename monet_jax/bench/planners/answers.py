@@ -80,7 +80,7 @@ def _published(answer: Answer, cell: Cell) -> dict[str, object]:
         ratio = answer.objective / cell.seconds
     return {
         "budget": cell.budget,
-        "rival": cell.rival,
+        "baseline": cell.baseline,
         "published": otherwise if cell.seconds is None else "solved",
         "published_objective": cell.seconds,
         "published_bound": cell.bound,

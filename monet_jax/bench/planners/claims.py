@@ -78,7 +78,7 @@ GOALS = (
     Goal(
         4,
         "Moccasin, in the given order",
-        lambda row: row.instance.startswith(_LAYERED) and row.rival == "moccasin",
+        lambda row: row.instance.startswith(_LAYERED) and row.baseline == "moccasin",
         planner="sequence",
         worst=1.0,
         seconds=60.0,
@@ -86,7 +86,7 @@ GOALS = (
     Goal(
         4,
         "FastSA, with reordering",
-        lambda row: row.instance.startswith(_LAYERED) and row.rival == "fastsa",
+        lambda row: row.instance.startswith(_LAYERED) and row.baseline == "fastsa",
         planner="sequence_reordered",
         worst=1.0,
         seconds=60.0,

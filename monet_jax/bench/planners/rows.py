@@ -30,7 +30,7 @@ class Row:
       bound: proven by the planner.
       gap: `(objective - bound) / objective`.
       planning_seconds: by the clock, building the model included.
-      rival: whose published result it is beside.
+      baseline: whose published result it is beside.
       published: "solved", "infeasible", or "unknown", where the publication leaves it open.
       published_objective, published_bound, published_root, published_seconds: of that result;
         `published_root` is the relaxation at the root of its search.
@@ -52,7 +52,7 @@ class Row:
     bound: float | None = None
     gap: float | None = None
     planning_seconds: float | None = None
-    rival: str | None = None
+    baseline: str | None = None
     published: str | None = None
     published_objective: float | None = None
     published_bound: float | None = None
@@ -69,8 +69,8 @@ class Row:
         else:
             at = "" if self.budget_bytes is None else f" @ {self.budget_bytes:,} B"
         limit = f" in {self.time_limit:g} s" if self.purpose == "limits" else ""
-        rival = f" against {self.rival}" if self.rival not in (None, "Gurobi") else ""
-        return f"{self.instance}{at} {self.planner}{limit}{rival}".rstrip()
+        baseline = f" against {self.baseline}" if self.baseline not in (None, "Gurobi") else ""
+        return f"{self.instance}{at} {self.planner}{limit}{baseline}".rstrip()
 
 
 Results = _results.Results[Row]

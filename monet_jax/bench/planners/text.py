@@ -118,7 +118,7 @@ def _number(amount: float | None) -> str:
 
 
 def _remarks(row: Row) -> list[str]:
-    found = [row.rival] if row.rival and row.rival != "Gurobi" else []
+    found = [row.baseline] if row.baseline and row.baseline != "Gurobi" else []
     found += [f"not clean: {doubt}" for doubt in row.doubts]
     if row.purpose == "limits":
         found.append(f"limit {row.time_limit:g} s")

@@ -39,7 +39,7 @@ _PARTS = 256
 Range = tuple[float, float]
 
 
-def with_slopes(
+def with_local_derivatives(
     stage: Stage, is_coded: Callable[[int], bool], avals: list[Any]
 ) -> tuple[Replaced, dict[int, Range]]:
     """A stage whose chains read their slopes.
@@ -59,27 +59,31 @@ def with_slopes(
         *inner, last = chain.equations
         replaced |= {id(e): [] for e in inner if not finder.is_uniform(e)}
         new = listed(
-            functools.partial(_by_slope, chain), [chain.source], last, avals, [chain.result]
+            functools.partial(_by_local_derivative, chain),
+            [chain.source],
+            last,
+            avals,
+            [chain.result],
         )
         replaced[id(last)] = new
         ranges[id(new[-1])] = over
     return Replaced.of(stage, replaced), ranges
 
 
-def _by_slope(chain: Chain, x: jax.Array) -> jax.Array:
+def _by_local_derivative(chain: Chain, x: jax.Array) -> jax.Array:
     """The result of a chain, with a derivative that reads the slope."""
 
     @jax.custom_jvp
-    def joined(slope, x):
+    def joined(local_derivative, x):
         return chain(x)
 
     @joined.defjvp
     def rule(primals, tangents):
-        slope, x = primals
+        local_derivative, x = primals
         y = chain(x)
-        return y, (slope * tangents[1]).astype(y.dtype)
+        return y, (local_derivative * tangents[1]).astype(y.dtype)
 
-    return joined(chain.slope(x), x)
+    return joined(chain.local_derivative(x), x)
 
 
 def _chains(finder: Blocks) -> Iterator[tuple[Chain, Range]]:
@@ -118,18 +122,20 @@ def range_of(chain: Chain, aval: jax.ShapeDtypeStruct) -> Range | None:
         chain: the chain.
         aval: of what it is a function of.
     """
-    program = flatten(jax.make_jaxpr(chain.slope)(aval))
+    program = flatten(jax.make_jaxpr(chain.local_derivative)(aval))
     if not is_elementwise_program(program, aval.shape):
         return None
     return _range_of(Function.of(program, aval.dtype))
 
 
 @functools.lru_cache(maxsize=1024)
-def _range_of(slope: Function) -> Range | None:
-    at = numbers(slope.dtype)
-    slopes = np.asarray(slope.on(at[np.isfinite(at)])[0], np.float64)
-    slopes = np.unique(slopes[np.isfinite(slopes)])
-    if len(slopes) < _FEWEST or slopes[-1] - slopes[0] > _WIDEST:
+def _range_of(local_derivative: Function) -> Range | None:
+    at = numbers(local_derivative.dtype)
+    local_derivatives = np.asarray(local_derivative.on(at[np.isfinite(at)])[0], np.float64)
+    local_derivatives = np.unique(local_derivatives[np.isfinite(local_derivatives)])
+    if len(local_derivatives) < _FEWEST or local_derivatives[-1] - local_derivatives[0] > _WIDEST:
         return None
-    part = 2.0 ** math.floor(math.log2(slopes[-1] - slopes[0])) / _PARTS
-    return math.floor(slopes[0] / part) * part, math.ceil(slopes[-1] / part) * part
+    part = 2.0 ** math.floor(math.log2(local_derivatives[-1] - local_derivatives[0])) / _PARTS
+    return math.floor(local_derivatives[0] / part) * part, math.ceil(
+        local_derivatives[-1] / part
+    ) * part

@@ -35,19 +35,19 @@ from ...ir.stage import Replaced, Stage, active_in
 from .. import (
     Decoded,
     Direct,
+    OfLocalDerivatives,
     OfOperands,
-    OfSlopes,
     Stored,
     Windows,
     encoded,
-    forms_of,
-    is_tap,
+    hook,
+    is_hook,
     masks,
-    tap,
+    representations_of,
 )
 from ..codecs import Codec, Mask
 from ..derivative import with_derivative_at
-from .chain_derivatives import Range, with_slopes
+from .chain_derivatives import Range, with_local_derivatives
 
 #: Of each operand that a derivative is linear in: the operands whose tangents it multiplies.
 _LINEAR = {
@@ -71,7 +71,7 @@ _ASIDE = 1 / 16
 def with_codes(
     program: Program,
     found: Replaced,
-    codecs: Sequence[Codec | OfOperands | OfSlopes],
+    codecs: Sequence[Codec | OfOperands | OfLocalDerivatives],
     avals: list[Any],
 ) -> Replaced:
     """A stage whose leaves may be kept as codes.
@@ -84,8 +84,8 @@ def with_codes(
     """
     stage, weights = found.stage, found.weights
     leaves, sloped = _Leaves(program, stage, weights), Replaced(stage)
-    if any(isinstance(x, OfSlopes) for x in codecs):
-        sloped, ranges = with_slopes(stage, leaves.is_coded, avals)
+    if any(isinstance(x, OfLocalDerivatives) for x in codecs):
+        sloped, ranges = with_local_derivatives(stage, leaves.is_coded, avals)
         program, stage = dataclasses.replace(program, avals=tuple(avals)), sloped.stage
         leaves = _Leaves(program, stage, weights, ranges)
     reads: dict[int, list[_Read]] = {}
@@ -100,8 +100,8 @@ def with_codes(
         encoders |= {base: _encoder(base, e, wanted[base], avals) for base in new}
         at = {x.place: [y for y in reads[id(e)] if y.place == x.place] for x in reads[id(e)]}
         joined = with_derivative_at(e, tuple(at), program.rewrite)
-        taps = {place: _Tap.of(leaves, some, encoders, joined) for place, some in at.items()}
-        replaced[id(e)] = [*(encoders[base] for base in new), *_replaced(e, taps, joined, avals)]
+        hooks = {place: _Hook.of(leaves, some, encoders, joined) for place, some in at.items()}
+        replaced[id(e)] = [*(encoders[base] for base in new), *_replaced(e, hooks, joined, avals)]
     return sloped.then(Replaced.of(stage, replaced))
 
 
@@ -179,18 +179,24 @@ class _Leaves:
         aval = self.program.avals[atom]
         return compat.is_float(aval) and not any(aval.sharding.spec)
 
-    def reads(self, codecs: Sequence[Codec | OfOperands | OfSlopes]) -> Iterator[_Read]:
+    def reads(self, codecs: Sequence[Codec | OfOperands | OfLocalDerivatives]) -> Iterator[_Read]:
         """The leaves that are read, those with codecs that apply; a codec for single operands keeps
         the leaf itself, and so does one for slopes.
         """
-        shared = [x for x in codecs if not isinstance(x, OfOperands | OfSlopes)]
+        shared = [x for x in codecs if not isinstance(x, OfOperands | OfLocalDerivatives)]
         single = [x for x in codecs if isinstance(x, OfOperands)]
-        slopes = [x for x in codecs if isinstance(x, OfSlopes)]
+        local_derivatives = [x for x in codecs if isinstance(x, OfLocalDerivatives)]
         bases = self._bases() if shared else {}
         for e in self.stage.equations:
             if id(e) in self.ranges:
-                slope, over = e.inputs[0], self.ranges[id(e)]
-                yield _Read(e, 0, slope, slope, tuple(x.over(*over) for x in slopes))
+                local_derivative, over = e.inputs[0], self.ranges[id(e)]
+                yield _Read(
+                    e,
+                    0,
+                    local_derivative,
+                    local_derivative,
+                    tuple(x.over(*over) for x in local_derivatives),
+                )
             for place in self.places(e):
                 leaf = e.inputs[place]
                 chosen = {bases[leaf]: shared} if leaf in bases else {}
@@ -270,9 +276,9 @@ class _Leaves:
 
 def _bits(equation: Equation | None) -> int | None:
     """The code, as bits, of what a tap passes."""
-    if equation is not None and is_tap(equation):
-        for form, values in forms_of(equation):
-            if isinstance(form, Stored) and isinstance(form.codec, Mask):
+    if equation is not None and is_hook(equation):
+        for representation, values in representations_of(equation):
+            if isinstance(representation, Stored) and isinstance(representation.codec, Mask):
                 return values[0]
     return None
 
@@ -287,7 +293,7 @@ def _is_linear(equation: Equation, varying: Sequence[int]) -> bool:
         case "div":
             return [*varying] == [equation.inputs[0]]
         case name:
-            view = kind_of(equation) is Kind.VIEW and not is_tap(equation)
+            view = kind_of(equation) is Kind.VIEW and not is_hook(equation)
             return len(equation.reads) == 1 and (view or name in _UNARY)
 
 
@@ -407,11 +413,11 @@ def _result(equation: Equation, env: Mapping[int, Any]) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tap:
+class _Hook:
     """A tap of a leaf: its operands, behind the leaf, and its forms."""
 
     operands: tuple[int, ...]
-    forms: tuple[Decoded, ...]
+    representations: tuple[Decoded, ...]
 
     @staticmethod
     def of(
@@ -419,24 +425,26 @@ class _Tap:
         reads: Sequence[_Read],
         encoders: Mapping[int, Equation],
         joined: Callable[..., jax.Array],
-    ) -> "_Tap":
+    ) -> "_Hook":
         """That of an operand which `joined` reads (`with_derivative_at`)."""
         operands: list[int] = []
-        forms: list[Decoded] = []
+        representations: list[Decoded] = []
         for x in reads:
             chain = _Chain.of(leaves, x.leaf, x.base)
             read = (*encoders[x.base].outputs[1:], *chain.bits, *chain.others)
             place = {i: n for n, i in enumerate(read, len(operands) + 1)}
             operands += read
             others = tuple(place[i] for i in chain.others)
-            for form, code in forms_of(encoders[x.base]):
-                assert isinstance(form, Stored)
-                if form.codec in x.codecs:
+            for representation, code in representations_of(encoders[x.base]):
+                assert isinstance(representation, Stored)
+                if representation.codec in x.codecs:
                     codes = tuple(place[i] for i in (*code, *chain.bits))
-                    compute = functools.partial(chain, form.codec)
-                    direct = x.direct(form.codec, joined)
-                    forms.append(Decoded(form.codec, compute, codes, others, direct))
-        return _Tap(tuple(operands), tuple(forms))
+                    compute = functools.partial(chain, representation.codec)
+                    direct = x.direct(representation.codec, joined)
+                    representations.append(
+                        Decoded(representation.codec, compute, codes, others, direct)
+                    )
+        return _Hook(tuple(operands), tuple(representations))
 
 
 def _encoder(base: int, near: Equation, codecs: Sequence[Codec], avals: list[Any]) -> Equation:
@@ -447,19 +455,21 @@ def _encoder(base: int, near: Equation, codecs: Sequence[Codec], avals: list[Any
 
 def _replaced(
     equation: Equation,
-    taps: Mapping[int, _Tap],
+    hooks: Mapping[int, _Hook],
     joined: Callable[..., jax.Array],
     avals: list[Any],
 ) -> list[Equation]:
     """What stands for an equation whose derivative reads operands through taps, by their places."""
     count = len(equation.inputs)
-    operands = [*equation.inputs, *it.chain.from_iterable(x.operands for x in taps.values())]
+    operands = [*equation.inputs, *it.chain.from_iterable(x.operands for x in hooks.values())]
 
     def function(*arrays):
         inputs, rest = arrays[:count], iter(arrays[count:])
         read = [
-            tap(inputs[place], *it.islice(rest, len(x.operands)), forms=x.forms)
-            for place, x in taps.items()
+            hook(
+                inputs[place], *it.islice(rest, len(x.operands)), representations=x.representations
+            )
+            for place, x in hooks.items()
         ]
         (result,) = compat.bind_here(equation.eqn, inputs)
         return joined(result, *read, *inputs)

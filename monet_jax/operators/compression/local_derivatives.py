@@ -14,7 +14,7 @@ from ..codecs import Kind, Range
 
 
 @dataclasses.dataclass(frozen=True)
-class Slope(Range):
+class LocalDerivative(Range):
     """A slope, over the range of its chain."""
 
     @property
@@ -24,7 +24,7 @@ class Slope(Range):
 
 
 @dataclasses.dataclass(frozen=True)
-class OfSlopes:
+class OfLocalDerivatives:
     """Slopes of elementwise chains, each over the range that it has.
 
     Attributes:
@@ -33,13 +33,13 @@ class OfSlopes:
 
     bits: int = 8
 
-    kind: ClassVar[Kind] = Slope.kind
+    kind: ClassVar[Kind] = LocalDerivative.kind
 
     @property
     def name(self) -> str:
         """That of the codecs that it makes."""
         return f"slope{self.bits}"
 
-    def over(self, low: float, high: float) -> Slope:
+    def over(self, low: float, high: float) -> LocalDerivative:
         """The codec of a slope that is never outside of a range."""
-        return Slope(low, high, self.bits)
+        return LocalDerivative(low, high, self.bits)

@@ -15,7 +15,7 @@ from ...ir import compat
 from ...ir.program import Equation, run
 from ...ir.stage import Stage
 from ..codecs import FLOATS
-from ..hooks import is_tap
+from ..hooks import is_hook
 from .pointwise import is_elementwise, is_uniform
 
 #: Chains have as many parts, so that few of their parts are asked about.
@@ -39,13 +39,13 @@ class Chain:
         """The result."""
         env: dict[int, Any] = {self.source: x}
         for e in self.equations:
-            if is_tap(e):
+            if is_hook(e):
                 env[e.outputs[0]] = env[e.reads[0]]
             else:
                 run([e], env, {})
         return env[self.result]
 
-    def slope(self, x: jax.Array) -> jax.Array:
+    def local_derivative(self, x: jax.Array) -> jax.Array:
         """The derivative, element by element."""
         return jax.jvp(self, (x,), (jnp.ones_like(x),))[1]
 
@@ -148,4 +148,4 @@ class Blocks:
 
 def _operands(equation: Equation) -> tuple[int, ...]:
     """What a result depends on: of a tap, what passes it."""
-    return equation.reads[:1] if is_tap(equation) else equation.reads
+    return equation.reads[:1] if is_hook(equation) else equation.reads

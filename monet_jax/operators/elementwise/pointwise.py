@@ -14,7 +14,7 @@ import numpy as np
 
 from ...ir import compat
 from ...ir.program import Equation, Program, flatten, parameters_of, values_of
-from ..hooks import is_tap
+from ..hooks import is_hook
 
 #: Functions of numbers; applied to arrays, element by element.
 ELEMENTWISE = frozenset(
@@ -48,7 +48,7 @@ def is_elementwise(equation: Equation, uniform: set[int], shape: tuple[int, ...]
         uniform: values that are one number.
         shape: of the arrays.
     """
-    if is_tap(equation):
+    if is_hook(equation):
         return equation.eqn.invars[0].aval.shape == shape
     if len(equation.outputs) != 1 or equation.eqn.effects:
         return False

@@ -40,7 +40,7 @@ from ...ir.program import (
 from ...ir.stage import Replaced, Stage, active_in
 from ..context import Context
 from ..derivative import Derivative, joined
-from ..hooks import Derived, is_tap, tap
+from ..hooks import Derived, hook, is_hook
 from .analytic import is_smooth_beside_zero
 from .chains import Blocks, Chain
 from .pointwise import Function, computed, is_elementwise_program, numbers
@@ -101,7 +101,7 @@ def _kept(stage: Stage) -> list[int]:
 
 def _is_view(equation: Equation) -> bool:
     """Whether an equation shows what it reads in another shape, and has no rule of its own."""
-    own = equation.primitive == "custom_jvp_call" or is_tap(equation)
+    own = equation.primitive == "custom_jvp_call" or is_hook(equation)
     return kind_of(equation) is Kind.VIEW and len(equation.reads) == 1 and not own
 
 
@@ -115,19 +115,19 @@ class _Function:
     Attributes:
         chain: the function.
         derivative: as JAX has it.
-        forms: how each of its residuals follows from the result.
+        representations: how each of its residuals follows from the result.
     """
 
     chain: Chain
     derivative: Derivative
-    forms: tuple[Derived, ...]
+    representations: tuple[Derived, ...]
 
     def replaced(self, last: Equation, source: jax.Array, *inputs: jax.Array) -> jax.Array:
         """The last equation of the chain, with the derivative of the whole."""
         (result,) = compat.bind_here(last.eqn, inputs)
         residuals = self.derivative.residuals_of([source])
-        pairs = zip(residuals, self.forms, strict=True)
-        read = [tap(x, result, forms=[form]) for x, form in pairs]
+        pairs = zip(residuals, self.representations, strict=True)
+        read = [hook(x, result, representations=[representation]) for x, representation in pairs]
         return joined(self.derivative.pushed, result, read, [source])
 
 
@@ -140,8 +140,12 @@ def _function(blocks: Blocks, result: int) -> _Function | None:
             continue
         pushed = _Pushed.of(chain, shape_of(blocks.avals[chain.source]))
         if pushed.reads_more_than_the_result:
-            forms = pushed.forms
-            return None if forms is None else _Function(chain, pushed.derivative, forms)
+            representations = pushed.representations
+            return (
+                None
+                if representations is None
+                else _Function(chain, pushed.derivative, representations)
+            )
     return None
 
 
@@ -213,7 +217,7 @@ class _Pushed:
         )
 
     @property
-    def forms(self) -> tuple[Derived, ...] | None:
+    def representations(self) -> tuple[Derived, ...] | None:
         """How each residual follows from the result; None where one is not known to."""
         program, aval = self.forward, self.program.avals[self.program.inputs[0]]
         if not is_elementwise_program(program, aval.shape):
@@ -221,11 +225,11 @@ class _Pushed:
         dtypes = {program.avals[i].dtype for i in program.outputs}
         if not dtypes <= {aval.dtype, jnp.dtype(bool)} or not is_smooth_beside_zero(program):
             return None
-        return _forms(*(Function.of(x, aval.dtype) for x in (program, self.late)))
+        return _representations(*(Function.of(x, aval.dtype) for x in (program, self.late)))
 
 
 @functools.lru_cache(maxsize=1024)
-def _forms(forward: Function, late: Function) -> tuple[Derived, ...] | None:
+def _representations(forward: Function, late: Function) -> tuple[Derived, ...] | None:
     """How each residual of a function follows from its result, on all numbers of 16 bits.
 
     Arguments:
@@ -246,9 +250,13 @@ def _forms(forward: Function, late: Function) -> tuple[Derived, ...] | None:
         return None  # one and a result is off by the rounding of that, where a slope is small
     one = np.ones_like(result)
     (wanted,) = late.on(one, *residuals)
-    (slopes,) = late.on(one, *(computed(x, result) for x in found))
+    (local_derivatives,) = late.on(one, *(computed(x, result) for x in found))
     is_relative = _Sigmoid(0.0) in found
-    return tuple(map(Derived, found)) if _agree(slopes, wanted, result, is_relative) else None
+    return (
+        tuple(map(Derived, found))
+        if _agree(local_derivatives, wanted, result, is_relative)
+        else None
+    )
 
 
 def _error(candidate: Callable[..., Any], result: np.ndarray, residual: np.ndarray) -> float:
@@ -261,26 +269,34 @@ def _error(candidate: Callable[..., Any], result: np.ndarray, residual: np.ndarr
     return float(np.max(wrong, where=np.isfinite(wrong), initial=0))
 
 
-def _agree(slopes: np.ndarray, wanted: np.ndarray, result: np.ndarray, is_relative: bool) -> bool:
+def _agree(
+    local_derivatives: np.ndarray, wanted: np.ndarray, result: np.ndarray, is_relative: bool
+) -> bool:
     """Whether slopes that follow from results are as near to those of JAX as they should be.
 
     Arguments:
-        slopes, wanted: the slopes.
+        local_derivatives, wanted: the slopes.
         result: the results.
         is_relative: whether small slopes are as exact as large ones. Those of JAX are `exp(x - y)`
             then, and off by the rounding of `x - y`.
     """
     info = jnp.finfo(wanted.dtype)
     least = max(float(jnp.finfo(jnp.float32).tiny), 4 * float(info.smallest_subnormal))
-    slopes, wanted, result = (np.asarray(x, np.float64) for x in (slopes, wanted, result))
+    local_derivatives, wanted, result = (
+        np.asarray(x, np.float64) for x in (local_derivatives, wanted, result)
+    )
     scale = np.abs(wanted)
     with np.errstate(invalid="ignore"):
         if is_relative:
             scale = scale * (1 + np.clip(np.abs(result), 0, 100) - np.log(np.clip(scale, least, 1)))
         else:
             scale = np.max(scale, where=np.isfinite(scale), initial=0)
-        near = np.abs(slopes - wanted) <= _UNITS * float(info.eps) * scale + least
-    return bool(np.all(near | (slopes == wanted) | (np.isnan(slopes) & np.isnan(wanted))))
+        near = np.abs(local_derivatives - wanted) <= _UNITS * float(info.eps) * scale + least
+    return bool(
+        np.all(
+            near | (local_derivatives == wanted) | (np.isnan(local_derivatives) & np.isnan(wanted))
+        )
+    )
 
 
 def _places(dtype: Any) -> np.ndarray:

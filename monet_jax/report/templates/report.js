@@ -1,9 +1,9 @@
 "use strict";
 // Pointing at a chart names the value there, and its line; a table is sorted by a click on a head.
 //
-// A chart's data: `moments` are [run, phase, stage, op]; `bands` are [kind, start, stop, nbytes,
+// A chart's data: `samples` are [run, phase, stage, op]; `bands` are [kind, start, stop, nbytes,
 // title, module, source], both ends included, and lie in their order on each other; `rest` is, for
-// each kind and moment, what has no band; `fixed` lies under all.
+// each kind and sample, what has no band; `fixed` lies under all.
 (() => {
   const { charts, layers, titles } = JSON.parse(document.getElementById("mj-data").textContent);
   const tip = document.querySelector(".mj-tip");
@@ -19,7 +19,7 @@
     return `${nbytes.toFixed(1)} ${unit}`;
   }
 
-  // What lies at a moment, from the bottom: [kind, nbytes, band or null].
+  // What lies at a sample, from the bottom: [kind, nbytes, band or null].
   function stack(data, m) {
     const found = [[layers[0], data.fixed, null]];
     for (const kind of layers.slice(1)) {
@@ -44,7 +44,7 @@
   }
 
   function outline(data, band) {
-    const step = data.runs / data.moments.length;
+    const step = data.runs / data.samples.length;
     const there = [], back = [];
     for (let m = band[1]; m <= band[2]; m++) {
       let low = 0;
@@ -80,14 +80,14 @@
       if (found.band && found.band[5]) parts.push(line(found.band[5]));
       if (found.band && found.band[6]) parts.push(line(found.band[6]));
     }
-    const [run, phase, stage, op] = data.moments[m];
+    const [run, phase, stage, op] = data.samples[m];
     const where = `run ${run + 1} of ${data.runs}: ${op}, ${phases[phase]} of stage ${stage}`;
     parts.push(line(`${size(total(data, m))} in memory at ${where}`));
     return parts;
   }
 
   function show(figure, data, m, found, x, y) {
-    const step = data.runs / data.moments.length;
+    const step = data.runs / data.samples.length;
     figure.querySelector(".mj-cursor").setAttribute("d", `M${(m + 0.5) * step},0V1000`);
     const path = found && found.band ? outline(data, found.band) : "";
     figure.querySelector(".mj-picked").setAttribute("d", path);
@@ -108,11 +108,11 @@
   for (const figure of document.querySelectorAll("[data-chart]")) {
     const data = charts[figure.dataset.chart], plot = figure.querySelector(".mj-plot");
     let at = 0;
-    const moment = (share) => Math.floor((share * data.across * data.moments.length) / data.runs);
+    const sample = (share) => Math.floor((share * data.across * data.samples.length) / data.runs);
     plot.addEventListener("pointermove", (event) => {
       const box = plot.getBoundingClientRect();
-      const m = moment((event.clientX - box.left) / box.width);
-      if (m < 0 || m >= data.moments.length) return hide(figure);
+      const m = sample((event.clientX - box.left) / box.width);
+      if (m < 0 || m >= data.samples.length) return hide(figure);
       at = m;
       const nbytes = data.top * (1 - (event.clientY - box.top) / box.height);
       show(figure, data, m, pick(data, m, nbytes), event.clientX, event.clientY);
@@ -123,9 +123,9 @@
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!step) return;
       event.preventDefault();
-      at = Math.max(0, Math.min(data.moments.length - 1, at + step));
+      at = Math.max(0, Math.min(data.samples.length - 1, at + step));
       const box = plot.getBoundingClientRect();
-      const across = ((at + 0.5) * data.runs) / data.moments.length / data.across;
+      const across = ((at + 0.5) * data.runs) / data.samples.length / data.across;
       const top = total(data, at) / data.top;
       show(figure, data, at, null, box.left + across * box.width, box.bottom - top * box.height);
     });
