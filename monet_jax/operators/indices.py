@@ -26,8 +26,9 @@ from ..ir.stage import Differentiation, active_values
 from .codecs import Integers
 from .context import Context
 from .derivative import joined, with_derivative_at
-from .hooks import Stored, hook
+from .hooks import hook
 from .ranges import Bounds, bounds_of
+from .representations import Stored
 
 #: Elements below which nothing is gained.
 _LEAST = 64

@@ -22,7 +22,8 @@ from ..ir.program import Equation, Replacement, dependents, flatten
 from .codecs import Mask
 from .context import Context
 from .derivative import Derivative, joined
-from .hooks import Derived, Representation, Stored, hook
+from .hooks import hook
+from .representations import Derived, Representation, Stored
 
 #: Primitives whose derivative may read booleans only.
 _PRIMITIVES = ("max", "min", "clamp", "select_n", "custom_jvp_call")

@@ -24,7 +24,8 @@ from ..ir.program import Replacement
 from .codecs import Codec, Integers
 from .context import Context
 from .derivative import joined
-from .hooks import Stored, hook
+from .hooks import hook
+from .representations import Stored
 
 #: Elements of a window, at most: each is an operand of the program that replaces the pooling.
 MAX_WINDOW = 64

@@ -40,7 +40,8 @@ from ...ir.program import (
 from ...ir.stage import Replaced, Stage, active_in
 from ..context import Context
 from ..derivative import Derivative, joined
-from ..hooks import Derived, hook, is_hook
+from ..hooks import hook, is_hook
+from ..representations import Derived
 from .analytic import is_smooth_beside_zero
 from .chains import Blocks, Chain
 from .pointwise import Function, computed, is_elementwise_program, numbers
