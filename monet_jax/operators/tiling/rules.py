@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from ...ir import compat
 from ...ir.program import Equation
 
@@ -65,6 +67,12 @@ def whole(eqn: Any) -> Cut:
 def is_cut(size: int, parts: int) -> bool:
     """Whether an axis of some size is divided into equal parts."""
     return size > 1 and size % parts == 0
+
+
+def summed_in(dtype: Any) -> Any:
+    """The dtype of sums of terms that slices give: float32 at least, if they are floats."""
+    is_half = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    return jnp.dtype(jnp.float32 if is_half else dtype)
 
 
 def _elementwise(eqn: Any, parts: int) -> Iterator[Cut]:
