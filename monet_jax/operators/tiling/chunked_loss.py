@@ -200,7 +200,7 @@ class _Found:
     chunks: Chunks
 
     def is_worth_it(self, context: Context) -> bool:
-        """Whether no array is larger than the head's largest, and chunks take clearly fewer bytes."""
+        """Whether the head has the largest array, and chunks take clearly fewer bytes."""
         steps, backend = self.chunks.sliced.steps, context.backend
         largest = max(self.program.nbytes(i) for e, _ in steps for i in e.outputs)
         if any(self.program.nbytes(i) > largest for i in _solid(self.program)):

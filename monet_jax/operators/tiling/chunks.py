@@ -121,7 +121,7 @@ class Chunks:
     def _loop(
         self, operands: Sequence[Any], live: Sequence[int], shares: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """The results of all chunks, and the gradients of the active sums, weighted by their shares."""
+        """The results of all chunks, and the gradients of the active sums times their shares."""
         axes = [axis for _, axis in self.results]
         read = [axis for _, axis in self.sliced.operands]
 
