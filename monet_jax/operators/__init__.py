@@ -1,15 +1,16 @@
-"""Residual operators: what a backward pass may run from, other than what JAX keeps.
+"""Other backward implementations of an equation, and what they keep.
 
-An operator replaces an equation by others with the same value, whose derivative reads something
-that takes fewer bytes or is there anyway. Where a plan makes no use of it, the program is the one
-that JAX would have made. Operators are of three classes (`Kind`):
+A residual operator replaces an equation by others with the same value, whose derivative reads a
+residual that takes fewer bytes or is in memory anyway. Where a plan makes no use of an operator,
+the program is the one that JAX would have made. Operators are of three classes (`Kind`):
 
-    bitwise      gradients are those of JAX, bit for bit
+    bitwise      gradients equal JAX's, bit for bit
     reordered    equal up to the order of summation, or a stated number of units in the last place
-    lossy        unbiased, or biased with a stated bound; never used unless asked for
+    lossy        unbiased, or biased with a stated bound; used only where they are asked for
 
-A lossy operator is a codec: by it is kept what derivatives are linear in, operands
-(`compression/encoding`) and slopes of elementwise chains (`compression/chain_derivatives`).
+A lossy operator is a codec. It stores what derivatives are linear in: operands
+(`compression/encoding`) and local derivatives of elementwise chains
+(`compression/chain_derivatives`).
 """
 
 from .codecs import Codec as Codec

@@ -32,7 +32,7 @@ from ..codecs import Codec
 from ..derivative import with_derivative_at
 from ..hooks import encoded, hook, representations_of
 from ..representations import Decoded, Stored
-from .chain_derivatives import Range, with_local_derivatives
+from .chain_derivatives import Interval, with_local_derivatives
 from .local_derivatives import OfLocalDerivatives
 from .operands import OfOperands
 from .recomputation import Recomputation, Steps
@@ -125,7 +125,7 @@ class _LinearOperands:
         program: Program,
         stage: Stage,
         weights: Mapping[int, int],
-        ranges: Mapping[int, Range] | None = None,
+        ranges: Mapping[int, Interval] | None = None,
     ):
         self.program, self.stage, self.ranges = program, stage, ranges or {}
         self.steps = Steps(program, stage, weights)

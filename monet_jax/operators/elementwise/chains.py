@@ -1,7 +1,7 @@
-"""Which values of a stage follow from one other value, element by element?
+"""Elementwise chains: values of a stage that follow from one other value, element by element.
 
-A *chain* is an elementwise function of one value: a GELU, a softplus, with what is scaled and added
-on the way. It is made of *blocks*, each of which ends in a value that alone decides on the next.
+A *chain* is an elementwise function of one value: a GELU, a softplus, with the scalings and sums on
+the way. It consists of *blocks*, each of which ends in a value that alone determines the next.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from ..codecs import FLOATS
 from ..hooks import is_hook
 from .pointwise import is_elementwise, is_uniform
 
-#: Chains have as many parts, so that few of their parts are asked about.
+#: Blocks of a chain, at most: each prefix of a chain is tested.
 _LONGEST = 16
 
 
@@ -27,8 +27,9 @@ class Chain:
     """An elementwise function of one value; to be called with an array.
 
     Attributes:
-        equations: in order. What they read beside the source is one number.
-        source, result: values.
+        equations: in order. Every other value that they read is one number, known while tracing.
+        source: the operand.
+        result: the value that is computed.
     """
 
     equations: tuple[Equation, ...]
@@ -46,17 +47,17 @@ class Chain:
         return env[self.result]
 
     def local_derivative(self, x: jax.Array) -> jax.Array:
-        """The derivative, element by element."""
+        """The local derivative, element by element."""
         return jax.jvp(self, (x,), (jnp.ones_like(x),))[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """How a value follows, element by element, from the nearest one that alone decides on it.
+    """How a value follows, element by element, from the nearest value that alone determines it.
 
     Attributes:
-        equations: all between them, by their ids.
-        source: that value.
+        equations: all equations between the two values, by their ids.
+        source: the determining value.
     """
 
     equations: Mapping[int, Equation]
@@ -90,7 +91,7 @@ class Blocks:
         return self.uniform.issuperset(equation.outputs)
 
     def chain(self, result: int, blocks: Sequence[Block]) -> Chain:
-        """The chain of consecutive blocks, with what computes the numbers that it reads."""
+        """The chain of consecutive blocks, with the equations of the numbers that it reads."""
         equations = {n: e for block in blocks for n, e in block.equations.items()}
         pending = [i for e in equations.values() for i in e.reads]
         while pending:
@@ -102,7 +103,7 @@ class Blocks:
         return Chain(tuple(ordered), blocks[-1].source, result)
 
     def before(self, value: int) -> list[Block]:
-        """How a value follows from others, back to one that is read elsewhere too."""
+        """The blocks before a value, back to a value that is read elsewhere too."""
         blocks: list[Block] = []
         while len(blocks) < _LONGEST:
             block = self._block(value)
@@ -119,7 +120,7 @@ class Blocks:
         return self.may_end(value) and self.avals[value].dtype in FLOATS
 
     def _block(self, value: int) -> Block | None:
-        """How a value follows from one; None where it does not, or others read what is between."""
+        """The block that ends in a value; None without one, or where others read a value inside."""
         shape, found, pending = self.avals[value].shape, dict[int, Equation](), {value}
         while not found or len(pending) > 1 or not all(map(self._is_float, pending)):
             last = max(pending, key=self._position)
@@ -147,5 +148,5 @@ class Blocks:
 
 
 def _operands(equation: Equation) -> tuple[int, ...]:
-    """What a result depends on: of a tap, what passes it."""
+    """The operands that a result depends on: of a residual hook, the residual."""
     return equation.reads[:1] if is_hook(equation) else equation.reads

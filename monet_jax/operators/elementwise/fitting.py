@@ -106,7 +106,7 @@ class _Sigmoid:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Side:
+class _Piece:
     """How a residual follows from the results for operands on one side of zero.
 
     Attributes:
@@ -120,12 +120,12 @@ class _Side:
     rise: float
 
     @staticmethod
-    def through(near: tuple[Any, Any], far: tuple[Any, Any]) -> "_Side":
+    def through(near: tuple[Any, Any], far: tuple[Any, Any]) -> "_Piece":
         """The line through results and residuals near zero and far away."""
         (y, r), (limit, value) = near, far
         run = limit - y
         is_line = math.isfinite(run) and run and not isinstance(value, bool)
-        return _Side(limit, value, (value - r) / run if is_line else 0.0)
+        return _Piece(limit, value, (value - r) / run if is_line else 0.0)
 
     def __call__(self, result: jax.Array) -> Any:
         """The residuals."""
@@ -146,15 +146,15 @@ class _Pieces:
     at_nan: Any
     kink: float
     at_kink: Any
-    low: _Side
-    high: _Side
+    low: _Piece
+    high: _Piece
 
     @staticmethod
     def through(results: np.ndarray, residuals: np.ndarray) -> "_Pieces":
         """The pieces through results and residuals at `_places`."""
         pairs = list(zip(results.astype(float).tolist(), residuals.tolist(), strict=True))
         (_, at_nan), (kink, at_kink), *beside = pairs
-        sides = _Side.through(*beside[:2]), _Side.through(*beside[2:])
+        sides = _Piece.through(*beside[:2]), _Piece.through(*beside[2:])
         low, high = sorted(sides, key=lambda x: x.limit)
         return _Pieces(at_nan, kink, at_kink, low, high)
 
