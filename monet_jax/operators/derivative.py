@@ -1,4 +1,4 @@
-"""Derivatives that read given residuals, and equal JAX's own in all else."""
+"""Derivatives that read residuals passed in, and equal JAX's own otherwise."""
 
 import functools
 import operator

@@ -116,12 +116,12 @@ def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words)
     """The code of a residual, named."""
     fixed, noise = jax.lax.stop_gradient(residual), None
     if codec.kind is Kind.UNBIASED:
-        # Computed once: under `vmap`, LLVM takes minutes over what hashes words for each element.
+        # Computed once: under `vmap`, LLVM takes minutes over fusions that hash words per element.
         noise = jax.lax.optimization_barrier(fold(_words_by(fixed, words), values[0]))
-    # Cut before it is flattened: an array that is spread over devices might be gathered otherwise.
+    # Sliced before it is flattened: an array that is spread over devices might be gathered else.
     witness = residual[(slice(1),) * residual.ndim].reshape(-1)
     code = _whole(codec.encode)(fixed, noise)
-    # Behind the barrier, what is decoded is not what was encoded, whatever the compiler knows.
+    # The barrier hides from the compiler that the decoded value is the encoded one.
     *code, witness = jax.lax.optimization_barrier((*code, witness))
     found = {i: checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)}
     return found | {_witness(values[0]): checkpoint_name(witness, names[values[0]])}

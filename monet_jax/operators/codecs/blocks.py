@@ -15,12 +15,12 @@ from .placing import placed
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The share `keep` of the blocks of a matrix, those of the largest norms.
+    """The share `keep` of the blocks of a matrix, with the largest norms.
 
     After structured activation pruning (Barley and Fröning 2023, arXiv 2311.16883). The matrix has
     the array's last axis as columns, and all others as rows; it is filled up with zeros. The square
-    of the error's norm equals the square of the norm of the omitted blocks. Blocks with values that are not finite come
-    first.
+    of the error's norm is the sum of the squared elements of the omitted blocks. Blocks with values
+    that are not finite come first.
 
     Attributes:
         keep: the share, rounded up to whole blocks.

@@ -43,8 +43,8 @@ class Mask:
 class Integers:
     """Integers from `low` to `high`, which the caller has proven: nothing is checked.
 
-    They take the fewest of 1, 2, 4, 8, 16 or 32 bits that tell so many apart. Integers outside would
-    decode to other integers in the range of these bits.
+    They take the fewest of 1, 2, 4, 8, 16 or 32 bits that hold the range. Integers outside would
+    decode to other integers, in the range of these bits.
     """
 
     low: int

@@ -116,8 +116,8 @@ class Float8:
         scaled = groups / jnp.where(scale == 0, 1, scale)
         scaled = grouping.joined(scaled, jax.ShapeDtypeStruct(x.shape, jnp.float32))
         code = rounding.nearest(scaled, jnp.float8_e4m3fn).astype(jnp.float8_e4m3fn)
-        # As bits: values that `jax.checkpoint` saves pass a `reduce_precision` that knows infinities
-        # and turns the largest values of this dtype, which has none, into NaN (JAX 0.12).
+        # As bits: values that `jax.checkpoint` saves pass a `reduce_precision` that assumes
+        # infinities, and turns the largest values of this dtype into NaN (JAX 0.12).
         code = jax.lax.bitcast_convert_type(code, jnp.uint8)
         return code, jnp.squeeze(scale, grouping.inside).astype(jnp.bfloat16)
 

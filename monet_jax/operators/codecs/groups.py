@@ -37,7 +37,7 @@ class Grouping:
     @staticmethod
     @ft.lru_cache(maxsize=4096)
     def of(shape: tuple[int, ...], group: int) -> "Grouping":
-        """Groups of at most `group` elements, and of at least half as many where the array has them.
+        """Groups of at most `group` elements, and at least half as many if the array has them.
 
         Where the last axis alone holds most elements, groups are consecutive elements of the flat
         array. An array of fewer elements is one group of its own size.

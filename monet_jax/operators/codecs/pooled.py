@@ -32,7 +32,7 @@ class Pool:
     Attributes:
         p: elements of a window's side.
         pooling: "mean" or "soft".
-        axes: the two spatial axes; by default those of NHWC.
+        axes: the two spatial axes; by default of NHWC.
     """
 
     p: int = 2

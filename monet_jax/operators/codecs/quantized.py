@@ -58,10 +58,10 @@ class Groups:
         With an `offset` (float32, in the shape of `x`), they encode `x - offset`.
         """
         grouping = Grouping.of(x.shape, self.group)
-        grid, groups = self._fitted(grouping, x, offset)
-        codes = grid.code(groups, uniform(noise, groups.shape))
+        levels, groups = self._fitted(grouping, x, offset)
+        codes = levels.code(groups, uniform(noise, groups.shape))
         packed = pack(grouping.joined(codes, jax.ShapeDtypeStruct(x.shape, codes.dtype)), self.bits)
-        low, step = (jnp.squeeze(m, grouping.inside) for m in (grid.low, grid.step))
+        low, step = (jnp.squeeze(m, grouping.inside) for m in (levels.low, levels.step))
         return packed, low.astype(jnp.bfloat16), step.astype(jnp.bfloat16)
 
     def decode(self, code: Code, aval: Any, offset: jax.Array | None = None) -> jax.Array:
@@ -71,18 +71,20 @@ class Groups:
         low, step = (jnp.expand_dims(m.astype(jnp.float32), grouping.inside) for m in metadata)
         codes = grouping.split(unpack(packed, self.bits, aval.shape))
         return grouping.joined(
-            self._grid(grouping, low, step, aval.dtype, offset).level(codes), aval
+            self._levels(grouping, low, step, aval.dtype, offset).level(codes), aval
         )
 
     def mean_square(self, x: jax.Array, offset: jax.Array | None = None) -> jax.Array:
         """The variance."""
         grouping = Grouping.of(x.shape, self.group)
-        grid, groups = self._fitted(grouping, x, offset)
-        return grouping.joined(grid.mean_square(groups), jax.ShapeDtypeStruct(x.shape, jnp.float32))
+        levels, groups = self._fitted(grouping, x, offset)
+        return grouping.joined(
+            levels.mean_square(groups), jax.ShapeDtypeStruct(x.shape, jnp.float32)
+        )
 
     def _fitted(
         self, grouping: Grouping, x: jax.Array, offset: jax.Array | None
-    ) -> tuple[rounding.Grid, jax.Array]:
+    ) -> tuple[rounding.Levels, jax.Array]:
         """Levels that enclose each group, and the groups."""
         groups = grouping.split(x.astype(jnp.float32))
         rest = groups if offset is None else groups - grouping.split(offset)
@@ -91,18 +93,18 @@ class Groups:
         step = (jnp.max(rest, axis=grouping.inside, keepdims=True) - low) / top
         step = rounding.above(step, jnp.bfloat16)
         step = jnp.where(jnp.isfinite(low + top * step), step, jnp.nan)
-        return self._grid(grouping, low, step, x.dtype, offset), groups
+        return self._levels(grouping, low, step, x.dtype, offset), groups
 
-    def _grid(
+    def _levels(
         self,
         grouping: Grouping,
         low: jax.Array,
         step: jax.Array,
         dtype: Any,
         offset: jax.Array | None,
-    ) -> rounding.Grid:
+    ) -> rounding.Levels:
         over = 0.0 if offset is None else grouping.split(offset)
-        return rounding.Grid(low, step, 2**self.bits - 1, dtype, over)
+        return rounding.Levels(low, step, 2**self.bits - 1, dtype, over)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,28 +141,28 @@ class Range:
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
         """Packed codes."""
-        codes = self._grid(x.dtype).code(x.astype(jnp.float32), uniform(noise, x.shape))
+        codes = self._levels(x.dtype).code(x.astype(jnp.float32), uniform(noise, x.shape))
         return (pack(jnp.where(jnp.isfinite(x), codes, self._nan), self.bits),)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """The levels."""
         codes = unpack(code[0], self.bits, aval.shape)
-        level = self._grid(aval.dtype).level(codes)
+        level = self._levels(aval.dtype).level(codes)
         return jnp.where(codes == self._nan, jnp.nan, level).astype(aval.dtype)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The variance; for a value outside, the square of its distance from the range."""
-        square = self._grid(x.dtype).mean_square(x.astype(jnp.float32))
+        square = self._levels(x.dtype).mean_square(x.astype(jnp.float32))
         return jnp.where(jnp.isfinite(x), square, jnp.nan)
 
     @property
     def _nan(self) -> int:
         return 2**self.bits - 1
 
-    def _grid(self, dtype: Any) -> rounding.Grid:
+    def _levels(self, dtype: Any) -> rounding.Levels:
         top = self._nan - 1
         low, step = jnp.float32(self.low), jnp.float32((self.high - self.low) / top)
-        return rounding.Grid(low, step, top, dtype)
+        return rounding.Levels(low, step, top, dtype)
 
 
 def _check_bits(bits: int, known: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Rounding of float32 to what a narrower array can hold, to nearest or unbiased at random.
+"""Rounding of float32 to narrower dtypes and to uniform levels, to nearest or unbiased at random.
 
 All rounding is float32 arithmetic on a grid of levels; the cast that follows is exact. Stochastic
 rounding takes the level above with a probability that comes from the two levels *as they will be
@@ -82,7 +82,7 @@ def _power(exponent: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
+class Levels:
     """Uniform levels, as they are decoded.
 
     Attributes:

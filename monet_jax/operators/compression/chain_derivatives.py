@@ -26,8 +26,8 @@ import numpy as np
 
 from ...ir.program import Equation, flatten, listed, shape_of
 from ...ir.stage import Replaced, Stage
-from ..elementwise.chains import Block, Blocks, Chain
-from ..elementwise.pointwise import Function, is_elementwise_program, numbers
+from ..elementwise.chains import ChainFinder, ElementwiseChain, Link
+from ..elementwise.pointwise import ElementwiseFunction, is_elementwise_program, numbers
 
 #: Local derivatives of a wider range are too coarse in a few levels.
 _WIDEST = 64.0
@@ -56,7 +56,7 @@ def with_local_derivatives(
     """
     replaced: dict[int, list[Equation]] = {}
     ranges: dict[int, Interval] = {}
-    finder = Blocks(stage, is_coded, avals)
+    finder = ChainFinder(stage, is_coded, avals)
     for chain, over in [*_chains(finder)]:
         *inner, last = chain.equations
         replaced |= {id(e): [] for e in inner if not finder.is_uniform(e)}
@@ -72,7 +72,7 @@ def with_local_derivatives(
     return Replaced.of(stage, replaced), ranges
 
 
-def _by_local_derivative(chain: Chain, x: jax.Array) -> jax.Array:
+def _by_local_derivative(chain: ElementwiseChain, x: jax.Array) -> jax.Array:
     """The result of a chain, with a derivative that reads the local derivative."""
 
     @jax.custom_jvp
@@ -88,36 +88,36 @@ def _by_local_derivative(chain: Chain, x: jax.Array) -> jax.Array:
     return joined(chain.local_derivative(x), x)
 
 
-def _chains(finder: Blocks) -> Iterator[tuple[Chain, Interval]]:
+def _chains(finder: ChainFinder) -> Iterator[tuple[ElementwiseChain, Interval]]:
     """The chains of a stage, each as long as possible, with ranges of local derivatives."""
     seen: set[int] = set()
     for e in reversed(finder.stage.equations):
         value = e.outputs[0] if e.outputs else None
         if value is None or value in seen or not finder.is_end(value):
             continue
-        blocks = finder.before(value)
-        while blocks:
-            count, found = _longest(finder, value, blocks)
+        links = finder.before(value)
+        while links:
+            count, found = _longest(finder, value, links)
             if found is not None:
                 yield found
                 seen.update(i for e in found[0].equations for i in e.outputs)
-            value, blocks = blocks[count - 1].source, blocks[count:]
-            seen.update([value] if blocks else [])
+            value, links = links[count - 1].source, links[count:]
+            seen.update([value] if links else [])
 
 
 def _longest(
-    finder: Blocks, result: int, blocks: Sequence[Block]
-) -> tuple[int, tuple[Chain, Interval] | None]:
-    """The number of blocks in the longest chain, and the chain; one block and None if none is."""
-    for count in range(len(blocks), 0, -1):
-        chain = finder.chain(result, blocks[:count])
+    finder: ChainFinder, result: int, links: Sequence[Link]
+) -> tuple[int, tuple[ElementwiseChain, Interval] | None]:
+    """The number of links in the longest chain, and the chain; one link and None if none is."""
+    for count in range(len(links), 0, -1):
+        chain = finder.chain(result, links[:count])
         over = range_of(chain, shape_of(finder.avals[chain.source]))
         if over is not None:
             return count, (chain, over)
     return 1, None
 
 
-def range_of(chain: Chain, aval: jax.ShapeDtypeStruct) -> Interval | None:
+def range_of(chain: ElementwiseChain, aval: jax.ShapeDtypeStruct) -> Interval | None:
     """The range of a chain's local derivatives; None where it has no useful one.
 
     Arguments:
@@ -127,11 +127,11 @@ def range_of(chain: Chain, aval: jax.ShapeDtypeStruct) -> Interval | None:
     program = flatten(jax.make_jaxpr(chain.local_derivative)(aval))
     if not is_elementwise_program(program, aval.shape):
         return None
-    return _range_of(Function.of(program, aval.dtype))
+    return _range_of(ElementwiseFunction.of(program, aval.dtype))
 
 
 @functools.lru_cache(maxsize=1024)
-def _range_of(local_derivative: Function) -> Interval | None:
+def _range_of(local_derivative: ElementwiseFunction) -> Interval | None:
     at = numbers(local_derivative.dtype)
     found = np.asarray(local_derivative.on(at[np.isfinite(at)])[0], np.float64)
     distinct = np.unique(found[np.isfinite(found)])

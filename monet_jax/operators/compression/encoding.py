@@ -20,7 +20,7 @@ that are averaged; in a softmax, by the variance of each weight's code times its
 import dataclasses
 import functools
 import itertools as it
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ from ..representations import Decoded, Stored
 from .chain_derivatives import Interval, with_local_derivatives
 from .local_derivatives import OfLocalDerivatives
 from .operands import OfOperands
-from .recomputation import Recomputation, Steps
+from .recomputation import LinearSteps, Recomputation
 from .windows import Direct, Windows
 
 #: Of each operand that a derivative is linear in: the operands whose tangents it multiplies.
@@ -71,25 +71,7 @@ def with_codes(
         sloped, ranges = with_local_derivatives(stage, linear.is_coded, avals)
         program, stage = dataclasses.replace(program, avals=tuple(avals)), sloped.stage
         linear = _LinearOperands(program, stage, weights, ranges)
-    reads: dict[int, list[_Read]] = {}
-    source_codecs: dict[int, list[Codec]] = {}
-    for x in linear.reads(codecs):
-        reads.setdefault(id(x.equation), []).append(x)
-        known = source_codecs.get(x.source, ())
-        source_codecs[x.source] = list(dict.fromkeys((*known, *x.codecs)))
-    encoders: dict[int, Equation] = {}
-    replaced: dict[int, list[Equation]] = {}
-    for e in (e for e in stage.equations if id(e) in reads):
-        new = {x.source: None for x in reads[id(e)] if x.source not in encoders}
-        encoders |= {source: _encoder(source, e, source_codecs[source], avals) for source in new}
-        at = {x.place: [y for y in reads[id(e)] if y.place == x.place] for x in reads[id(e)]}
-        joined = with_derivative_at(e, tuple(at), program.rewrite)
-        hooks = {place: _Hook.of(linear.steps, x, encoders, joined) for place, x in at.items()}
-        replaced[id(e)] = [
-            *(encoders[source] for source in new),
-            *_replaced(e, hooks, joined, avals),
-        ]
-    return sloped.then(Replaced.of(stage, replaced))
+    return sloped.then(_hooked(linear, linear.reads(codecs), avals))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +110,7 @@ class _LinearOperands:
         ranges: Mapping[int, Interval] | None = None,
     ):
         self.program, self.stage, self.ranges = program, stage, ranges or {}
-        self.steps = Steps(program, stage, weights)
+        self.steps = LinearSteps(program, stage, weights)
         self.active = active_in(stage.equations, stage.differentiated_inputs)
         largest = max(map(self.steps.size, (*self.steps.writer, *stage.inputs)), default=0)
         self.least = max(_LEAST, largest * _SHARE)
@@ -207,7 +189,7 @@ class _Hook:
 
     @staticmethod
     def of(
-        steps: Steps,
+        steps: LinearSteps,
         reads: Sequence[_Read],
         encoders: Mapping[int, Equation],
         joined: Callable[..., jax.Array],
@@ -229,6 +211,27 @@ class _Hook:
                     direct = x.direct(stored.codec, joined)
                     representations.append(Decoded(stored.codec, compute, codes, others, direct))
         return _Hook(tuple(operands), tuple(representations))
+
+
+def _hooked(linear: _LinearOperands, reads: Iterable[_Read], avals: list[Any]) -> Replaced:
+    """The stage with hooks of the linear operands that are read, and with encoders of sources."""
+    by_equation: dict[int, list[_Read]] = {}
+    codecs: dict[int, list[Codec]] = {}
+    for x in reads:
+        by_equation.setdefault(id(x.equation), []).append(x)
+        codecs[x.source] = list(dict.fromkeys((*codecs.get(x.source, ()), *x.codecs)))
+    encoders: dict[int, Equation] = {}
+    replaced: dict[int, list[Equation]] = {}
+    for e in (e for e in linear.stage.equations if id(e) in by_equation):
+        own = by_equation[id(e)]
+        new = {x.source: None for x in own if x.source not in encoders}
+        encoders |= {source: _encoder(source, e, codecs[source], avals) for source in new}
+        at = {x.place: [y for y in own if y.place == x.place] for x in own}
+        joined = with_derivative_at(e, tuple(at), linear.program.rewrite)
+        hooks = {place: _Hook.of(linear.steps, x, encoders, joined) for place, x in at.items()}
+        written = [encoders[source] for source in new]
+        replaced[id(e)] = [*written, *_replaced(e, hooks, joined, avals)]
+    return Replaced.of(linear.stage, replaced)
 
 
 def _encoder(source: int, near: Equation, codecs: Sequence[Codec], avals: list[Any]) -> Equation:

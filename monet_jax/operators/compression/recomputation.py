@@ -31,7 +31,7 @@ _SMALL_SHARE = 1 / 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class LinearStep:
     """How a value is computed again. Without an equation and needs, it cannot be.
 
     Attributes:
@@ -47,7 +47,7 @@ class Step:
     which: Any = None
 
 
-class Steps:
+class LinearSteps:
     """How the values of a stage follow from others of their size.
 
     Arguments:
@@ -69,13 +69,13 @@ class Steps:
             self._sources[value] = sources.pop() if len(sources) == 1 else value
         return self._sources[value]
 
-    def step(self, value: int) -> Step:
+    def step(self, value: int) -> LinearStep:
         """How a value follows from values of its size; it needs none where it does not."""
         equation = self.writer.get(value)
         if value in self.weights:
-            return Step(needs=(self.weights[value],))
+            return LinearStep(needs=(self.weights[value],))
         if equation is None or value in self.divided:
-            return Step()
+            return LinearStep()
         if (masked := self._masked(equation)) is not None:
             return masked
         small = {i for i in equation.reads if self._is_small(i, value)}
@@ -85,14 +85,14 @@ class Steps:
             for i in needs
         )
         if not needs or not same or not _is_linear(equation, needs):
-            return Step()
-        return Step(equation, tuple(dict.fromkeys(needs)))
+            return LinearStep()
+        return LinearStep(equation, tuple(dict.fromkeys(needs)))
 
     def size(self, value: int) -> int:
         """The elements of a value."""
         return math.prod(getattr(self.program.avals[value], "shape", ()))
 
-    def _masked(self, equation: Equation) -> Step | None:
+    def _masked(self, equation: Equation) -> LinearStep | None:
         """The step of `relu` or `select_n`, whose boolean may be saved as bits; else None."""
         if equation.primitive != "custom_jvp_call" or len(equation.reads) < 2:
             return None
@@ -103,11 +103,11 @@ class Steps:
         which = hooked.inputs[0]
         if original.primitive == "select_n" and original.inputs[0] == which:
             cases = [c for c in original.inputs[1:] if not self._is_small(c, original.outputs[0])]
-            return Step(original, tuple(dict.fromkeys(cases)), bits, which) if cases else None
+            return LinearStep(original, tuple(dict.fromkeys(cases)), bits, which) if cases else None
         sign = self.writer.get(which)
         if sign is None or not masks.is_sign(sign) or not masks.is_positive_part(original.eqn):
             return None
-        return Step(original, original.reads, bits) if sign.reads == original.reads else None
+        return LinearStep(original, original.reads, bits) if sign.reads == original.reads else None
 
     def _is_small(self, atom: Any, beside: int) -> bool:
         """Whether an operand is in memory anyway, small beside a value, or a broadcast of that."""
@@ -160,14 +160,14 @@ class Recomputation:
     source: int
     operand: int
     aval: Any
-    steps: tuple[tuple[int, Step], ...]
+    steps: tuple[tuple[int, LinearStep], ...]
     bits: tuple[int, ...]
     others: tuple[int, ...]
 
     @staticmethod
-    def of(known: Steps, operand: int, source: int) -> "Recomputation":
+    def of(known: LinearSteps, operand: int, source: int) -> "Recomputation":
         """The steps by which an operand follows from a source."""
-        steps: dict[int, Step] = {}
+        steps: dict[int, LinearStep] = {}
 
         def visit(value: int) -> None:
             if value != source and value not in steps:
@@ -223,7 +223,7 @@ class Recomputation:
         return repr((parts, same))
 
 
-def _computed(step: Step, env: Mapping[int, Any]) -> jax.Array:
+def _computed(step: LinearStep, env: Mapping[int, Any]) -> jax.Array:
     """The result of a step."""
     equation = step.equation
     if equation is None:

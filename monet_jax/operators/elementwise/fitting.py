@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..representations import Derived
-from .pointwise import Function, computed, numbers
+from .pointwise import ElementwiseFunction, computed, numbers
 
 #: Nearer to zero, operands may count as zero: some of their results round to the result of zero.
 _NEAREST = 1e-30
@@ -25,7 +25,9 @@ _UNITS = 4
 
 
 @functools.lru_cache(maxsize=1024)
-def representations(forward: Function, late: Function) -> tuple[Derived, ...] | None:
+def representations(
+    forward: ElementwiseFunction, late: ElementwiseFunction
+) -> tuple[Derived, ...] | None:
     """How each residual of a function follows from its result, on all numbers of 16 bits.
 
     Arguments:
@@ -52,7 +54,7 @@ def representations(forward: Function, late: Function) -> tuple[Derived, ...] | 
 
 
 def _error(candidate: Callable[..., Any], result: np.ndarray, residual: np.ndarray) -> float:
-    """The largest distance of what a candidate computes from results to the residual."""
+    """The largest error of a candidate, computed from results, against the residual."""
     found = computed(candidate, result)
     if found.dtype != residual.dtype:
         return math.inf

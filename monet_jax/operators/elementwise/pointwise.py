@@ -76,7 +76,7 @@ def is_elementwise_program(program: Program, shape: tuple[int, ...]) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Function:
+class ElementwiseFunction:
     """An elementwise program as a function of numbers; equal for the same text and dtype."""
 
     text: str
@@ -84,9 +84,9 @@ class Function:
     program: Program = dataclasses.field(compare=False)
 
     @staticmethod
-    def of(program: Program, dtype: Any) -> "Function":
+    def of(program: Program, dtype: Any) -> "ElementwiseFunction":
         """The function of a program whose varying inputs have a dtype."""
-        return Function(_text(program), jnp.dtype(dtype).name, program)
+        return ElementwiseFunction(_text(program), jnp.dtype(dtype).name, program)
 
     def __call__(self, *inputs: jax.Array) -> list[jax.Array]:
         """The results for arrays of any one shape."""

@@ -1,15 +1,15 @@
 """Elementwise functions whose derivative can read their result: `elu`, `selu`, `celu`, softplus.
 
-The result of these functions, and of `log_sigmoid`, determines what JAX reads of their operand,
-also where they are scaled or shifted, whoever wrote them. The product behind them saves the result
-for its own derivative, so that nothing of the operand need be saved. (JAX's derivatives of `tanh`,
-`logistic` and `exp` read results already; `masks` treats `relu`.)
+The results of these functions, and of `log_sigmoid`, determine the residuals that JAX computes
+from their operands, also where they are scaled or shifted, whoever wrote them. The product behind
+them saves the result for its own derivative, so that nothing of the operand need be saved. (JAX's
+derivatives of `tanh`, `logistic` and `exp` read results already; `masks` treats `relu`.)
 
-A function is known by what it computes: what its derivative reads is evaluated on all numbers of 16
-bits, and once more by candidates that read the result (`fitting`). Where the local derivatives
-agree, the candidates are representations of residual hooks, and the rest of the derivative is
-JAX's, equation by equation. Functions that are not analytic on both sides of zero are left alone
-(`analytic`), so that no jump or spike lies between those numbers.
+A function is known by what it computes: the residuals of its derivative are evaluated on all
+numbers of 16 bits, and once more by candidates that read the result (`fitting`). Where the local
+derivatives agree, the candidates are representations of residual hooks, and the rest of the
+derivative is JAX's, equation by equation. Functions that are not analytic on both sides of zero are
+left alone (`analytic`), so that no jump or spike lies between those numbers.
 
 Local derivatives computed from results are right within 4 units in the last place of the greatest
 one; for softplus and `log_sigmoid` in their own last place, where they do not underflow. Nearer to
@@ -44,9 +44,9 @@ from ..derivative import Derivative, joined
 from ..hooks import hook, is_hook
 from ..representations import Derived
 from .analytic import is_smooth_beside_zero
-from .chains import Blocks, Chain
+from .chains import ChainFinder, ElementwiseChain
 from .fitting import representations
-from .pointwise import Function, is_elementwise_program
+from .pointwise import ElementwiseFunction, is_elementwise_program
 
 #: Elements below which nothing is gained.
 _LEAST = 64
@@ -63,17 +63,17 @@ def rewrite(stage: Stage, avals: list[Any], context: Context) -> Replaced:
     Arguments:
         stage: its equations.
         avals: of all values; avals of new values are added.
-        context: what the function is planned for.
+        context: the target of the function.
     """
     if context.backend.fuses_into_products:
         return Replaced(stage)
     active = active_in(stage.equations, stage.differentiated_inputs)
-    blocks = Blocks(stage, functools.partial(_may_end, avals, active), avals)
+    finder = ChainFinder(stage, functools.partial(_may_end, avals, active), avals)
     instead: dict[int, list[Equation]] = {}
     for value in _kept(stage):
-        found = _function(blocks, value) if blocks.is_end(value) else None
+        found = _function(finder, value) if finder.is_end(value) else None
         if found is not None:
-            last = blocks.writer[value]
+            last = finder.writer[value]
             operands = [found.chain.source, *last.inputs]
             replaced = functools.partial(found.replaced, last)
             instead[id(last)] = listed(replaced, operands, last, avals, last.outputs)
@@ -99,7 +99,7 @@ def _kept(stage: Stage) -> list[int]:
 
 
 def _is_view(equation: Equation) -> bool:
-    """Whether an equation shows what it reads in another shape, and has no rule of its own."""
+    """Whether an equation reshapes its operand, and has no derivative rule of its own."""
     own = equation.primitive == "custom_jvp_call" or is_hook(equation)
     return kind_of(equation) is Kind.VIEW and len(equation.reads) == 1 and not own
 
@@ -114,7 +114,7 @@ class _Function:
         representations: how each residual of the derivative follows from the result.
     """
 
-    chain: Chain
+    chain: ElementwiseChain
     derivative: Derivative
     representations: tuple[Derived, ...]
 
@@ -127,14 +127,14 @@ class _Function:
         return joined(self.derivative.pushed, result, read, [source])
 
 
-def _function(blocks: Blocks, result: int) -> _Function | None:
+def _function(finder: ChainFinder, result: int) -> _Function | None:
     """The shortest function with this result, if its derivative can be computed from the result."""
-    before = blocks.before(result)
+    before = finder.before(result)
     for count in range(1, len(before) + 1):
-        chain = blocks.chain(result, before[:count])
+        chain = finder.chain(result, before[:count])
         if not any(_calls_exponentials(e.eqn) for e in chain.equations):
             continue
-        pushed = _Pushed.of(chain, shape_of(blocks.avals[chain.source]))
+        pushed = _Pushed.of(chain, shape_of(finder.avals[chain.source]))
         if pushed.reads_more_than_the_result:
             found = pushed.representations
             return None if found is None else _Function(chain, pushed.derivative, found)
@@ -161,7 +161,7 @@ class _Pushed:
     residuals: tuple[int, ...]
 
     @staticmethod
-    def of(chain: Chain, aval: jax.ShapeDtypeStruct) -> "_Pushed":
+    def of(chain: ElementwiseChain, aval: jax.ShapeDtypeStruct) -> "_Pushed":
         """The function of a chain, and its derivative."""
 
         def pushed(x, tangent):
@@ -217,4 +217,6 @@ class _Pushed:
         dtypes = {program.avals[i].dtype for i in program.outputs}
         if not dtypes <= {aval.dtype, jnp.dtype(bool)} or not is_smooth_beside_zero(program):
             return None
-        return representations(*(Function.of(x, aval.dtype) for x in (program, self.late)))
+        return representations(
+            *(ElementwiseFunction.of(x, aval.dtype) for x in (program, self.late))
+        )

@@ -178,7 +178,7 @@ class _Region:
             parts,
             tuple((i, slicer.axes[i]) for i in sorted(exits)),
             tuple(n for n, (i, d) in enumerate(sliced.operands) if d is None and i in self.active),
-            keeps=not self.in_loop,
+            is_planned=not self.in_loop,
         )
         own = {i for i in tiles.operands if i not in self.program.given}
         handed = sum(map(self.program.nbytes, own | exits))

@@ -125,24 +125,7 @@ def _head_at(
 ) -> "_Found | None":
     """The head whose logits a product computes, if it can be sliced along an axis of them."""
     product = program.equations[position]
-    large_bytes = _LARGE_SHARE * program.nbytes(product.outputs[0])
-    others = _behind_others(program, product)
-
-    def is_large(value: int) -> bool:
-        return program.nbytes(value) > large_bytes
-
-    def takes_in(equation: Equation, axis: int | None) -> bool:
-        if axis is None:
-            return equation.primitive in _MOVES
-        (value,) = equation.outputs
-        is_known = kind_of(equation) is not Kind.SOLID or equation.primitive == "dot_general"
-        return is_known and not is_random(equation) and (is_large(value) or value in others)
-
-    def follows(equation: Equation, cut: Cut) -> bool:
-        # Another product's layer would take the network itself into the chunks.
-        return equation.primitive != "dot_general" or cut.is_sum
-
-    slicer = Slicer(program, parts, takes_in, follows)
+    slicer = _slicer(program, product, parts)
     if not slicer.start_with(position, axis):
         return None
     slicer.follow(range(position + 1, len(program.equations)))
@@ -152,7 +135,8 @@ def _head_at(
         return None
     inside: dict[int, int | None] = {**slicer.axes, **dict.fromkeys(slicer.sums)}
     ends = ends_of(program, derivative, inside)
-    if ends is None or any(map(is_large, ends.exits)):
+    large_bytes = _large_bytes(program, product)
+    if ends is None or any(program.nbytes(i) > large_bytes for i in ends.exits):
         return None
     results = tuple((i, d) for i, d in sorted(inside.items()) if i in ends.read)
     chunks = Chunks(
@@ -168,6 +152,31 @@ def _head_at(
     )
     computed = {*inside, *(i for e in ends.tail for i in e.outputs)}
     return _Found(program, product, frozenset(computed), chunks)
+
+
+def _large_bytes(program: Program, product: Equation) -> float:
+    """The bytes above which a value counts as large as the logits that a product computes."""
+    return _LARGE_SHARE * program.nbytes(product.outputs[0])
+
+
+def _slicer(program: Program, product: Equation, parts: int) -> Slicer:
+    """A slicer that follows the logits of a product down to sums over tokens."""
+    large_bytes, others = _large_bytes(program, product), _behind_others(program, product)
+
+    def takes_in(equation: Equation, axis: int | None) -> bool:
+        if axis is None:
+            return equation.primitive in _MOVES
+        (value,) = equation.outputs
+        is_known = kind_of(equation) is not Kind.SOLID or equation.primitive == "dot_general"
+        if not is_known or is_random(equation):
+            return False
+        return program.nbytes(value) > large_bytes or value in others
+
+    def follows(equation: Equation, cut: Cut) -> bool:
+        # Another product's layer would take the network itself into the chunks.
+        return equation.primitive != "dot_general" or cut.is_sum
+
+    return Slicer(program, parts, takes_in, follows)
 
 
 def _behind_others(program: Program, product: Equation) -> set[int]:

@@ -26,7 +26,7 @@ Function = Callable[[Sequence[Any]], list[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """One way to slice an equation.
+    """A slicing of an equation.
 
     Attributes:
         inputs: the axis of each operand.
@@ -53,7 +53,7 @@ class Cut:
 
 
 def cuts_of(eqn: Any, parts: int) -> Iterator[Cut]:
-    """The known ways to slice an equation into some number of equal parts."""
+    """The known cuts of an equation into some number of equal parts."""
     name = compat.primitive_name(eqn)
     if name in _RULES and not eqn.effects:
         yield from _RULES[name](eqn, parts)

@@ -19,8 +19,8 @@ from .rules import Cut, Function, cuts_of, is_cut, whole
 
 #: The message where a second derivative cannot be taken.
 NOT_TWICE = (
-    "a loss head in chunks, or attention in tiles, calls a function whose second derivative mixes "
-    'what is apart. Plan without the operators "head" and "attention".'
+    "a chunked loss, or attention in tiles, calls a function whose second derivative mixes several "
+    'chunks or tiles. Plan without the operators "head" and "attention".'
 )
 
 

@@ -23,14 +23,15 @@ class Tiles:
         parts: how many tiles there are.
         exits: the values that are read outside, and the axis of each.
         summed: the places of operands whose gradients are sums over tiles.
-        keeps: whether a plan decides if a tile's residuals are saved; else every tile runs again.
+        is_planned: whether a plan decides for each tile if its residuals are saved; else all tiles
+            run again.
     """
 
     sliced: Sliced
     parts: int
     exits: tuple[tuple[int, int], ...]
     summed: tuple[int, ...]
-    keeps: bool
+    is_planned: bool
 
     @property
     def operands(self) -> tuple[int, ...]:
@@ -51,7 +52,7 @@ class Tiles:
             return carry, [found[key] for key in self.exits]
 
         stacked = [self._stacked(operands[n], d) for n, d in axes.items()]
-        if not self.keeps:
+        if not self.is_planned:
             tile = jax.checkpoint(tile, prevent_cse=False)  # a loop keeps its tiles apart
         _, results = lax.scan(tile, None, stacked)
         return [_joined(x, d) for x, (_, d) in zip(results, self.exits, strict=True)]
