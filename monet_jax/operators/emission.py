@@ -118,10 +118,10 @@ def _encoded(codec: Codec, values: tuple[int, ...], residual: Any, names, words)
     if codec.kind is Kind.UNBIASED:
         # Computed once: under `vmap`, LLVM takes minutes over fusions that hash words per element.
         noise = jax.lax.optimization_barrier(fold(_words_by(fixed, words), values[0]))
-    # Sliced before it is flattened: an array that is spread over devices might be gathered else.
+    # Sliced first: flattening might gather an array that is spread over devices.
     witness = residual[(slice(1),) * residual.ndim].reshape(-1)
     code = _whole(codec.encode)(fixed, noise)
-    # The barrier hides from the compiler that the decoded value is the encoded one.
+    # The barrier keeps the compiler from replacing the decoded value by the encoded one.
     *code, witness = jax.lax.optimization_barrier((*code, witness))
     found = {i: checkpoint_name(x, names[i]) for x, i in zip(code, values, strict=True)}
     return found | {_witness(values[0]): checkpoint_name(witness, names[values[0]])}

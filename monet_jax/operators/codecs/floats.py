@@ -127,7 +127,7 @@ class Float8:
         grouping = Grouping.of(aval.shape, self.group)
         scale = jnp.expand_dims(code[1].astype(jnp.float32), grouping.inside)
         values = grouping.split(levels.astype(jnp.float32)) * scale
-        return grouping.joined(rounding.held(values, aval.dtype), aval)
+        return grouping.joined(rounding.nearest_finite(values, aval.dtype), aval)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The square of the error."""

@@ -35,7 +35,7 @@ def nearest(x: jax.Array, dtype: Any) -> jax.Array:
     return jnp.round(x * reciprocal) * step
 
 
-def held(x: jax.Array, dtype: Any) -> jax.Array:
+def nearest_finite(x: jax.Array, dtype: Any) -> jax.Array:
     """The nearest finite values of `dtype`, as float32; NaN stays."""
     if jnp.dtype(dtype) == jnp.float32:
         return x
@@ -100,7 +100,8 @@ class Levels:
 
     def level(self, number: jax.Array) -> jax.Array:
         """The decoded values of codes, as float32."""
-        return held(self.offset + (self.low + number.astype(jnp.float32) * self.step), self.dtype)
+        level = self.low + number.astype(jnp.float32) * self.step
+        return nearest_finite(self.offset + level, self.dtype)
 
     def code(self, x: jax.Array, u: jax.Array) -> jax.Array:
         """Numbers of levels whose expectation is `x`, uint8; `u` is uniform in [0, 1).
