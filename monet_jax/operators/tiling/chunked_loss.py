@@ -1,10 +1,10 @@
 """Chunked loss: a product with a wide matrix and the loss behind it, chunk by chunk of tokens.
 
 Logits, their softmax and their gradient are often the largest arrays of a language model's step. A
-*head* is a product with a matrix of many columns, and all equations that follow from it token by
-token, down to sums over tokens. It runs in a loop over chunks of tokens, which computes the
-gradient along with the value (as in Liger Kernel, Hsu et al., 2024): the gradient of a sum is known
-up to one factor, which comes later. So nothing of a chunk is saved, and nothing is computed twice.
+product with a matrix of many columns, and all equations that follow from it token by token, down to
+sums over tokens, run in a loop over chunks of tokens. The loop computes the gradient along with the
+value (as in Liger Kernel, Hsu et al., 2024): the gradient of a sum is known up to one factor, which
+comes later. So nothing of a chunk is saved, and nothing is computed twice.
 Gradients equal JAX's but for the order of sums over tokens.
 """
 
@@ -30,7 +30,7 @@ from .slicer import Slicer
 _WIDE = 4
 #: A value with more than this share of the logits' bytes counts as large as logits.
 _LARGE_SHARE = 1 / 8
-#: The bytes of a head's largest array over those of its logits, at most (casts widen it).
+#: The bytes of a loss's largest array over those of its logits, at most (casts widen it).
 _GROWS = 4
 #: The share of the bytes of logits and their gradient that chunks may take.
 _WORTH = 1 / 2
@@ -40,7 +40,7 @@ _MOVES = ("broadcast_in_dim", "convert_element_type", "iota", "reshape", "squeez
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Runs the heads of a program in chunks.
+    """Runs the losses of a program over a large vocabulary in chunks.
 
     Attributes:
         rows: tokens of a chunk, as nearly as they can be divided. Every chunk reads the matrix
@@ -52,10 +52,10 @@ class Head:
     least_rows: int = 512
 
     def __call__(self, program: Program, derivative: Differentiation, context: Context) -> Program:
-        """The program, its heads in chunks; itself where no head is worth it."""
+        """The program, its losses in chunks; itself where no loss is worth it."""
         if context.is_sharded or context.in_loop:
             return program
-        # Heads that are smaller than another array of the program need not be looked for.
+        # Losses that are smaller than another array of the program need not be looked for.
         least_bytes = max((program.nbytes(i) for i in _solid(program)), default=0) // _GROWS
         found = self._replaced(program, derivative, context, least_bytes)
         while found is not None:
@@ -76,10 +76,10 @@ class Head:
             if sum(map(program.nbytes, equation.outputs)) < least_bytes:
                 continue
             for axis, parts in self._divisions(equation):
-                head = _head_at(program, derivative, position, axis, parts)
-                if head is None or not head.is_worth_it(context):
+                found = _loss_at(program, derivative, position, axis, parts)
+                if found is None or not found.is_worth_it(context):
                     continue
-                replaced = head.replaced()
+                replaced = found.replaced()
                 if replaced is not None:
                     return replaced
         return None
@@ -120,10 +120,10 @@ def _tokens(eqn: Any, axis: int) -> int:
     return 0
 
 
-def _head_at(
+def _loss_at(
     program: Program, derivative: Differentiation, position: int, axis: int, parts: int
 ) -> "_Found | None":
-    """The head whose logits a product computes, if it can be sliced along an axis of them."""
+    """The loss whose logits a product computes, if it can be sliced along an axis of them."""
     product = program.equations[position]
     slicer = _slicer(program, product, parts)
     if not slicer.start_with(position, axis):
@@ -194,13 +194,13 @@ def _behind_others(program: Program, product: Equation) -> set[int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A head of a program.
+    """A loss of a program that can run in chunks.
 
     Attributes:
         program: the program, unchanged.
         product: computes the logits.
-        computed: the values that the head alone computes.
-        chunks: the head in chunks.
+        computed: the values that the loss alone computes.
+        chunks: the loss in chunks.
     """
 
     program: Program
@@ -209,7 +209,7 @@ class _Found:
     chunks: Chunks
 
     def is_worth_it(self, context: Context) -> bool:
-        """Whether the head has the largest array, and chunks take clearly fewer bytes."""
+        """Whether the loss has the largest array, and chunks take clearly fewer bytes."""
         steps, backend = self.chunks.sliced.steps, context.backend
         largest = max(self.program.nbytes(i) for e, _ in steps for i in e.outputs)
         if any(self.program.nbytes(i) > largest for i in _solid(self.program)):
@@ -231,20 +231,20 @@ class _Found:
         return needed <= _WORTH * taken
 
     def _is_read_elsewhere(self, value: int) -> bool:
-        """Whether equations outside the head read a value, so that other gradients are added."""
+        """Whether equations outside the loss read a value, so that other gradients are added."""
         own = {id(e) for e, _ in self.chunks.sliced.steps}
         return any(value in e.reads for e in self.program.equations if id(e) not in own)
 
     def replaced(self) -> Program | None:
-        """The program with one equation for the head; None where products would run twice."""
-        head, program = self._equation(), self.program
-        late = dependents(program.equations, head.outputs)
-        read = {self.product.outputs[0], *head.reads}
+        """The program with one equation for the loss; None where products would run twice."""
+        loss, program = self._equation(), self.program
+        late = dependents(program.equations, loss.outputs)
+        read = {self.product.outputs[0], *loss.reads}
         behind = max(p for p, e in enumerate(program.equations) if not read.isdisjoint(e.outputs))
         kept = [e for e in enumerate(program.equations) if self.computed.isdisjoint(e[1].outputs)]
         first = [e for p, e in kept if p <= behind and late.isdisjoint(e.reads)]
         rest = [e for p, e in kept if p > behind or not late.isdisjoint(e.reads)]
-        equations = without_dead_code([*first, head, *rest], program.outputs)
+        equations = without_dead_code([*first, loss, *rest], program.outputs)
         again = {id(e) for e, _ in self.chunks.sliced.steps if kind_of(e) is Kind.SOLID}
         if not again.isdisjoint(map(id, equations)):
             return None

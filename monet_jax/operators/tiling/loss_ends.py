@@ -18,14 +18,14 @@ _FACTORS = {"mul": (0, 1), "div": (0,)}
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """Where a head ends.
+    """Where a loss ends.
 
     Attributes:
         tail: equations behind the loop.
         linear: the active sums and the values that the tail computes.
-        active: the sums on which the loss depends.
+        active: the sums on which the differentiated outputs depend.
         exits: the values that are read outside.
-        lead: the exit on which the loss depends.
+        lead: the exit on which they depend.
         read: of the values computed in the loop, those that are read behind it.
     """
 
@@ -40,10 +40,11 @@ class Ends:
 def ends_of(
     program: Program, derivative: Differentiation, inside: Mapping[int, int | None]
 ) -> Ends | None:
-    """Where a head ends whose loop computes some values, each with its axis.
+    """Where a loss ends whose loop computes some values, each with its axis.
 
-    It ends where the loss depends on one number of it. Where the loss depends on several sums, it
-    ends behind the equations that join them linearly. None where there is no such place.
+    It ends where the differentiated outputs depend on one number of it. Where they depend on
+    several sums, it ends behind the equations that join them linearly. None where there is no such
+    place.
     """
     rest = [e for e in program.equations if inside.keys().isdisjoint(e.outputs)]
     late = dependents(program.equations, inside)
