@@ -37,7 +37,7 @@ from monet_jax.operators.codecs import (
 from monet_jax.operators.codecs import (
     noise as noise_module,
 )
-from monet_jax.operators.codecs.groups import Cut
+from monet_jax.operators.codecs.groups import Grouping
 
 Spec = jax.ShapeDtypeStruct
 WORDS = words_of(jax.random.key(0))
@@ -798,7 +798,7 @@ def test_no_code_cuts_or_merges_the_last_axis(codec, shape):
     shape=st.lists(st.integers(0, 40), max_size=4).map(tuple), group=st.integers(1, 300)
 )
 def test_groups_are_as_large_as_stated_and_hold_each_element_once(shape, group):
-    cut, size = Cut.of(shape, group), math.prod(shape)
+    cut, size = Grouping.of(shape, group), math.prod(shape)
     x = jnp.arange(size, dtype=jnp.int32).reshape(shape)
     elements = math.prod(cut.shape[axis] for axis in cut.inside)
     assert min(size, group) <= 2 * elements <= 2 * max(group, 1)

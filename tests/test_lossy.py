@@ -27,7 +27,7 @@ from test_codecs import draws
 from monet_jax import operators
 from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import Backend
-from monet_jax.operators import codecs, hooks
+from monet_jax.operators import codecs, emission
 from monet_jax.operators.codecs import (
     Codec,
     Groups,
@@ -40,6 +40,7 @@ from monet_jax.operators.codecs import (
     noise as noise_module,
 )
 from monet_jax.operators.compression import encoding as encoding_module
+from monet_jax.operators.compression import recomputation
 from monet_jax.operators.compression.operands import Convolutions, Products
 from planners.plan import Region
 from planners.regions.simple_plans import saving_codes
@@ -128,8 +129,8 @@ def test_gradients_are_those_of_jax_wherever_a_program_is_cut(name):
 
 
 def test_a_wrong_chain_is_noticed(monkeypatch):
-    right = encoding_module._Chain.__call__
-    monkeypatch.setattr(encoding_module._Chain, "__call__", lambda *args: right(*args) * 1.01)
+    right = recomputation.Recomputation.__call__
+    monkeypatch.setattr(recomputation.Recomputation, "__call__", lambda *args: right(*args) * 1.01)
     with pytest.raises(AssertionError):
         test_gradients_are_those_of_jax_where_codes_keep_everything("conv_norm_relu")
 
@@ -249,7 +250,7 @@ def temporary_bytes(case: Case, codec: Encoder) -> int:
 @pytest.mark.parametrize(
     ("where", "name", "without"),
     [
-        (hooks, "_whole", lambda function: function),  # JAX moves it
+        (emission, "_whole", lambda function: function),  # JAX moves it
         (noise_module, "_index", lambda shape, start: _index(shape, jnp.uint32(0))),  # XLA moves it
     ],
 )

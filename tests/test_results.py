@@ -23,7 +23,7 @@ from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import Derived, is_hook, representations_of
-from monet_jax.operators.elementwise import results
+from monet_jax.operators.elementwise import fitting, results
 from monet_jax.operators.elementwise.pointwise import numbers
 from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.tracing.trace import trace_for
@@ -85,7 +85,7 @@ def reads_results(found) -> bool:
     representations = [
         representation for e in equations for representation, _ in representations_of(e)
     ]
-    mine = (results._Pieces, results._Sigmoid)
+    mine = (fitting._Pieces, fitting._Sigmoid)
     return any(isinstance(x, Derived) and isinstance(x.compute, mine) for x in representations)
 
 
@@ -200,8 +200,8 @@ def test_a_spike_is_not_seen_but_known(monkeypatch):
 
 
 def test_a_form_that_does_not_agree_is_noticed(monkeypatch):
-    monkeypatch.setattr(results, "_agree", lambda *_: True)
-    results._representations.cache_clear()
+    monkeypatch.setattr(fitting, "_agree", lambda *_: True)
+    fitting.representations.cache_clear()
     wrong = FUNCTIONS["elu"][0], lambda x: 1.0001 * exponential(x, 1), False
     monkeypatch.setitem(FUNCTIONS, "elu", wrong)
     with pytest.raises(AssertionError):
@@ -209,7 +209,7 @@ def test_a_form_that_does_not_agree_is_noticed(monkeypatch):
     for name in ("falling", "jumping"):
         with pytest.raises(AssertionError):
             test_what_its_result_does_not_tell_is_left_alone(name)
-    results._representations.cache_clear()
+    fitting.representations.cache_clear()
 
 
 def network(x, w):

@@ -1,15 +1,16 @@
-"""Residual operators: what a backward pass may run from, other than what JAX keeps.
+"""Other backward implementations of an equation, and what they keep.
 
-An operator replaces an equation by others with the same value, whose derivative reads something
-that takes fewer bytes or is there anyway. Where a plan makes no use of it, the program is the one
-that JAX would have made. Operators are of three classes (`Kind`):
+A residual operator replaces an equation by others with the same value, whose derivative reads a
+residual that takes fewer bytes or is in memory anyway. Where a plan makes no use of an operator,
+the program is the one that JAX would have made. Operators are of three classes (`Kind`):
 
-    bitwise      gradients are those of JAX, bit for bit
+    bitwise      gradients equal JAX's, bit for bit
     reordered    equal up to the order of summation, or a stated number of units in the last place
-    lossy        unbiased, or biased with a stated bound; never used unless asked for
+    lossy        unbiased, or biased with a stated bound; used only where they are asked for
 
-A lossy operator is a codec: by it is kept what derivatives are linear in, operands
-(`compression/encoding`) and slopes of elementwise chains (`compression/chain_derivatives`).
+A lossy operator is a codec. It stores what derivatives are linear in: operands
+(`compression/encoding`) and local derivatives of elementwise chains
+(`compression/chain_derivatives`).
 """
 
 from .codecs import Codec as Codec
@@ -22,11 +23,9 @@ from .compression.windows import Undecoded as Undecoded
 from .compression.windows import Windows as Windows
 from .context import Context as Context
 from .context import Operator as Operator
-from .hooks import AS_PLANNED as AS_PLANNED
-from .hooks import Decoded as Decoded
-from .hooks import Derived as Derived
-from .hooks import Encoding as Encoding
-from .hooks import Stored as Stored
+from .emission import AS_PLANNED as AS_PLANNED
+from .emission import Encoding as Encoding
+from .emission import run_hook as run_hook
 from .hooks import encoded as encoded
 from .hooks import hook as hook
 from .hooks import is_hook as is_hook
@@ -34,10 +33,12 @@ from .hooks import is_lossy_code as is_lossy_code
 from .hooks import others_of as others_of
 from .hooks import representation_name as representation_name
 from .hooks import representations_of as representations_of
-from .hooks import run_hook as run_hook
 from .registry import DEFAULT as DEFAULT
 from .registry import SELECTIONS as SELECTIONS
 from .registry import not_used as not_used
 from .registry import register as register
 from .registry import rewriter as rewriter
 from .registry import selected as selected
+from .representations import Decoded as Decoded
+from .representations import Derived as Derived
+from .representations import Stored as Stored

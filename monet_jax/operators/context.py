@@ -1,4 +1,4 @@
-"""What an operator is told of where a program runs, and the interface of all operators."""
+"""The context in which operators rewrite a program, and the interface of all operators."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from .compression.operands import OfOperands
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a function is planned for, as far as operators are concerned.
+    """The target of a function, as far as operators depend on it.
 
     Attributes:
         backend: the compiler.
-        is_sharded: whether arguments are spread over several devices. Then nothing should be kept
-            in another shape than its own, since the compiler might gather it first.
-        in_loop: whether it is the body of a loop, in which other loops are not planned.
+        is_sharded: whether arguments are spread over several devices. Then no residual should be
+            saved in another shape than its own, since the compiler might gather it first.
+        in_loop: whether the program is the body of a loop, in which other loops are not planned.
     """
 
     backend: Backend
@@ -33,16 +33,16 @@ class Operator:
     """A residual operator.
 
     Attributes:
-        name: for people, and to choose it by.
-        kind: how gradients differ from those of JAX.
-        rewrite: `(equation, context)` -> what replaces the equation, or None.
+        name: by which users choose it.
+        kind: how gradients differ from JAX's.
+        rewrite: `(equation, context)` -> the equation's replacement, or None.
         program: `(program, derivative, context)` -> the program with several equations replaced by
             one, or itself.
         stage: `(stage, avals, context)` -> the stage with some of its equations replaced by others
-            that have the same results; `avals` are of all values, and those of new ones are added.
-        codec: how what a derivative is linear in may be kept, if in any other way: operands, or the
-            slopes of elementwise chains.
-        by_name: whether it is used only where it is asked for by its name.
+            that have the same results; `avals` are of all values; avals of new values are added.
+        codec: another storage of operands that derivatives are linear in, or of the local
+            derivatives of elementwise chains.
+        by_name: whether it is used only where it is selected by its name.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How does a derivative read residuals that are given to it, and is JAX's own all the same?"""
+"""Derivatives that read residuals passed in, and equal JAX's own otherwise."""
 
 import functools
 import operator
@@ -16,13 +16,14 @@ from .compression.windows import Undecoded
 
 
 class Derivative:
-    """The derivative of a function of arrays, and what it reads of them.
+    """The derivative of a function of arrays, and the residuals that it reads.
 
     Attributes:
         program: `(*inputs, *tangents of floats) -> tangent`.
         floats: the places of the inputs that have tangents.
-        residuals: those of its values that are read as they are given.
-        early: what computes them; of the rest, `late` is what the tangent needs.
+        residuals: the values of the program that are passed in.
+        early: the equations that compute the residuals.
+        late: of the other equations, those that the tangent needs.
     """
 
     def __init__(self, program: Program, floats: Sequence[int], residuals: Iterable[int]):
@@ -54,7 +55,7 @@ def joined(
     residuals: Sequence[jax.Array],
     inputs: Sequence[jax.Array],
 ) -> jax.Array:
-    """A result, as a function of some inputs whose derivative reads residuals.
+    """A result as a function of some inputs, with a derivative that reads residuals.
 
     Arguments:
         pushed: `(residuals, tangents of the inputs) -> tangent`.
@@ -78,11 +79,11 @@ def with_derivative_at(
 ) -> Callable[..., jax.Array]:
     """A function of an equation's result, of some operands, and of all: the result.
 
-    Its derivative is that of the equation, taken where those operands are as they are given. One of
-    a product's may be given as its code, `Undecoded`. If `rewrite` flattens kernels' gradients,
-    that is done here: the equation itself has no gradient any more. (To tie both gradients of it
-    brings nothing here: a ResNet-50 with codes of 8 bits took 27.6 % of plain's temporaries on an
-    H100 then, and 25.7 otherwise.)
+    Its derivative is the equation's, taken at those operands. One operand of a product may be its
+    code, `Undecoded`. If `rewrite` flattens kernels' gradients, that is done here: the
+    equation itself has no gradient any more. (A barrier over both gradients of the equation does
+    not help here: a ResNet-50 with codes of 8 bits took 27.6 % of plain JAX's temporaries on an
+    H100 with it, and 25.7 % without.)
     """
     flattens = rewrite.flattens_kernels and equation.primitive == "conv_general_dilated"
     first = 1 + len(places)
@@ -103,7 +104,7 @@ def with_derivative_at(
 
 
 def _pushed(equation: Equation, at: Sequence[Any], tangents: Mapping[int, jax.Array]) -> jax.Array:
-    """The tangent of an equation's result, for those of the operands at some places."""
+    """The tangent of an equation's result, from the tangents of the operands at some places."""
 
     def function(*chosen):
         return _bound(equation, filled(at, tangents, chosen))

@@ -1,13 +1,12 @@
-"""In how few bits are the integers kept that a derivative reads?
+"""Compact indices: the integers that derivatives read, stored in 4, 8 or 16 bits instead of 32.
 
-Those of sorting are places along an axis: a `sort` has them for its derivative, a `top_k` for that
-of the values. Those of looking up (`take_along_axis`, `x[..., i]`) and scattering often are: they
-come from an `argmax`, a `top_k`, an `argsort`. JAX keeps four bytes for each; where bounds are
-proven that fewer bits tell apart (`ranges`), a plan may keep 4, 8 or 16 of them. Gradients are
-those of JAX, bit for bit.
+Indices of sorting are places along an axis: a `sort` has them for its derivative, a `top_k` for the
+derivative of the values. Indices of gathers (`take_along_axis`, `x[..., i]`) and scatters are often
+places too: they come from an `argmax`, a `top_k`, an `argsort`. JAX saves four bytes for each;
+where bounds are proven that fit in fewer bits (`ranges`), a plan may save 4, 8 or 16 bits.
+Gradients are JAX's, bit for bit.
 
-What a program is given (tokens, labels) has no bounds; in the branches of a `cond` nothing is
-looked for.
+Inputs of the program (tokens, labels) have no bounds. The branches of a `cond` are not searched.
 """
 
 import dataclasses
@@ -26,26 +25,27 @@ from ..ir.stage import Differentiation, active_values
 from .codecs import Integers
 from .context import Context
 from .derivative import joined, with_derivative_at
-from .hooks import Stored, hook
+from .hooks import hook
 from .ranges import Bounds, bounds_of
+from .representations import Stored
 
 #: Elements below which nothing is gained.
 _LEAST = 64
-#: Of what looks up and scatters, the operand that says where.
+#: The operand of gathers and scatters that holds the indices.
 _PLACES = 1
 
 
 def rewrite(program: Program, derivative: Differentiation, context: Context) -> Program:
-    """The program, with places that may be kept in fewer bits; itself where there are none."""
+    """The program with indices that may be saved in fewer bits; itself where there are none."""
     if context.is_sharded:
         return program
     active, avals = active_values(program, derivative), list(program.avals)
     bounds = bounds_of(program)
-    given = dependents(program.equations, (*program.inputs, *program.constants))
+    varying = dependents(program.equations, (*program.inputs, *program.constants))
     instead: dict[int, list[Equation]] = {}
     for e in program.equations:
         if active.intersection(e.outputs) and not _is_placed(e):
-            function = _sorting(e) or _looking_up(e, bounds, given)
+            function = _sorting(e) or _looking_up(e, bounds, varying)
             if function is not None:
                 instead[id(e)] = listed(function, e.inputs, e, avals, e.outputs)
     if not instead:
@@ -59,7 +59,7 @@ def _is_placed(equation: Equation) -> bool:
 
 
 def _codec(bounds: Bounds, aval: Any) -> Integers | None:
-    """How integers are kept, if there are enough of them and that spares something."""
+    """The codec of integers, if there are enough of them and it saves bytes."""
     if math.prod(aval.shape) < _LEAST or bounds[1] - bounds[0] >= 2**32:
         return None
     codec = Integers(*bounds)
@@ -70,22 +70,22 @@ def _codec(bounds: Bounds, aval: Any) -> Integers | None:
 
 
 def _looking_up(
-    equation: Equation, bounds: Mapping[int, Bounds], given: set[int]
+    equation: Equation, bounds: Mapping[int, Bounds], varying: set[int]
 ) -> Callable[..., Any] | None:
-    """What stands for an equation that looks up or scatters, if its places have bounds.
+    """The replacement of a gather or a scatter, if its indices have bounds.
 
-    Those that nothing given decides on, as `arange`, need not be kept at all.
+    Indices that depend on no input of the program, as of `arange`, need not be saved at all.
     """
     is_known = equation.primitive == "gather" or equation.primitive.startswith("scatter")
     places = equation.inputs[_PLACES] if is_known else None
-    if not isinstance(places, int) or places not in given:
+    if not isinstance(places, int) or places not in varying:
         return None
     codec = _codec(bounds[places], equation.eqn.invars[_PLACES].aval)
     return None if codec is None else functools.partial(_by_places, equation, codec)
 
 
 def _by_places(equation: Equation, codec: Integers, *inputs: jax.Array) -> jax.Array:
-    """The result of an equation whose derivative reads its places through a tap."""
+    """The result of an equation whose derivative reads its indices through a residual hook."""
     (result,) = compat.bind_here(equation.eqn, inputs)
     read = [hook(inputs[_PLACES], representations=[Stored(codec)])]
     return with_derivative_at(equation, [_PLACES])(result, *read, *inputs)
@@ -95,7 +95,7 @@ def _by_places(equation: Equation, codec: Integers, *inputs: jax.Array) -> jax.A
 
 
 def _sorting(equation: Equation) -> Callable[..., Any] | None:
-    """What stands for an equation that sorts, if the places along its axis spare something."""
+    """The replacement of an equation that sorts, if compact places along its axis save bytes."""
     if equation.primitive not in ("sort", "top_k") or not equation.eqn.outvars:
         return None
     params, operand = equation.eqn.params, equation.eqn.invars[0].aval
@@ -109,7 +109,7 @@ def _sorting(equation: Equation) -> Callable[..., Any] | None:
 
 
 def _sorted(equation: Equation, axis: int, codec: Integers, *operands: jax.Array) -> list[Any]:
-    """All operands in the order of the first ones, with a derivative that reads places."""
+    """All operands in the order of the first ones, with a derivative that reads the places."""
     params = equation.eqn.params
     places = lax.broadcasted_iota(jnp.int32, operands[0].shape, axis)
     *results, places = lax.sort((*operands, places), axis, params["is_stable"], params["num_keys"])
@@ -118,13 +118,13 @@ def _sorted(equation: Equation, axis: int, codec: Integers, *operands: jax.Array
 
 
 def _best(equation: Equation, axis: int, codec: Integers, operand: jax.Array) -> list[Any]:
-    """The greatest along an axis and their places, with a derivative that reads those."""
+    """The greatest elements along an axis and their places, which the derivative reads."""
     best, places = compat.bind_here(equation.eqn, [operand])
     return [_moved(best, hook(places, representations=[Stored(codec)]), axis, operand), places]
 
 
 def _moved(result: jax.Array, places: jax.Array, axis: int, operand: jax.Array) -> jax.Array:
-    """What an operand has at some places along an axis, as a function of the operand."""
+    """The elements of an operand at some places along an axis, as a function of the operand."""
     if not compat.is_float(jax.typeof(operand)):
         return result
 
@@ -135,7 +135,7 @@ def _moved(result: jax.Array, places: jax.Array, axis: int, operand: jax.Array) 
 
 
 def _along(x: jax.Array, places: jax.Array, axis: int) -> jax.Array:
-    """What an array has at some places along an axis, as the derivatives of JAX look it up."""
+    """The elements of an array at some places along an axis, gathered as JAX's derivatives do."""
     others = tuple(n for n in range(x.ndim) if n != axis)
     numbers = lax.GatherDimensionNumbers(
         offset_dims=(),

@@ -1,10 +1,10 @@
-"""Which derivatives read nothing of the forward pass but booleans?
+"""Masks: derivatives that read nothing but booleans, of `relu`, `clip`, `where` and dropout.
 
-Those of `relu`, `clip`, `where`, dropout: JAX keeps the booleans, a byte each, or what they are
-computed from. Here they are taps, which can be kept as one bit an element, or be computed again
-from the result where that is kept anyway (after Binarize of Gist, Jain et al., ISCA 2018, and the
-operators that MONeT published, Shah et al., ICLR 2021). The derivative is the one that JAX has,
-equation by equation, so that gradients are the same bit for bit.
+JAX saves the booleans, a byte each, or the values that they are computed from. Here they pass
+residual hooks. A plan can store them as one bit an element, or compute them again from the result
+where that is saved anyway (after Binarize of Gist, Jain et al., ISCA 2018, and the operators that
+MONeT published, Shah et al., ICLR 2021). The derivative is JAX's, equation by equation, so that
+gradients are the same bit for bit.
 """
 
 import functools
@@ -22,16 +22,17 @@ from ..ir.program import Equation, Replacement, dependents, flatten
 from .codecs import Mask
 from .context import Context
 from .derivative import Derivative, joined
-from .hooks import Derived, Representation, Stored, hook
+from .hooks import hook
+from .representations import Derived, Representation, Stored
 
-#: Primitives whose derivative may read booleans only.
+#: Primitives whose derivative may read booleans alone.
 _PRIMITIVES = ("max", "min", "clamp", "select_n", "custom_jvp_call")
 #: Elements below which nothing is gained.
 _LEAST = 64
 
 
 def rewrite(eqn: Any, context: Context) -> Replacement | None:
-    """What replaces an equation; None where its derivative reads other things than booleans."""
+    """The replacement of an equation; None where its derivative does not read booleans alone."""
     if compat.primitive_name(eqn) not in _PRIMITIVES or len(eqn.outvars) != 1:
         return None
     result = eqn.outvars[0].aval
@@ -63,7 +64,7 @@ def rewrite(eqn: Any, context: Context) -> Replacement | None:
 
 
 def _operator(eqn: Any, derivative: Derivative, representations: Sequence[Representation], *inputs):
-    """The equation with a derivative that reads taps."""
+    """The equation with a derivative that reads residual hooks."""
     (result,) = compat.bind_here(eqn, inputs)
     read = [
         hook(x, result, representations=representations) for x in derivative.residuals_of(inputs)
@@ -72,7 +73,7 @@ def _operator(eqn: Any, derivative: Derivative, representations: Sequence[Repres
 
 
 def _derivative_of(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Derivative | None:
-    """The derivative of an equation; None where it reads anything that is no boolean."""
+    """The derivative of an equation; None where it reads a value that is no boolean."""
     program = flatten(_pushed(eqn, avals, floats))
     tangents = dependents(program.equations, program.inputs[len(avals) :])
     primal = dependents(program.equations, program.inputs[: len(avals)])
@@ -106,10 +107,10 @@ def _pushed(eqn: Any, avals: Sequence[Any], floats: Sequence[int]) -> Any:
 
 
 def _from_result(eqn: Any, derivative: Derivative) -> Callable[[jax.Array], jax.Array] | None:
-    """The boolean of a derivative by the result of the equation, where that is known to do."""
+    """The boolean of a derivative as a function of the result, where one is known."""
     if compat.primitive_name(eqn) != "custom_jvp_call":
         return None
-    # Somebody's rule for the same function may read something else.
+    # Another rule for the same function may read another value.
     match _limits(flatten(eqn.params["call_jaxpr"]).equations), _limits(derivative.early):
         case [("max", None, 0.0)], [("gt", None, 0.0)]:
             return _is_positive
@@ -122,7 +123,7 @@ def _from_result(eqn: Any, derivative: Derivative) -> Callable[[jax.Array], jax.
 
 
 def _limits(equations: Iterable[Equation]) -> list[tuple[Any, ...]]:
-    """What equations compare with which numbers."""
+    """Each equation as its primitive and the numbers among its operands."""
     return [(e.primitive, *map(_literal, e.inputs)) for e in equations]
 
 
@@ -143,10 +144,10 @@ def _literal(atom: Any) -> float | None:
 
 
 def _is_positive(relu: jax.Array) -> jax.Array:
-    """Where the operand of a `relu` was positive: where its result is."""
+    """Where the operand of a `relu` was positive, which is where its result is positive."""
     return relu > 0
 
 
 def _is_inside_six(relu6: jax.Array) -> jax.Array:
-    """Where the operand of a `relu6` was between its bounds: where its result is."""
+    """Where the operand of a `relu6` was between its bounds, which is where its result is."""
     return (relu6 > 0) & (relu6 < 6)

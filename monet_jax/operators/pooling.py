@@ -1,12 +1,12 @@
-"""How does max pooling remember where its maxima were, instead of all that it pooled?
+"""Max and min pooling whose gradient reads the place of each window's extremum.
 
 JAX keeps the operand of `reduce_window_max` for the gradient, which XLA:CPU and XLA:GPU expand over
-integer coordinates of every element: three to five times the operand's bytes at the worst moment.
-Written with the place of each window's maximum as a value of its own, the gradient reads one byte
-for each window, and a plan can keep just that, or half of it as a code (as in the operators that
-MONeT published: Shah et al., ICLR 2021). The values are the same, each cotangent goes to the
-element that XLA gives it to (the first of equals, what stands behind the last NaN), and where
-windows overlap, gradients are summed in another order.
+integer coordinates of every element: three to five times the operand's bytes at the peak. Here the
+place of each window's maximum is a value of its own, and the gradient reads one byte for each
+window; a plan can store just that, or half of it as a code (as in the operators that MONeT
+published, Shah et al., ICLR 2021). The values are the same. Each cotangent goes to the element that
+XLA gives it to (the first of equals, the one behind the last NaN). Where windows overlap, gradients
+are summed in another order.
 """
 
 import functools
@@ -24,7 +24,8 @@ from ..ir.program import Replacement
 from .codecs import Codec, Integers
 from .context import Context
 from .derivative import joined
-from .hooks import Stored, hook
+from .hooks import hook
+from .representations import Stored
 
 #: Elements of a window, at most: each is an operand of the program that replaces the pooling.
 MAX_WINDOW = 64
@@ -36,7 +37,7 @@ _POOLING = {
 
 
 def rewrite(eqn: Any, context: Context) -> Replacement | None:
-    """What replaces an equation; None for all that is no max or min pooling."""
+    """The replacement of an equation; None where it is no max or min pooling."""
     if not context.backend.expands_pooling:
         return None
     known = _POOLING.get(compat.primitive_name(eqn))
@@ -57,7 +58,7 @@ def rewrite(eqn: Any, context: Context) -> Replacement | None:
 
 
 def _windows(x: jax.Array, worst: float, params: dict[str, Any]) -> list[jax.Array]:
-    """For each place in a window, the elements that stand there, one for each window."""
+    """For each place in a window, the elements at that place, one for each window."""
     size, strides = params["window_dimensions"], params["window_strides"]
     spread = params["window_dilation"]
     padding = [
@@ -82,7 +83,7 @@ def _pooled(
     """The best of each window's elements; its gradient goes to the one that XLA would choose."""
     fixed = [lax.stop_gradient(x) for x in elements]
     best = functools.reduce(combine, fixed)
-    # XLA would find the places again for the gradient, from all that was pooled.
+    # Without the barrier XLA would find the places again for the gradient, from the operand.
     place = lax.optimization_barrier(_place(fixed, keeps))
     if code is not None:
         place = hook(place, representations=[Stored(code)])
@@ -94,8 +95,8 @@ def _place(
 ) -> jax.Array:
     """Which element of each window `select_and_scatter` chooses for the cotangent.
 
-    It goes from one to the next, and keeps what it has while that is as good as the next one. What
-    is no number is never as good, nor is anything as good as that.
+    It goes from one element to the next, and keeps the chosen one while that is as good as the
+    next. NaN is never as good as another element, nor is another element as good as NaN.
     """
     chosen, place = elements[0], jnp.zeros(elements[0].shape, jnp.uint8)
     for n, x in enumerate(elements[1:], 1):
@@ -106,6 +107,6 @@ def _place(
 
 
 def _chosen(residuals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
-    """The tangents of the elements in some places."""
+    """The tangents of the elements at some places."""
     (place,) = residuals
     return lax.select_n(place.astype(jnp.int32), *tangents)

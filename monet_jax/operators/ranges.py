@@ -1,9 +1,9 @@
-"""Between which bounds are the integers of a program, whatever it is given?
+"""Bounds of the integers of a program, by interval arithmetic over its equations.
 
-Bounds follow from shapes and constants: those of `argmax`, `top_k` and `iota` from an axis, those
-of what is added, selected, clamped or moved from bounds of operands. Booleans are 0 and 1, so that
-what is selected by a comparison that is always true is known too. What may wrap, and whatever comes
-from equations that are not listed here, has the bounds of its dtype.
+Bounds follow from shapes and constants: the bounds of `argmax`, `top_k` and `iota` from an axis,
+the bounds of sums, selections, clamps and moves from the bounds of operands. Booleans are 0 and 1,
+so that selections by a comparison that is always true are known too. Integers that may wrap, and
+results of equations that are not listed here, have the bounds of their dtype.
 """
 
 import itertools as it
@@ -19,21 +19,21 @@ from ..ir.program import Equation, Program
 #: The least and the greatest of some integers.
 Bounds = tuple[int, int]
 
-#: Equations whose results are made of numbers of their first operand.
+#: Equations whose results hold numbers of their first operand.
 _MOVES = frozenset(
     """
     broadcast_in_dim copy copy_p convert_element_type dynamic_slice expand_dims name reshape rev
     slice squeeze stop_gradient transpose
     """.split()
 )
-#: Equations whose results are made of numbers of all their operands.
+#: Equations whose results hold numbers of all operands.
 _JOINS = frozenset(("concatenate", "pad"))
-#: Those with a result for each operand, of its numbers.
+#: Equations with a result for each operand, which holds its numbers.
 _EACH = frozenset(("optimization_barrier", "sort"))
 
 
 def bounds_of(program: Program) -> dict[int, Bounds]:
-    """The bounds of the integers and booleans of a program, by value: at most those of a dtype."""
+    """Integer or boolean value of a program -> its bounds, within the bounds of its dtype."""
     found: dict[int, Bounds] = {}
     for i in (*program.inputs, *program.constants):
         if (most := _of_dtype(program.avals[i])) is not None:
@@ -70,7 +70,7 @@ def _of_dtype(aval: Any) -> Bounds | None:
 
 
 def _of_results(equation: Equation, known: Sequence[Bounds | None]) -> Sequence[Bounds | None]:
-    """The bounds of results, by those of the operands."""
+    """The bounds of results, by the bounds of the operands."""
     params, operand = equation.eqn.params, next(iter(equation.eqn.invars), None)
     match equation.primitive:
         case "iota":
@@ -86,7 +86,7 @@ def _of_results(equation: Equation, known: Sequence[Bounds | None]) -> Sequence[
             return [_summed(equation, operand.aval.shape, *known[0])]
         case "select_n":
             return [_selected(known[0], known[1:])]
-        case "reduce_max" | "reduce_min":  # of nothing, they are what the dtype ends with
+        case "reduce_max" | "reduce_min":  # of no elements, the result is a bound of the dtype
             return known[:1] if operand is not None and math.prod(operand.aval.shape) else [None]
         case name if name in _JOINS:
             return [_joined(known)]
@@ -109,7 +109,7 @@ def _selected(which: Bounds | None, cases: Sequence[Bounds | None]) -> Bounds | 
 
 
 def _summed(equation: Equation, shape: Sequence[int], low: int, high: int) -> Bounds:
-    """The bounds of a sum, or of sums of some and of all."""
+    """The bounds of a sum, or of cumulative sums."""
     params = equation.eqn.params
     if equation.primitive == "cumsum":
         most = shape[params["axis"]]
@@ -119,7 +119,7 @@ def _summed(equation: Equation, shape: Sequence[int], low: int, high: int) -> Bo
 
 
 def _computed(name: str, operands: Sequence[Bounds]) -> Bounds | None:
-    """The bounds of what an elementwise equation computes."""
+    """The bounds of an elementwise equation's result."""
     match name, operands:
         case "add", ((a, b), (c, d)):
             return a + c, b + d

@@ -1,4 +1,4 @@
-"""Every operator by its name, and the operators that a selection means."""
+"""The operators by name, and the operators that a selection means."""
 
 import dataclasses
 import functools
@@ -14,21 +14,21 @@ from .context import Context, Operator
 from .elementwise import results
 from .tiling import attention, chunked_loss
 
-#: The operators that there are, by name.
+#: All operators, by name.
 _REGISTRY: dict[str, Operator] = {}
 
 #: Selections by one word.
 SELECTIONS = ("exact", "lossy", "none")
 
-#: The lossy operators that "lossy" adds to those that are not.
+#: The lossy operators that the selection "lossy" adds to the exact ones.
 DEFAULT = ("int8", "slope8")
 
 
 def register(operator: Operator) -> Operator:
-    """Make an operator known by its name; later ones are asked first.
+    """Make an operator known by its name; later ones take precedence.
 
     Raises:
-        ValueError: there is one of that name.
+        ValueError: an operator has that name already.
     """
     if operator.name in _REGISTRY:
         raise ValueError(f"There is an operator `{operator.name}` already. Choose another name.")
@@ -40,12 +40,12 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     """The operators that a selection means.
 
     Arguments:
-        selection: "exact" (those that are not lossy, but for those used only by name), "none",
-            "lossy" (the exact ones, "int8" and "slope8"), or names of operators; a plan prefers
-            the later ones of those that do the same.
+        selection: "exact" (all operators that are neither lossy nor used only by name), "none",
+            "lossy" (the exact ones, "int8" and "slope8"), or names of operators; where several
+            store the same value, a plan prefers the later one.
 
     Raises:
-        ValueError, TypeError: it means nothing.
+        ValueError, TypeError: it is no selection.
     """
     if selection == "none":
         return ()
@@ -65,7 +65,7 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
 def not_used(
     names: Iterable[str], program: Program, derivative: Differentiation, context: Context
 ) -> list[str]:
-    """Operators for whole programs, used only by name, that apply to one and are not among some."""
+    """Operators used only by name that apply to a program and are not among the selected names."""
 
     def applies(operator: Operator) -> bool:
         run = operator.program
@@ -76,7 +76,7 @@ def not_used(
 
 
 def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
-    """What some operators do: an equation is replaced by the last one that applies to it."""
+    """The rewriting of some operators: the last one that applies to an equation replaces it."""
     programs = [x.program for x in reversed(operators) if x.program is not None]
     rewrites = [x.rewrite for x in reversed(operators) if x.rewrite is not None]
 
@@ -98,14 +98,14 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
 def _in(
     context: Context, rewrite: Callable[..., Program], program: Program, derivative: Differentiation
 ) -> Program:
-    """What an operator makes of a program in some context."""
+    """A program as an operator rewrites it in some context."""
     return rewrite(program, derivative, context)
 
 
 def _at(
     context: Context, rewrite: Callable[..., Replaced], stage: Stage, avals: list[Any]
 ) -> Replaced:
-    """What an operator makes of a stage in some context."""
+    """A stage as an operator rewrites it in some context."""
     return rewrite(stage, avals, context)
 
 

@@ -1,15 +1,15 @@
-"""How does the derivative of a softmax do without what its exponentials are computed from?
+"""Softmax with a derivative that reads its weights alone.
 
 Of weights `y = exp(z) / sum(exp(z))` the derivative is `y * (t - sum(y * t))`, where `t` is the
-tangent of `z`: it reads the weights alone, which the product behind them keeps for its own
-derivative. JAX differentiates the parts, so that the scores are kept beside the weights, or all of
-it is computed again. Values are the same bit for bit. Each element of a gradient, given the
-weights, is right within 4 units in the last place, and the rounding of one sum, of
-`y * (|c| + sum(y * |c|))` for a cotangent `c`.
+tangent of `z`. It reads the weights, which the product behind them saves for its own derivative.
+JAX differentiates the parts, so that the scores are saved beside the weights, or all of it is
+computed again. Values are the same bit for bit. Each element of a gradient, for these weights, is
+right within 4 units in the last place plus the rounding of one sum, of `y * (|c| + sum(y * |c|))`
+for a cotangent `c`.
 
 A softmax is found by what it computes, whoever wrote it: over any axes, its scores shifted or not,
-masked or not. Where something else is differentiated that reads the exponentials or their sum,
-their own derivatives go on serving that.
+masked or not. Where another differentiated value reads the exponentials or their sum, their own
+derivatives go on serving that.
 """
 
 import dataclasses
@@ -29,21 +29,21 @@ from ..ir.stage import Replaced, Stage
 from .context import Context
 from .hooks import is_hook
 
-#: Equations that hand on the numbers that they read, rounded perhaps, in another shape.
+#: Equations whose results hold the numbers of the operand, perhaps rounded, in another shape.
 _MOVES = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape", "squeeze")
 
-#: For each axis of an array, which axis of the exponentials it is; None where nothing changes along
-#: it.
+#: For each axis of an array, the axis of the exponentials that it is; None where the array is
+#: constant along it.
 _Places = tuple[int | None, ...]
 
 
 def rewrite(stage: Stage, avals: list[Any], context: Context) -> Replaced:
-    """A stage whose softmaxes have derivatives that read their weights.
+    """The stage, with softmaxes whose derivatives read their weights.
 
     Arguments:
         stage: its equations.
-        avals: of all values; those of new ones are added.
-        context: what the function is planned for.
+        avals: of all values; avals of new values are added.
+        context: the target of the function.
     """
     del context
     instead: dict[int, list[Equation]] = {}
@@ -59,8 +59,8 @@ class _Sum:
     """How an array is summed.
 
     Attributes:
-        axes: that are summed over.
-        masks: booleans, each with that of its two values where elements count.
+        axes: the axes that are summed over.
+        masks: booleans, each with the one of its two values for which elements count.
     """
 
     axes: tuple[int, ...]
@@ -73,8 +73,8 @@ class _Softmax:
 
     Attributes:
         division: computes the weights.
-        exponents: of what the weights are the exponentials, over their sum.
-        sum: that of the exponentials.
+        exponents: the weights are their exponentials, over the sum.
+        sum: how the exponentials are summed.
     """
 
     division: Equation
@@ -82,7 +82,7 @@ class _Softmax:
     sum: _Sum
 
     def replaced(self, avals: list[Any]) -> list[Equation]:
-        """The division, and behind it what has the derivative of the whole."""
+        """The division, and behind it the equation that has the derivative of the softmax."""
         masks = [mask for mask, _ in self.sum.masks]
         operands = [*self.division.inputs, self.exponents, *masks]
         return listed(self._weights, operands, self.division, avals, self.division.outputs)
@@ -111,7 +111,7 @@ def _with_derivative(sum_: _Sum) -> Any:
 def _pushed(
     sum_: _Sum, weights: jax.Array, tangent: jax.Array, masks: Sequence[jax.Array]
 ) -> jax.Array:
-    """The tangent of weights, from that of the exponents."""
+    """The tangent of weights, from the tangent of the exponents."""
     return weights * (tangent - _mean(sum_, weights * tangent, masks))
 
 
@@ -120,10 +120,11 @@ def _pushed_wide(
 ) -> jax.Array:
     """The same for weights of 16 bits, in float32.
 
-    They add up to one but for their rounding: the mean of tangents that are large, and nearly the
-    same, is off by more than they differ. So it is taken from them, and the mean of the rest too.
+    The weights add up to one but for their rounding, by which the mean of large tangents that are
+    nearly equal is off by more than they differ. So the mean is subtracted from the tangents, and
+    then the mean of the differences.
     """
-    # It converts where it multiplies: of what a loop keeps nothing may be wider than the weights.
+    # The product converts: no residual of a loop may be wider than the weights.
     times = functools.partial(lax.mul, weights, out_dtype=jnp.float32)
     tangent = tangent.astype(jnp.float32)
     for _ in range(2):
@@ -132,7 +133,7 @@ def _pushed_wide(
 
 
 def _mean(sum_: _Sum, parts: jax.Array, masks: Sequence[jax.Array]) -> jax.Array:
-    """The sum of those parts of a mean that count, for each of them."""
+    """The sum of the parts of a mean that count, repeated for each part."""
     for mask, (_, counts) in zip(masks, sum_.masks, strict=True):
         parts = jnp.where(mask == counts, parts, 0)
     return jnp.broadcast_to(jnp.sum(parts, sum_.axes, keepdims=True), parts.shape)
@@ -144,7 +145,7 @@ class _Step:
 
     Attributes:
         equation: the equation.
-        reads: what it sums, masks or hands on.
+        reads: the operand that it sums, masks or reshapes.
         mask: as in `_Sum`.
     """
 
@@ -161,7 +162,7 @@ class _Finder:
         self.writer = {i: e for e in stage.equations for i in e.outputs}
 
     def softmaxes(self) -> Iterator[_Softmax]:
-        """Those through which tangents pass."""
+        """The softmaxes through which tangents pass."""
         active = set(self.stage.differentiated_inputs)
         for e in self.stage.equations:
             if e.primitive not in STOPS and active.intersection(e.reads):
@@ -172,7 +173,7 @@ class _Finder:
                     yield found
 
     def _softmax(self, division: Equation) -> _Softmax | None:
-        """That of which an equation computes the weights, if it does."""
+        """The softmax whose weights a division computes, if there is one."""
         parts, total = division.inputs
         exponents = self._exponents(parts)
         if exponents is None:
@@ -184,12 +185,12 @@ class _Finder:
         return found and _Softmax(division, exponents, found)
 
     def _exponents(self, atom: Any) -> int | None:
-        """What something is the exponential of, if it is one."""
+        """The operand of an exponential; None for other values."""
         e = self.writer.get(atom) if isinstance(atom, int) else None
         return e.reads[0] if e is not None and e.primitive == "exp" and e.reads else None
 
     def _sum(self, total: Any, exponents: int) -> _Sum | None:
-        """How a value is a sum of exponentials, and lies along them; None if it is none."""
+        """How a value sums exponentials; None if it is no sum, or lies elsewhere on other axes."""
         shape = self.avals[exponents].shape
         whole: _Places = tuple(a if size > 1 else None for a, size in enumerate(shape))
         places: _Places | None = whole
@@ -203,14 +204,14 @@ class _Finder:
             if places is None:
                 return None
         places = places or (None,) * len(shape)  # one number divides all
-        # Weights that add up to one share their sum: along the other axes, each is in its place.
+        # All weights of a sum are divided by it: along the other axes, it lies in its own place.
         if len(places) != len(shape) or any(p not in (a, None) for a, p in enumerate(places)):
             return None
         axes = tuple(a for a, place in enumerate(places) if place is None)
         return _Sum(axes, tuple(x.mask for x in steps if x.mask is not None)) if axes else None
 
     def _path(self, total: Any, exponents: int) -> Sequence[_Step] | None:
-        """The equations by which a value follows from exponentials; None if other things count."""
+        """The equations from exponentials to a value; None if the value depends on more."""
         found: list[_Step] = []
         while self._exponents(total) != exponents:
             e = self.writer.get(self._unmasked(total)) if isinstance(total, int) else None
@@ -222,7 +223,7 @@ class _Finder:
         return found[::-1]
 
     def _step(self, equation: Equation) -> _Step | None:
-        """What of a sum an equation does, if anything."""
+        """The part of a sum that an equation computes, if any."""
         match equation.primitive, equation.inputs:
             case "select_n", (int(which), first, second):
                 if self._is_zero(first):
@@ -233,15 +234,15 @@ class _Finder:
         return None
 
     def _unmasked(self, value: int) -> int:
-        """What `masks` has another derivative for; else the value itself."""
+        """The value to which `masks` has given another derivative; else the value itself."""
         e = self.writer.get(value)
         if e is None or e.primitive != "custom_jvp_call" or len(e.reads) < 2:
             return value
-        tapped = self.writer.get(e.reads[1])
-        return e.reads[0] if tapped is not None and is_hook(tapped) else value
+        hooked = self.writer.get(e.reads[1])
+        return e.reads[0] if hooked is not None and is_hook(hooked) else value
 
     def _is_zero(self, atom: Any) -> bool:
-        """Whether something is zeros, spread out perhaps."""
+        """Whether an operand is zero, or a broadcast of it."""
         if not isinstance(atom, int):
             return np.ndim(atom.val) == 0 and atom.val == 0
         e = self.writer.get(atom)
@@ -249,7 +250,7 @@ class _Finder:
 
 
 def _moved(eqn: Any, places: _Places) -> _Places | None:
-    """The places of a result, by those of the operand; None where they are not known."""
+    """The places of a result, by the places of the operand; None where they are not known."""
     operand, result = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     match eqn.primitive.name:
         case "reduce_sum":

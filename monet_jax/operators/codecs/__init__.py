@@ -1,4 +1,4 @@
-"""Codecs: how one array is stored in fewer bytes, and read again.
+"""Codecs: store one array in fewer bytes, and read it again.
 
 | codec | kind | bytes of an element |
 |---|---|---|
@@ -14,8 +14,8 @@
 | `Blocks` | biased | of the dtype, times `keep` |
 | `Rows` | unbiased | of the dtype, times `keep` |
 
-Groups have `group` elements or some fewer, as the array's axes have it (`groups`). Codecs follow
-`Codec`, the protocol; codecs of one's own need nothing else.
+Groups have `group` elements, or fewer where the array's axes demand it (`groups`). Codecs follow
+`Codec`, the protocol; user-defined codecs need nothing else.
 """
 
 from .blocks import Blocks as Blocks

@@ -1,4 +1,4 @@
-"""How is an array kept as its largest blocks, and nothing of the others?"""
+"""An array stored as its largest blocks (Barley and Fröning, 2023, arXiv 2311.16883)."""
 
 import dataclasses
 import functools
@@ -15,12 +15,12 @@ from .placing import placed
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The share `keep` of the blocks of a matrix, those of the largest norms.
+    """The share `keep` of the blocks of a matrix, with the largest norms.
 
     After structured activation pruning (Barley and Fröning 2023, arXiv 2311.16883). The matrix has
     the array's last axis as columns, and all others as rows; it is filled up with zeros. The square
-    of the error's norm is that of the blocks left out. Blocks with values that are not finite come
-    first.
+    of the error's norm is the sum of the squared elements of the omitted blocks. Blocks with values
+    that are not finite come first.
 
     Attributes:
         keep: the share, rounded up to whole blocks.
@@ -54,7 +54,7 @@ class Blocks:
         energy = self._energies(matrix)
         energy = jnp.where(jnp.isnan(energy), jnp.inf, energy)
         _, kept = lax.top_k(energy, math.ceil(self.keep * len(energy)))
-        # Cut one by one: side by side they would be an array of short rows, padded on a TPU.
+        # Sliced one by one: side by side they would be an array of short rows, padded on a TPU.
         cut = jax.vmap(lambda corner: lax.dynamic_slice(matrix, corner, self.block))
         return cut(self._corners(kept, matrix.shape)).reshape(-1), kept.astype(jnp.int32)
 
@@ -71,7 +71,7 @@ class Blocks:
         return matrix[: math.prod(aval.shape[:-1]), : aval.shape[-1]].reshape(aval.shape)
 
     def _scattered(self, sides: tuple[int, int], blocks: jax.Array, kept: jax.Array) -> jax.Array:
-        """For a TPU, which would keep blocks side by side as an array of short rows, padded."""
+        """On a TPU, which would store blocks side by side as an array of short rows, padded."""
         return lax.scatter(
             jnp.zeros(sides, blocks.dtype),
             self._corners(kept, sides),
@@ -82,17 +82,17 @@ class Blocks:
         )
 
     def _gathered(self, sides: tuple[int, int], blocks: jax.Array, kept: jax.Array) -> jax.Array:
-        """For others: XLA:CPU would scatter all codes of a step at once, early."""
+        """On other devices: XLA:CPU would scatter all codes of a step at once, early."""
         rows, columns = (n // b for n, b in zip(sides, self.block, strict=True))
         every = placed(blocks, kept, rows * columns)
         return every.reshape(rows, columns, *self.block).swapaxes(1, 2).reshape(sides)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
-        """The square of what is left out."""
+        """The square of the omitted elements, 0 elsewhere."""
         return square_of_error(self, x)
 
     def _sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Rows and columns of the matrix, filled up to whole blocks, and to one at least."""
+        """Rows and columns of the matrix, filled up to whole blocks, at least one block."""
         sides = math.prod(shape[:-1]), shape[-1]
         rows, columns = (max(1, -(-n // b)) * b for n, b in zip(sides, self.block, strict=True))
         return rows, columns

@@ -1,4 +1,4 @@
-"""What is a codec, and what does it promise?
+"""The protocol of codecs, and the rules that every codec keeps.
 
 A codec stores one array in fewer bytes and reads it again. It knows nothing of equations, plans or
 barriers, keeps no state, and is pure `jax.numpy`: it works under `jit`, `vmap`, `scan` and
@@ -6,12 +6,12 @@ barriers, keeps no state, and is pure `jax.numpy`: it works under `jit`, `vmap`,
 
 Every codec keeps these rules:
 
-- A cast that loses anything is done in float32 arithmetic first, so that the cast itself is exact.
-  XLA may drop a pair of casts there and back (`xla_allow_excess_precision`), and a quantizer whose
-  metadata are rounded only in memory is biased.
+- Rounding is done in float32 arithmetic first, so that the cast itself is exact. XLA may drop a
+  pair of casts there and back (`xla_allow_excess_precision`), and a quantizer whose metadata are
+  rounded only in memory is biased.
 - A lossy code of an array with a NaN or an infinity never decodes to finite values only.
-- Codes have the axes of the array, or fewer elements along one of them, where that can be: XLA:TPU
-  keeps arrays in tiles, and copies one that is to be flat in float32, at up to twice its bytes.
+- Codes have the axes of the array, or fewer elements along one of them, where possible: XLA:TPU
+  stores arrays in tiles, and copies one that is to be flat in float32, at up to twice its bytes.
 """
 
 import enum
@@ -30,7 +30,7 @@ Code = tuple[jax.Array, ...]
 
 
 class Kind(enum.Enum):
-    """How what is computed from a stored residual differs from what JAX computes."""
+    """How gradients computed from a stored residual differ from JAX's."""
 
     BITWISE = "equal bit for bit"
     REORDERED = "equal up to the order of summation, or a stated number of units in the last place"
@@ -44,22 +44,22 @@ class Kind(enum.Enum):
 
 
 class Codec(Protocol):
-    """One way to store an array.
+    """A storage format of arrays.
 
     Implementations are frozen dataclasses, hashable, whose fields are their options.
 
     Attributes:
-        kind: BITWISE, UNBIASED or BIASED: of the decoded array, as compared with the encoded one.
-        keeps_places: whether each element of the array is one of the code, in the same place, drawn
-            without noise: then arrays that are spread over devices are encoded where they lie.
-            Codecs that do not have the attribute are taken not to.
+        kind: BITWISE, UNBIASED or BIASED: how the decoded array compares with the encoded one.
+        keeps_places: whether each element of the array has an element of the code in the same
+            place, rounded without noise: then arrays that are spread over devices are encoded
+            where they lie. It is False for codecs without the attribute.
     """
 
     kind: ClassVar[Kind]
 
     @property
     def name(self) -> str:
-        """What plans and reports call it: "int8", "bf16", "pool2", ..."""
+        """The name in plans and reports: "int8", "bf16", "pool2", ..."""
         ...
 
     def applies(self, aval: Any) -> bool:
@@ -67,7 +67,7 @@ class Codec(Protocol):
         ...
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """The arrays to keep.
+        """The arrays to save.
 
         Args:
             x: an array to which the codec applies.
@@ -84,8 +84,8 @@ class Codec(Protocol):
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The expected square of each element's error, float32, of the shape of `x`.
 
-        It is exact for this `x`, up to rounding in float32: the variance where the kind is
-        UNBIASED, the square of the error itself where it is BIASED, 0 where it is BITWISE.
+        It is exact for this `x`, up to rounding in float32: the variance if the kind is UNBIASED,
+        the square of the error itself if it is BIASED, 0 if it is BITWISE.
         """
         ...
 
@@ -107,11 +107,11 @@ def nbytes(codec: Codec, aval: Any) -> int:
 
 
 def is_float(aval: Any) -> bool:
-    """Whether it is of a dtype that lossy codecs take."""
+    """Whether an array has a dtype that lossy codecs take."""
     return aval.dtype in FLOATS
 
 
 def square_of_error(codec: Codec, x: jax.Array) -> jax.Array:
-    """The `mean_square` of a codec that draws nothing: it is run."""
+    """The `mean_square` of a codec without noise, by encoding and decoding."""
     decoded = codec.decode(codec.encode(x), x)
     return jnp.square(x.astype(jnp.float32) - decoded.astype(jnp.float32))

@@ -1,4 +1,4 @@
-"""How are booleans and integers of a known range kept in fewer bits, bit for bit?"""
+"""Exact codecs of booleans, and of integers with a known range."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -43,8 +43,8 @@ class Mask:
 class Integers:
     """Integers from `low` to `high`, which the caller has proven: nothing is checked.
 
-    They take the fewest of 1, 2, 4, 8, 16 or 32 bits that tell so many apart; others would be read
-    as something else in the range of these bits.
+    They take the fewest of 1, 2, 4, 8, 16 or 32 bits that hold the range. Integers outside would
+    decode to other integers, in the range of these bits.
     """
 
     low: int
@@ -77,9 +77,9 @@ class Integers:
         return self.width < info.bits and info.min <= self.low and self.high <= info.max
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """The distances from `low`: packed where a byte holds several, else of x's shape."""
+        """The distances from `low`: packed where a byte holds several, else in x's shape."""
         del noise
-        # Both differences wrap: what a signed dtype cannot hold comes out right all the same.
+        # Both differences wrap, so that decoding is right where a signed dtype cannot hold them.
         distance = x - jnp.array(self.low, x.dtype)
         if self.width < 8:
             return (pack(distance, self.width),)

@@ -1,4 +1,4 @@
-"""How is a float32 array kept in floats of fewer bits?"""
+"""Floats of fewer bits: bfloat16, and float8 with a scale for each group."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from . import rounding
 from .codec import Code, Kind, is_float, square_of_error
-from .groups import Cut
+from .groups import Grouping
 from .noise import uniform
 
 #: The largest float8_e4m3fn.
@@ -17,7 +17,7 @@ _LARGEST_E4M3 = 448.0
 
 @dataclasses.dataclass(frozen=True)
 class BFloat16:
-    """bfloat16, rounded to nearest: of a relative error of at most 2^-8 where |x| >= 2^-118."""
+    """bfloat16, rounded to nearest: a relative error of at most 2^-8 where |x| >= 2^-118."""
 
     kind: ClassVar[Kind] = Kind.BIASED
     keeps_places: ClassVar[bool] = True
@@ -32,12 +32,12 @@ class BFloat16:
         return aval.dtype == jnp.float32
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """Of the shape of x."""
+        """One array in the shape of x."""
         del noise
         return (rounding.nearest(x, jnp.bfloat16).astype(jnp.bfloat16),)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
-        """Wider again."""
+        """The values in the wider dtype."""
         return code[0].astype(aval.dtype)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
@@ -47,7 +47,7 @@ class BFloat16:
 
 @dataclasses.dataclass(frozen=True)
 class RandomBFloat16:
-    """bfloat16, rounded up or down at random: unbiased, of a relative error of less than 2^-7.
+    """bfloat16 by stochastic rounding: unbiased, a relative error of less than 2^-7.
 
     24 random bits choose between 2^16 values in between, so that the expectation is exact where
     |x| >= 2^-118. Values past bfloat16's largest may become infinite.
@@ -65,12 +65,12 @@ class RandomBFloat16:
         return aval.dtype == jnp.float32
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """Of the shape of x."""
+        """One array in the shape of x."""
         rounded = rounding.randomly(x, jnp.bfloat16, uniform(noise, x.shape))
         return (rounded.astype(jnp.bfloat16),)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
-        """Wider again."""
+        """The values in the wider dtype."""
         return code[0].astype(aval.dtype)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
@@ -82,10 +82,10 @@ class RandomBFloat16:
 class Float8:
     """The bits of float8_e4m3fn with a bfloat16 scale for each group of elements.
 
-    After COAT (arXiv 2410.19313): deterministic, scaled by the group's largest
-    magnitude over 448. The scale is rounded up, so that nothing saturates. An error is at most 2^-4
-    of the element or 2^-10 of the scale, whichever is more, and then that of rounding to the dtype
-    of the array. A group with a value that is not finite decodes to NaN.
+    After COAT (arXiv 2410.19313): deterministic, scaled by the group's largest magnitude over 448.
+    The scale is rounded up, so that no value saturates. An error is at most 2^-4 of the element or
+    2^-10 of the scale, whichever is more, plus the error of rounding to the dtype of the array. A
+    group with a value that is not finite decodes to NaN.
     """
 
     group: int = 32
@@ -106,28 +106,28 @@ class Float8:
         return is_float(aval)
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """Codes, of the shape of x, and a scale for each group."""
+        """Codes in the shape of x, and a scale for each group."""
         del noise
-        cut = Cut.of(x.shape, self.group)
-        groups = cut.split(x.astype(jnp.float32))
-        largest = jnp.max(jnp.abs(groups), axis=cut.inside, keepdims=True)
+        grouping = Grouping.of(x.shape, self.group)
+        groups = grouping.split(x.astype(jnp.float32))
+        largest = jnp.max(jnp.abs(groups), axis=grouping.inside, keepdims=True)
         scale = rounding.above(largest / _LARGEST_E4M3, jnp.bfloat16)
         scale = jnp.where(jnp.isfinite(scale * _LARGEST_E4M3), scale, jnp.nan)
         scaled = groups / jnp.where(scale == 0, 1, scale)
-        scaled = cut.joined(scaled, jax.ShapeDtypeStruct(x.shape, jnp.float32))
+        scaled = grouping.joined(scaled, jax.ShapeDtypeStruct(x.shape, jnp.float32))
         code = rounding.nearest(scaled, jnp.float8_e4m3fn).astype(jnp.float8_e4m3fn)
-        # As bits: what `jax.checkpoint` saves passes a `reduce_precision` that knows of infinities,
-        # and makes NaN of the largest values of this dtype, which has none (JAX 0.12).
+        # As bits: values that `jax.checkpoint` saves pass a `reduce_precision` that assumes
+        # infinities, and turns the largest values of this dtype into NaN (JAX 0.12).
         code = jax.lax.bitcast_convert_type(code, jnp.uint8)
-        return code, jnp.squeeze(scale, cut.inside).astype(jnp.bfloat16)
+        return code, jnp.squeeze(scale, grouping.inside).astype(jnp.bfloat16)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """Scaled back, and rounded to the dtype of `aval`."""
         levels = jax.lax.bitcast_convert_type(code[0], jnp.float8_e4m3fn)
-        cut = Cut.of(aval.shape, self.group)
-        scale = jnp.expand_dims(code[1].astype(jnp.float32), cut.inside)
-        values = cut.split(levels.astype(jnp.float32)) * scale
-        return cut.joined(rounding.held(values, aval.dtype), aval)
+        grouping = Grouping.of(aval.shape, self.group)
+        scale = jnp.expand_dims(code[1].astype(jnp.float32), grouping.inside)
+        values = grouping.split(levels.astype(jnp.float32)) * scale
+        return grouping.joined(rounding.nearest_finite(values, aval.dtype), aval)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The square of the error."""

@@ -1,8 +1,8 @@
-"""Where do random bits come from that are drawn where they are used, and nowhere else?
+"""Random bits that are computed where they are used, as a hash of each element's index.
 
-Bits that depend on nothing but a key are drawn by XLA for all layers at once when the step starts,
-and stay in memory until they are used. These are a hash of each element's index, computed in the
-fusion that reads them: no array of them ever exists.
+XLA draws bits that depend on a key alone for all layers at once when the step starts, and keeps
+them in memory until they are used. The bits here are computed in the fusion that reads them: no
+array of them ever exists.
 
 The hash is the finalizer of MurmurHash3 (Appleby, public domain), twice, with two words mixed in.
 Both words are first mixed with each other: else two words that differ in one bit would give the
@@ -24,7 +24,7 @@ def words_of(key: jax.Array) -> jax.Array:
 
 
 def fold(words: jax.Array | None, number: jax.Array | int) -> jax.Array:
-    """Other words, for the draw of that number: 32 bits, a Python integer or an array.
+    """New words for the draw with a number: 32 bits, a Python integer or an array.
 
     Raises:
         TypeError: there are no words.
@@ -60,10 +60,10 @@ def _mixed(words: jax.Array | None) -> tuple[jax.Array, jax.Array]:
 
 
 def _index(shape: tuple[int, ...], start: jax.Array) -> jax.Array:
-    """The position of each element in the flat array, counted from `start` and back.
+    """The position of each element in the flat array, computed from `start`, which cancels.
 
-    That differs between the iterations of a loop: what does not, XLA may compute before the loop
-    and keep for as long.
+    `start` differs between the iterations of a loop. Without it, XLA may hoist the positions out of
+    the loop and keep them for as long.
     """
     index, first = jnp.broadcast_to(start, shape), start
     for axis, size in enumerate(shape):

@@ -1,8 +1,8 @@
-"""How are small unsigned integers put into bytes?
+"""Packs small unsigned integers into bytes.
 
-By hand, in all widths: `uint4` and `uint2` take as few bytes, but XLA:TPU aborts on a `uint2` in an
-optimization barrier, and `uint1` does not lower. A byte holds elements that are a part of an axis
-apart, not neighbours, so that packing reads slices and unpacking writes them.
+XLA's own dtypes are not used: `uint4` and `uint2` take as few bytes, but XLA:TPU aborts on a
+`uint2` in an optimization barrier, and `uint1` does not lower. A byte holds elements that are a
+part of an axis apart, not neighbours, so that packing reads slices and unpacking writes them.
 """
 
 import functools as ft
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 def pack(codes: jax.Array, width: int) -> jax.Array:
     """uint8, `width` (1, 2, 4 or 8) bits an element; `codes` are less than 2 ** width.
 
-    Of the shape of `codes`, one axis shorter by that much; flat where it divides none of them.
+    In the shape of `codes` with one axis shorter by that factor; flat where it divides no axis.
     """
     parts = 8 // width
     axis = _axis(codes.shape, parts)
@@ -37,7 +37,7 @@ def unpack(packed: jax.Array, width: int, shape: tuple[int, ...]) -> jax.Array:
 def _axis(shape: tuple[int, ...], parts: int) -> int | None:
     """The axis along which arrays of a shape are packed.
 
-    The last but two if it can be: XLA:TPU keeps the others in tiles, which it cannot cut for free.
+    The last axis but two where possible: XLA:TPU stores others in tiles, whose cuts are not free.
     """
     fitting = [axis for axis, n in enumerate(shape) if n % parts == 0]
     return min(fitting, key=lambda axis: (axis != len(shape) - 3, axis), default=None)

@@ -1,4 +1,4 @@
-"""How are the rows of a sample put back where they stood?"""
+"""Puts the rows of a sample back in their places."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""How is an image kept at a lower resolution?
+"""Codecs that store an image at a lower resolution.
 
 Windows of `p` x `p` lie side by side over two axes, from the first element on; those at the far
 edges hold fewer elements where `p` does not divide. Decoding repeats a window's value over it.
@@ -23,7 +23,7 @@ class Pool:
     """The mean of each window, or its soft maximum, in the dtype of the array.
 
     Backpropagation with compressed activations after Barley and Fröning (2024, arXiv 2409.11902),
-    which keeps a convolution's input in this way for the gradient of its kernel. With "mean", the
+    which stores a convolution's input so for the gradient of its kernel. With "mean", the
     sum of a window at the edge is divided by the elements that it has: decoding then gives the
     orthogonal projection on arrays that are constant in windows, for any shape. With "soft",
     elements are weighted by their exponentials (SoftPool, ICCV 2021, arXiv 2101.00440; the
@@ -32,7 +32,7 @@ class Pool:
     Attributes:
         p: elements of a window's side.
         pooling: "mean" or "soft".
-        axes: the two spatial axes; those of NHWC where nothing is said.
+        axes: the two spatial axes; by default of NHWC.
     """
 
     p: int = 2
@@ -75,8 +75,8 @@ class PoolResidual:
     """The mean of each window in bfloat16, and the rest quantized: unbiased.
 
     After DIVISION (its published code, `guanchuwang/division`): p = 8, and 2 bits for the rest.
-    There a group of the rest is a channel of a sample; here it is a part of one. The means
-    are rounded before the rest is taken. The variance of an element is at most a quarter of its
+    There a group of the rest is a channel of a sample; here it is a part of one. The means are
+    rounded before they are subtracted. The variance of an element is at most a quarter of its
     group's step squared.
     """
 
@@ -103,13 +103,13 @@ class PoolResidual:
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
         """The means, then the code of the rest."""
         means = self._means(x)
-        base = _repeated(means, self.p, self.axes, x.shape)
-        return means.astype(jnp.bfloat16), *self._rest.encode(x, noise, base)
+        offset = _repeated(means, self.p, self.axes, x.shape)
+        return means.astype(jnp.bfloat16), *self._rest.encode(x, noise, offset)
 
     def decode(self, code: Code, aval: Any) -> jax.Array:
         """The sum of both."""
-        base = _repeated(code[0].astype(jnp.float32), self.p, self.axes, aval.shape)
-        return self._rest.decode(code[1:], aval, base)
+        offset = _repeated(code[0].astype(jnp.float32), self.p, self.axes, aval.shape)
+        return self._rest.decode(code[1:], aval, offset)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
         """The variance."""
@@ -129,9 +129,9 @@ class Pixel:
 
     The place is the same along all axes behind the first spatial one: of NHWC, for all channels. It
     is not stored, but drawn again. The variance of an element is its square times one less than the
-    window's elements. Where that number is no power of 2, the product is rounded to bfloat16 or
-    float16 at random, too, which adds to it. A window with a value that is
-    not finite decodes to NaN at its place.
+    window's elements. Where that number is no power of 2, the product is also rounded to bfloat16
+    or float16 at random, which adds to it. A window with a value that is not finite decodes to NaN
+    at its place.
     """
 
     p: int = 2
@@ -247,7 +247,7 @@ def _mean(x: jax.Array, p: int, axes: tuple[int, int]) -> jax.Array:
 def _soft_maximum(x: jax.Array, p: int, axes: tuple[int, int]) -> jax.Array:
     """The mean of each window, weighted by exponentials, float32."""
     x, inside = x.astype(jnp.float32), _inside(axes)
-    outranked = _windows(x, p, axes, fill=-jnp.inf)  # where the array ends: of no weight
+    outranked = _windows(x, p, axes, fill=-jnp.inf)  # beyond the array: no weight
     weight = jnp.exp(outranked - jnp.max(outranked, axis=inside, keepdims=True))
     return jnp.sum(weight * _windows(x, p, axes), axis=inside) / jnp.sum(weight, axis=inside)
 

@@ -1,9 +1,9 @@
-"""How is a float32 rounded to what a narrower array can hold, so that nothing is biased by it?
+"""Rounding of float32 to narrower dtypes and to uniform levels, to nearest or unbiased at random.
 
 All rounding is float32 arithmetic on a grid of levels; the cast that follows is exact. Stochastic
 rounding takes the level above with a probability that comes from the two levels *as they will be
-decoded*, in the dtype of the decoded array: whatever else is rounded, in the metadata or in
-decoding, moves levels, not the expectation.
+decoded*, in the dtype of the decoded array: any other rounding, of the metadata or in decoding,
+moves levels, not the expectation.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from jax import lax
 def spacing(x: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
     """The distance of neighbours of float32 `x` in `dtype`, a power of 2, and its reciprocal.
 
-    At least 2^-126: devices flush what is smaller to zero. Subnormal float16 and float8 are kept.
+    At least 2^-126: devices flush smaller numbers to zero. Subnormal float16 and float8 are kept.
     The reciprocal is for multiplying: division is not exact everywhere.
     """
     info = jnp.finfo(dtype)
@@ -35,7 +35,7 @@ def nearest(x: jax.Array, dtype: Any) -> jax.Array:
     return jnp.round(x * reciprocal) * step
 
 
-def held(x: jax.Array, dtype: Any) -> jax.Array:
+def nearest_finite(x: jax.Array, dtype: Any) -> jax.Array:
     """The nearest finite values of `dtype`, as float32; NaN stays."""
     if jnp.dtype(dtype) == jnp.float32:
         return x
@@ -82,25 +82,26 @@ def _power(exponent: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
-    """Evenly spaced levels, as they are decoded.
+class Levels:
+    """Uniform levels, as they are decoded.
 
     Attributes:
         low, step: the lowest level and the distance of levels: float32, exact in the code.
         top: the number of the highest level; the lowest has number 0.
-        dtype: what decoded arrays are rounded to.
-        base: float32 that is added to the levels when they are decoded.
+        dtype: the dtype to which decoded arrays are rounded.
+        offset: float32 that is added to the levels when they are decoded.
     """
 
     low: Any
     step: Any
     top: int
     dtype: Any
-    base: Any = 0.0
+    offset: Any = 0.0
 
     def level(self, number: jax.Array) -> jax.Array:
         """The decoded values of codes, as float32."""
-        return held(self.base + (self.low + number.astype(jnp.float32) * self.step), self.dtype)
+        level = self.low + number.astype(jnp.float32) * self.step
+        return nearest_finite(self.offset + level, self.dtype)
 
     def code(self, x: jax.Array, u: jax.Array) -> jax.Array:
         """Numbers of levels whose expectation is `x`, uint8; `u` is uniform in [0, 1).
@@ -112,13 +113,13 @@ class Grid:
         return jnp.where(jnp.isnan(number), 0, number + rounded_up).astype(jnp.uint8)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
-        """The expected square of what `code` adds to `x`."""
+        """The expected square of the error that `code` makes."""
         _, floor, ceiling = self._neighbours(x)
         outside = jnp.maximum(floor - x, 0) + jnp.maximum(x - ceiling, 0)
         return jnp.maximum((x - floor) * (ceiling - x), 0) + jnp.square(outside)
 
     def _neighbours(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The number of the level below, that level, and the one above."""
-        steps = (x - self.base - self.low) / jnp.where(self.step == 0, 1, self.step)
+        steps = (x - self.offset - self.low) / jnp.where(self.step == 0, 1, self.step)
         number = jnp.clip(jnp.floor(steps), 0, self.top - 1)
         return number, self.level(number), self.level(number + 1)

@@ -1,7 +1,7 @@
-"""How is a matrix kept as a sample of its rows, so that nothing is biased?
+"""A matrix stored as a sample of its rows, unbiased (WTA-CRS, NeurIPS 2023, arXiv 2305.15265).
 
-Rows are what a weight's gradient sums over: dW = sum over i of outer(x[i], g[i]). The sample and
-its weights depend on x alone, so that the estimate is unbiased whatever g is.
+A weight's gradient sums over rows: dW = sum over i of outer(x[i], g[i]). The sample and its weights
+depend on x alone, so that the estimate is unbiased whatever g is.
 
 | letter | |
 |---|---|
@@ -26,9 +26,9 @@ from .codec import Code, Kind, is_float
 from .noise import bits, fold, uniform
 from .placing import placed
 
-#: What the chances of all rows add up to; a draw is a number below.
+#: The sum of the chances of all rows; a draw is a number below.
 _TICKS = 2**32 - 1
-#: Of these, what is shared out in proportion. The rest makes up for rounding.
+#: The ticks that are shared out in proportion. The others make up for rounding.
 _SHARED_TICKS = 2**32 - 2**24
 _MOST_ROWS = 2**23
 
@@ -40,10 +40,10 @@ class Rows:
     Winner-take-all column-row sampling (WTA-CRS, NeurIPS 2023, arXiv 2305.15265), by the norms of
     the rows of x alone. Each row has a probability; the c largest are taken, with the c for which
     (1 - their sum) / (k - c) is least; the other k - c slots are drawn from the rest, with
-    replacement. A row that is drawn twice is stored once, with its weights summed up.
+    replacement. A row that is drawn twice is stored once, with the sum of its weights.
 
     The variance of an element is its square times (1 - q) / (q (k - c)), where q is the chance of
-    its row in a draw. In bfloat16 and float16 the products with weights are rounded at random, too,
+    its row in a draw. In bfloat16 and float16 the products with weights are also rounded at random,
     which adds to it. An array with a value that is not finite decodes to NaN in the kept rows.
     """
 
@@ -67,7 +67,7 @@ class Rows:
         return is_float(aval) and is_matrix and math.prod(shape[:-1]) <= _MOST_ROWS
 
     def encode(self, x: jax.Array, noise: jax.Array | None = None) -> Code:
-        """The kept rows times their weights, flat, and where they stood."""
+        """The kept rows times their weights, flat, and their places."""
         matrix = _matrix(x)
         lots = _lots(matrix, self.keep)
         row, weight = _drawn(lots, noise)
@@ -83,7 +83,7 @@ class Rows:
         return matrix.reshape(aval.shape)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
-        """The variance, without that of rounding to the dtype of x."""
+        """The variance, without the variance of rounding to the dtype of x."""
         matrix = _matrix(x)
         variance = _variance_of_weights(_lots(matrix, self.keep))
         return (jnp.square(matrix) * variance[:, None]).reshape(x.shape)
@@ -126,7 +126,7 @@ def _lots(matrix: jax.Array, keep: float) -> _Lots:
 
 
 def _winners(highest: jax.Array) -> jax.Array:
-    """c, from the k highest chances in order: where the draws that are left share least."""
+    """c, from the k highest chances in order: where (1 - their sum) / (k - c) is least."""
     k = len(highest)
     rest = jnp.maximum(1 - (jnp.cumsum(highest) - highest), 0)
     others = (k - jnp.arange(k)).astype(rest.dtype)
@@ -167,7 +167,7 @@ def _drawn(lots: _Lots, noise: jax.Array | None) -> tuple[jax.Array, jax.Array]:
 
 
 def _variance_of_weights(lots: _Lots) -> jax.Array:
-    """Of the summed weight of each row."""
+    """The variance of the summed weight of each row."""
     draws = jnp.maximum(len(lots.largest) - lots.winners, 1).astype(jnp.float32)
     chance = lots.ticks.astype(jnp.float32) / float(_TICKS)
     variance = (1 - chance) / (jnp.where(chance == 0, 1, chance) * draws)

@@ -1,19 +1,19 @@
-"""Which elementwise chains of a stage have a slope that may be kept as a code?
+"""Elementwise chains whose local derivative may be saved as a code.
 
-A *chain* (`operators._chains`) is a function of one value, element by element: a GELU, a softplus.
-Its derivative multiplies the cotangent with one array, the slope. JAX keeps what the slopes of the
-single equations are computed from, and no code of that would do: the derivative is not linear in
-it. In the slope of the whole it is. So a chain is replaced by one equation that reads its slope,
-which `compression/encoding` then treats like any operand: where a plan saves a code of it, the
-backward pass reads nothing else of the chain; where none is saved, the slope is computed again from
-what the chain reads.
+A *chain* (`elementwise/chains`) is a function of one value, element by element: a GELU, a softplus.
+Its derivative multiplies the cotangent by one array, the *local derivative*. JAX saves the values
+from which the local derivatives of the single equations are computed. A code of those would bias
+the gradient, which is not linear in them; it is linear in the local derivative of the chain. So a
+chain is replaced by one equation that reads its local derivative, which `encoding` then treats like
+any operand: where a plan saves a code of it, the backward pass reads nothing else of the chain;
+where it saves none, the local derivative is computed again from the operand of the chain.
 
-A slope is stored over a range that no slope of the chain leaves, found by computing slopes for all
-numbers of float16 and bfloat16. What leaves it all the same is clamped: in float32, peaks between
-two of those numbers, which for functions that people use are no higher than rounding errors; in 16
-bits, what a compiler rounds otherwise. A slope that is not finite decodes to NaN. Chains of
-unlimited slope (`x**3`, `exp`), and of so few slopes that masks do better (`relu`), stay as they
-are.
+A local derivative is stored over a range that no local derivative of the chain leaves. The range is
+found by evaluating all numbers of float16 and bfloat16. Values outside it are clamped: in float32,
+peaks between two of those numbers, which for functions that people use are no higher than rounding
+errors; in 16 bits, values that a compiler rounds otherwise. A local derivative that is not finite
+decodes to NaN. Chains with unlimited local derivatives (`x**3`, `exp`), and chains with so few that
+masks do better (`relu`), stay as they are.
 """
 
 import functools
@@ -26,35 +26,37 @@ import numpy as np
 
 from ...ir.program import Equation, flatten, listed, shape_of
 from ...ir.stage import Replaced, Stage
-from ..elementwise.chains import Block, Blocks, Chain
-from ..elementwise.pointwise import Function, is_elementwise_program, numbers
+from ..elementwise.chains import ChainFinder, ElementwiseChain, Link
+from ..elementwise.pointwise import ElementwiseFunction, is_elementwise_program, numbers
 
-#: Slopes of a wider range are of no use in a few levels.
+#: Local derivatives of a wider range are too coarse in a few levels.
 _WIDEST = 64.0
-#: Chains of fewer slopes are piecewise linear: masks and steps.
+#: Chains with fewer distinct local derivatives are piecewise linear: masks and steps.
 _FEWEST = 32
-#: Ranges are rounded to this part of a power of two that is at most their width.
+#: Ranges are rounded to the largest power of two within their width, over this number.
 _PARTS = 256
 
-Range = tuple[float, float]
+#: The least and the greatest of some numbers.
+Interval = tuple[float, float]
 
 
 def with_local_derivatives(
     stage: Stage, is_coded: Callable[[int], bool], avals: list[Any]
-) -> tuple[Replaced, dict[int, Range]]:
-    """A stage whose chains read their slopes.
+) -> tuple[Replaced, dict[int, Interval]]:
+    """The stage, with chains whose derivatives read their local derivatives.
 
     Arguments:
         stage: its equations.
         is_coded: whether a value is differentiated, and worth a code.
-        avals: of all values; those of new ones are added.
+        avals: of all values; avals of new values are added.
 
     Returns:
-        The stage, and for each equation (its id) whose first operand is a slope the range of that.
+        The stage, and for each equation (its id) whose first operand is a local derivative, the
+        range of that.
     """
     replaced: dict[int, list[Equation]] = {}
-    ranges: dict[int, Range] = {}
-    finder = Blocks(stage, is_coded, avals)
+    ranges: dict[int, Interval] = {}
+    finder = ChainFinder(stage, is_coded, avals)
     for chain, over in [*_chains(finder)]:
         *inner, last = chain.equations
         replaced |= {id(e): [] for e in inner if not finder.is_uniform(e)}
@@ -70,8 +72,8 @@ def with_local_derivatives(
     return Replaced.of(stage, replaced), ranges
 
 
-def _by_local_derivative(chain: Chain, x: jax.Array) -> jax.Array:
-    """The result of a chain, with a derivative that reads the slope."""
+def _by_local_derivative(chain: ElementwiseChain, x: jax.Array) -> jax.Array:
+    """The result of a chain, with a derivative that reads the local derivative."""
 
     @jax.custom_jvp
     def joined(local_derivative, x):
@@ -86,56 +88,54 @@ def _by_local_derivative(chain: Chain, x: jax.Array) -> jax.Array:
     return joined(chain.local_derivative(x), x)
 
 
-def _chains(finder: Blocks) -> Iterator[tuple[Chain, Range]]:
-    """The chains of a stage, each as long as it may be, and the ranges of their slopes."""
+def _chains(finder: ChainFinder) -> Iterator[tuple[ElementwiseChain, Interval]]:
+    """The chains of a stage, each as long as possible, with ranges of local derivatives."""
     seen: set[int] = set()
     for e in reversed(finder.stage.equations):
         value = e.outputs[0] if e.outputs else None
         if value is None or value in seen or not finder.is_end(value):
             continue
-        blocks = finder.before(value)
-        while blocks:
-            count, found = _longest(finder, value, blocks)
+        links = finder.before(value)
+        while links:
+            count, found = _longest(finder, value, links)
             if found is not None:
                 yield found
                 seen.update(i for e in found[0].equations for i in e.outputs)
-            value, blocks = blocks[count - 1].source, blocks[count:]
-            seen.update([value] if blocks else [])
+            value, links = links[count - 1].source, links[count:]
+            seen.update([value] if links else [])
 
 
 def _longest(
-    finder: Blocks, result: int, blocks: Sequence[Block]
-) -> tuple[int, tuple[Chain, Range] | None]:
-    """Of how many of some blocks there is a chain, and that; of the first, if of none."""
-    for count in range(len(blocks), 0, -1):
-        chain = finder.chain(result, blocks[:count])
+    finder: ChainFinder, result: int, links: Sequence[Link]
+) -> tuple[int, tuple[ElementwiseChain, Interval] | None]:
+    """The number of links in the longest chain, and the chain; one link and None if none is."""
+    for count in range(len(links), 0, -1):
+        chain = finder.chain(result, links[:count])
         over = range_of(chain, shape_of(finder.avals[chain.source]))
         if over is not None:
             return count, (chain, over)
     return 1, None
 
 
-def range_of(chain: Chain, aval: jax.ShapeDtypeStruct) -> Range | None:
-    """The range of the slopes of a chain; None where it has none that is of use.
+def range_of(chain: ElementwiseChain, aval: jax.ShapeDtypeStruct) -> Interval | None:
+    """The range of a chain's local derivatives; None where it has no useful one.
 
     Arguments:
         chain: the chain.
-        aval: of what it is a function of.
+        aval: of the chain's operand.
     """
     program = flatten(jax.make_jaxpr(chain.local_derivative)(aval))
     if not is_elementwise_program(program, aval.shape):
         return None
-    return _range_of(Function.of(program, aval.dtype))
+    return _range_of(ElementwiseFunction.of(program, aval.dtype))
 
 
 @functools.lru_cache(maxsize=1024)
-def _range_of(local_derivative: Function) -> Range | None:
+def _range_of(local_derivative: ElementwiseFunction) -> Interval | None:
     at = numbers(local_derivative.dtype)
-    local_derivatives = np.asarray(local_derivative.on(at[np.isfinite(at)])[0], np.float64)
-    local_derivatives = np.unique(local_derivatives[np.isfinite(local_derivatives)])
-    if len(local_derivatives) < _FEWEST or local_derivatives[-1] - local_derivatives[0] > _WIDEST:
+    found = np.asarray(local_derivative.on(at[np.isfinite(at)])[0], np.float64)
+    distinct = np.unique(found[np.isfinite(found)])
+    if len(distinct) < _FEWEST or distinct[-1] - distinct[0] > _WIDEST:
         return None
-    part = 2.0 ** math.floor(math.log2(local_derivatives[-1] - local_derivatives[0])) / _PARTS
-    return math.floor(local_derivatives[0] / part) * part, math.ceil(
-        local_derivatives[-1] / part
-    ) * part
+    part = 2.0 ** math.floor(math.log2(distinct[-1] - distinct[0])) / _PARTS
+    return math.floor(distinct[0] / part) * part, math.ceil(distinct[-1] / part) * part

@@ -1,10 +1,10 @@
-"""How is the slope of an elementwise chain kept, as of a GELU?
+"""Codecs of the local derivative of an elementwise chain, such as a GELU.
 
-The derivative of `y = f(x)`, element by element, multiplies the cotangent with the slope `f'(x)`,
-in which it is linear: rounded at random to a few levels, the slope gives an unbiased gradient,
-which `x` rounded would not (docs/how-it-works.md, section 3). Which chains have a slope whose range
-is known is for `chain_derivatives` to find; the levels are spread over that range, so that a code
-has no metadata.
+The derivative of `y = f(x)`, element by element, multiplies the cotangent by the local derivative
+`f'(x)`, in which it is linear. Stochastic rounding of the local derivative to a few levels gives an
+unbiased gradient; stochastic rounding of `x` would not (docs/how-it-works.md, section 3).
+`chain_derivatives` finds the chains whose local derivatives have a known range. The levels are
+spread over that range, so that a code has no metadata.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from ..codecs import Kind, Range
 
 @dataclasses.dataclass(frozen=True)
 class LocalDerivative(Range):
-    """A slope, over the range of its chain."""
+    """A local derivative, over the range of its chain."""
 
     @property
     def name(self) -> str:
@@ -25,7 +25,7 @@ class LocalDerivative(Range):
 
 @dataclasses.dataclass(frozen=True)
 class OfLocalDerivatives:
-    """Slopes of elementwise chains, each over the range that it has.
+    """Local derivatives of elementwise chains, each over its own range.
 
     Attributes:
         bits: of each element: 2, 4 or 8.
@@ -37,9 +37,9 @@ class OfLocalDerivatives:
 
     @property
     def name(self) -> str:
-        """That of the codecs that it makes."""
+        """The name of the codecs that it makes."""
         return f"slope{self.bits}"
 
     def over(self, low: float, high: float) -> LocalDerivative:
-        """The codec of a slope that is never outside of a range."""
+        """The codec of a local derivative that never leaves a range."""
         return LocalDerivative(low, high, self.bits)

@@ -1,8 +1,8 @@
-"""Which operands may be kept by a codec that knows what an array's axes are?
+"""Codecs of single operands, which know the array's axes.
 
-A window is one of pixels, and a row is what the gradient of a matrix sums over: such codecs serve
-single operands of single equations, each laid out for its equation, and nothing that follows from
-the same value.
+A window consists of pixels, and the gradient of a matrix sums over rows: such codecs serve single
+operands of single equations, each laid out for its equation, and no other values that follow from
+the same source.
 """
 
 import abc
@@ -17,31 +17,31 @@ class OfOperands(abc.ABC):
     """A codec for some operands of some equations.
 
     Attributes:
-        codec: as it is where nothing else is to be said.
+        codec: with its default axes.
     """
 
     codec: Any
 
     @property
     def name(self) -> str:
-        """That of the codec."""
+        """The name of the codec."""
         return self.codec.name
 
     @property
     def kind(self) -> Kind:
-        """That of the codec."""
+        """The kind of the codec."""
         return self.codec.kind
 
     @abc.abstractmethod
     def at(self, eqn: Any, place: int) -> Codec | None:
-        """The codec for the operand of a JAX equation at a place; None if it is not for it."""
+        """The codec for the operand of a JAX equation at a place; None if it serves another."""
 
 
 class Convolutions(OfOperands):
-    """What a convolution over two axes slides its kernel over; only the kernel's gradient reads it.
+    """Images of convolutions over two axes, which the kernel's gradient alone reads.
 
-    Not where the kernel steps over pixels, or each channel has a kernel of its own: there, windows
-    have little in common with what is read.
+    Excluded are kernels that step over pixels, and channels with kernels of their own: there,
+    windows have little in common with the pixels that are read.
     """
 
     codec: Pool | PoolResidual | Pixel
@@ -63,10 +63,10 @@ class Convolutions(OfOperands):
 
 
 class Products(OfOperands):
-    """Operands of which a product contracts the last axis: a gradient sums over their rows."""
+    """Operands whose last axis a product contracts: a gradient sums over their rows."""
 
     def at(self, eqn: Any, place: int) -> Codec | None:
-        """The codec as it is."""
+        """The codec, unchanged."""
         if eqn.primitive.name != "dot_general":
             return None
         contracted = eqn.params["dimension_numbers"][0][place]

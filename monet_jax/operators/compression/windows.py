@@ -1,19 +1,19 @@
-"""How does the gradient of a convolution's kernel read what was pooled, without decoding it?
+"""The gradient of a convolution's kernel from a pooled image, without decoding it.
 
 To decode is to repeat each value over its window of `p` elements: to put `p - 1` zeros between the
 values, and to add up `p` shifts of that. A convolution is linear, so that the shifts of its result
 may be added up instead. Transposed, the cotangent is summed over windows, and the kernel's gradient
-reads one value for each of them: a `p`th of the FLOPs along each axis, and nothing of full size but
+reads one value for each window: a `p`th of the FLOPs along each axis, and no array of full size but
 those sums. Along an axis on which the kernel is one pixel, windows of the cotangent do not overlap,
-so that the sums are as small as what was pooled.
+so that the sums are as small as the pooled image.
 
-JAX's derivative of the convolution with zeros is run by XLA:GPU (JAX 0.12.0) as one whose kernel is
-as large as an image. So it is written with its operands exchanged: the pooled array slides over the
-kernel in steps of `p`, both reversed. The derivative of that is the one of any convolution with
-strides, for which cuDNN has an algorithm of its own.
+XLA:GPU (JAX 0.12.0) runs JAX's derivative of the convolution with zeros as a convolution whose
+kernel is as large as an image. So the convolution is written with its operands exchanged: the
+pooled array slides over the kernel in steps of `p`, both reversed. The derivative of that is the
+derivative of any convolution with strides, for which cuDNN has an algorithm of its own.
 
-Known limits: the kernel moves one pixel at a time; and where `p` does not divide an axis, so that
-its last window is cut, nothing lies behind that.
+Known limits: the kernel moves one pixel at a time; where `p` does not divide an axis, so that its
+last window is cut, no padding lies behind that window.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class Windows:
 
     @staticmethod
     def of(eqn: Any, place: int, codec: Codec) -> "Windows | None":
-        """That of an equation by the code of an operand; None where that must be decoded."""
+        """The derivative of an equation by an operand's code; None where that must be decoded."""
         if eqn.primitive.name != "conv_general_dilated" or place or not isinstance(codec, Pool):
             return None
         image, kernel, result = eqn.params["dimension_numbers"]
@@ -65,13 +65,13 @@ class Windows:
 
     @property
     def flops(self) -> int:
-        """Of the kernel's gradient."""
+        """FLOPs of the kernel's gradient."""
         elements = math.prod(self.eqn.invars[1].aval.shape)
         return 2 * elements * math.prod(side.windows for side in self.sides) * self._batch
 
     @property
     def workspace_bytes(self) -> int:
-        """Of the sums of the cotangent."""
+        """Bytes of the sums of the cotangent."""
         result = self.eqn.outvars[0].aval
         channels = result.shape[self.eqn.params["dimension_numbers"].out_spec[1]]
         elements = channels * math.prod(side.sums for side in self.sides) * self._batch
@@ -82,7 +82,7 @@ class Windows:
         return self.eqn.invars[0].aval.shape[self.eqn.params["dimension_numbers"].lhs_spec[0]]
 
     def __call__(self, code: Code, tangent: jax.Array) -> jax.Array:
-        """The tangent of the result, for one of the kernel."""
+        """The tangent of the result, from a tangent of the kernel."""
         (pooled,), params = code, self.eqn.params
         image, kernel, (batch, feature, *axes) = params["dimension_numbers"]
         precision = params["precision"]
@@ -99,9 +99,9 @@ class Windows:
         return self._decoded(result, axes)
 
     def _decoded(self, values: jax.Array, axes: Sequence[int]) -> jax.Array:
-        """The result, of what is to be added up along some of its axes and repeated along others.
+        """The result: values added up along some axes and repeated along others.
 
-        Along both at once: compilers would keep what lies between.
+        Both axes are treated at once: compilers would keep the array in between.
         """
         shifts = it.product(*(side.shifts for side in self.sides))
         values = functools.reduce(operator.add, (_cut(values, axes, some) for some in shifts))
@@ -118,11 +118,11 @@ def _cut(values: jax.Array, axes: Sequence[int], parts: Iterable[tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Direct:
-    """How an equation runs whose derivative reads a code as it is.
+    """How an equation runs whose derivative reads an undecoded code.
 
     Attributes:
         by: pushes forward a tangent of the equation's other operand, by the code.
-        run: the equation that reads the tap: of its operands, `Undecoded` among them.
+        run: the equation that reads the residual hook: its operands include an `Undecoded`.
     """
 
     by: Windows
@@ -132,11 +132,11 @@ class Direct:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["code"], meta_fields=["direct"])
 @dataclasses.dataclass(frozen=True)
 class Undecoded:
-    """What a tap passes instead of an array that would be decoded.
+    """A code that a residual hook passes on instead of the decoded array.
 
     Attributes:
         code: its arrays.
-        direct: how the equation runs that reads it, the only one.
+        direct: how the one equation that reads it runs.
     """
 
     code: Code
@@ -161,32 +161,32 @@ class _Side:
 
     @property
     def windows(self) -> int:
-        """How many there are."""
+        """The number of windows."""
         return -(-self.image // self.p)
 
     @property
     def is_whole(self) -> bool:
-        """Whether no result reads anything behind the image where its last window is cut."""
+        """Whether the image has whole windows, or no result reads padding behind the last one."""
         return self.image % self.p == 0 or self.zeros[1] <= 0
 
     @property
     def step(self) -> int:
-        """How far windows lie apart; 1 where each result reads one window."""
+        """The distance of windows; 1 where each result reads one window."""
         return 1 if (self.kernel, *self.zeros) == (1, 0, 0) else self.p
 
     @property
     def sums(self) -> int:
-        """How many sums of the cotangent are read."""
+        """The number of sums of the cotangent that are read."""
         return self.windows if self.step == 1 else self.result + self.p - 1
 
     @property
     def padding(self) -> tuple[int, int]:
-        """Of the kernel, over which the windows slide."""
+        """The padding of the kernel, over which the windows slide."""
         before = self.step * self.windows + self.zeros[0] - self.kernel
         return before, self.sums - self.step - self.zeros[0]
 
     @property
     def shifts(self) -> list[tuple[int, int]]:
-        """From where to where the parts of its sums lie that are added up for the result."""
+        """Start and end of the parts of the sums that are added up for the result."""
         length = self.windows if self.step == 1 else self.result
         return [(j, j + length) for j in range(self.step)]

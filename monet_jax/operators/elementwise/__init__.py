@@ -1,1 +1,1 @@
-"""Elementwise functions whose derivatives are computed from fewer bytes."""
+"""Elementwise functions whose derivatives read fewer bytes."""

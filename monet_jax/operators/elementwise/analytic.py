@@ -1,9 +1,9 @@
-"""Is a function analytic on both sides of zero?
+"""Tests whether a function is analytic on both sides of zero.
 
-Then it has no jumps and no spikes but at zero, and two such functions that are the same on tens of
-thousands of numbers are the same. What compares must compare numbers that change at zero alone:
-those that are as many times as large where the operand is twice as large (`max(x, 0)`, `-x`), with
-one another or with zero; or any with infinity.
+Such a function has jumps and spikes at zero alone, and two such functions that agree on tens of
+thousands of numbers are the same. Comparisons must compare numbers that change at zero alone: those
+that double where the operand doubles (`max(x, 0)`, `-x`), with one another or with zero; or any
+numbers with infinity.
 """
 
 from collections.abc import Sequence
@@ -14,30 +14,28 @@ import numpy as np
 from ...ir import compat
 from ...ir.program import Equation, Program, flatten
 
-#: Analytic functions, where they are defined, and what passes booleans on.
+#: Functions that are analytic where they are defined, and operations on booleans.
 _ANALYTIC = frozenset(
     """
     add add_any and broadcast_in_dim copy copy_p div exp expm1 log log1p logistic mul neg not or
     select_n stop_gradient sub tanh
     """.split()
 )
-#: What compares, or changes at zero.
+#: Functions that compare, or change at zero.
 _COMPARING = frozenset("abs eq ge gt le lt max min ne sign".split())
-#: Results are in proportion where all operands are.
+#: Functions whose results are in proportion to the input where all operands are.
 _LINEAR = frozenset(
     "abs add add_any convert_element_type copy copy_p max min neg stop_gradient sub".split()
 )
 
 
 def is_smooth_beside_zero(program: Program) -> bool:
-    """Whether an elementwise program of one input is analytic on both sides of zero, as far as that
-    is seen.
-    """
+    """Whether an elementwise program of one input is known to be analytic on both sides of zero."""
     return _is_smooth(program, set(program.inputs), set(program.inputs))
 
 
 def _is_smooth(program: Program, proportional: set[int], varying: set[int]) -> bool:
-    """The same, where some inputs are in proportion to one, and some of them vary."""
+    """The same where some inputs are in proportion to the operand, and some vary with it."""
     for e in program.equations:
         if not varying.isdisjoint(e.reads):
             varying.update(e.outputs)
@@ -49,7 +47,7 @@ def _is_smooth(program: Program, proportional: set[int], varying: set[int]) -> b
 
 
 def _is_allowed(equation: Equation, proportional: set[int], varying: set[int]) -> bool:
-    """Whether an equation makes analytic results of analytic operands, but for zero."""
+    """Whether an equation's results are analytic beside zero where its operands are."""
     if equation.primitive == "custom_jvp_call":
         inner = flatten(equation.eqn.params["call_jaxpr"])
         pairs = list(zip(inner.inputs, equation.inputs, strict=True))
@@ -64,7 +62,7 @@ def _is_allowed(equation: Equation, proportional: set[int], varying: set[int]) -
 
 
 def _is_proportional(equation: Equation, proportional: set[int], varying: set[int]) -> bool:
-    """Whether what an equation computes is in proportion to the input, on either side of zero."""
+    """Whether an equation's result is in proportion to the input on either side of zero."""
     match equation.primitive, equation.inputs:
         case "select_n", (_, *cases):
             return _is_all_proportional(cases, proportional)

@@ -1,7 +1,7 @@
-"""Which values of a stage follow from one other value, element by element?
+"""Elementwise chains: values of a stage that follow from one other value, element by element.
 
-A *chain* is an elementwise function of one value: a GELU, a softplus, with what is scaled and added
-on the way. It is made of *blocks*, each of which ends in a value that alone decides on the next.
+A *chain* is an elementwise function of one value: a GELU, a softplus, with the scalings and sums on
+the way. It consists of *links*, each of which ends in a value that alone determines the next.
 """
 
 import dataclasses
@@ -18,17 +18,18 @@ from ..codecs import FLOATS
 from ..hooks import is_hook
 from .pointwise import is_elementwise, is_uniform
 
-#: Chains have as many parts, so that few of their parts are asked about.
+#: Links of a chain, at most: each prefix of a chain is tested.
 _LONGEST = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Chain:
+class ElementwiseChain:
     """An elementwise function of one value; to be called with an array.
 
     Attributes:
-        equations: in order. What they read beside the source is one number.
-        source, result: values.
+        equations: in order. Every other value that they read is one number, known while tracing.
+        source: the operand.
+        result: the value that is computed.
     """
 
     equations: tuple[Equation, ...]
@@ -46,25 +47,25 @@ class Chain:
         return env[self.result]
 
     def local_derivative(self, x: jax.Array) -> jax.Array:
-        """The derivative, element by element."""
+        """The local derivative, element by element."""
         return jax.jvp(self, (x,), (jnp.ones_like(x),))[1]
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
-    """How a value follows, element by element, from the nearest one that alone decides on it.
+class Link:
+    """How a value follows, element by element, from the nearest value that alone determines it.
 
     Attributes:
-        equations: all between them, by their ids.
-        source: that value.
+        equations: all equations between the two values, by their ids.
+        source: the determining value.
     """
 
     equations: Mapping[int, Equation]
     source: int
 
 
-class Blocks:
-    """How the values of a stage follow from others, element by element.
+class ChainFinder:
+    """Finds how the values of a stage follow from others, element by element.
 
     Arguments:
         stage: its equations.
@@ -89,9 +90,9 @@ class Blocks:
         """Whether the results of an equation are one number each."""
         return self.uniform.issuperset(equation.outputs)
 
-    def chain(self, result: int, blocks: Sequence[Block]) -> Chain:
-        """The chain of consecutive blocks, with what computes the numbers that it reads."""
-        equations = {n: e for block in blocks for n, e in block.equations.items()}
+    def chain(self, result: int, links: Sequence[Link]) -> ElementwiseChain:
+        """The chain of consecutive links, with the equations of the numbers that it reads."""
+        equations = {n: e for link in links for n, e in link.equations.items()}
         pending = [i for e in equations.values() for i in e.reads]
         while pending:
             i = pending.pop()
@@ -99,27 +100,27 @@ class Blocks:
                 equations[id(self.writer[i])] = self.writer[i]
                 pending += self.writer[i].reads
         ordered = sorted(equations.values(), key=lambda e: self.order[id(e)])
-        return Chain(tuple(ordered), blocks[-1].source, result)
+        return ElementwiseChain(tuple(ordered), links[-1].source, result)
 
-    def before(self, value: int) -> list[Block]:
-        """How a value follows from others, back to one that is read elsewhere too."""
-        blocks: list[Block] = []
-        while len(blocks) < _LONGEST:
-            block = self._block(value)
-            if block is None or not self.is_end(block.source):
+    def before(self, value: int) -> list[Link]:
+        """The links before a value, back to a value that is read elsewhere too."""
+        links: list[Link] = []
+        while len(links) < _LONGEST:
+            link = self._link(value)
+            if link is None or not self.is_end(link.source):
                 break
-            blocks.append(block)
-            value = block.source
-            if self._is_read_outside(value, block):
+            links.append(link)
+            value = link.source
+            if self._is_read_outside(value, link):
                 break
-        return blocks
+        return links
 
     def is_end(self, value: int) -> bool:
         """Whether a chain may begin or end with a value."""
         return self.may_end(value) and self.avals[value].dtype in FLOATS
 
-    def _block(self, value: int) -> Block | None:
-        """How a value follows from one; None where it does not, or others read what is between."""
+    def _link(self, value: int) -> Link | None:
+        """The link that ends in a value; None without one, or where others read a value inside."""
         shape, found, pending = self.avals[value].shape, dict[int, Equation](), {value}
         while not found or len(pending) > 1 or not all(map(self._is_float, pending)):
             last = max(pending, key=self._position)
@@ -131,9 +132,9 @@ class Blocks:
             pending.update(i for i in _operands(equation) if i not in self.uniform)
         if not pending:
             return None
-        block = Block(found, pending.pop())
+        link = Link(found, pending.pop())
         between = {e.outputs[0] for e in found.values()} - {value}
-        return None if any(self._is_read_outside(i, block) for i in between) else block
+        return None if any(self._is_read_outside(i, link) for i in between) else link
 
     def _position(self, value: int) -> int:
         return self.order[id(self.writer[value])] if value in self.writer else -1
@@ -141,11 +142,11 @@ class Blocks:
     def _is_float(self, value: int) -> bool:
         return compat.is_float(self.avals[value])
 
-    def _is_read_outside(self, value: int, block: Block) -> bool:
+    def _is_read_outside(self, value: int, link: Link) -> bool:
         readers = self.readers.get(value, [])
-        return value in self.stage.outputs or any(id(e) not in block.equations for e in readers)
+        return value in self.stage.outputs or any(id(e) not in link.equations for e in readers)
 
 
 def _operands(equation: Equation) -> tuple[int, ...]:
-    """What a result depends on: of a tap, what passes it."""
+    """The operands that a result depends on: of a residual hook, the residual."""
     return equation.reads[:1] if is_hook(equation) else equation.reads

@@ -1,7 +1,7 @@
-"""Which equations compute each element of an array from the same one of others, and on numbers?
+"""Elementwise equations and programs, evaluated on numbers while tracing.
 
-What is elementwise is a function of numbers, whatever the shapes that it was traced with, and can
-be evaluated while tracing: on all numbers of 16 bits, say.
+An elementwise program is a function of numbers, whatever the shapes that it was traced with. It can
+be evaluated while tracing, for example on all numbers of 16 bits.
 """
 
 import dataclasses
@@ -34,18 +34,18 @@ def is_number(atom: Any, uniform: set[int]) -> bool:
 
 
 def is_uniform(equation: Equation, uniform: set[int]) -> bool:
-    """Whether all elements of what an equation writes are one number, known while tracing."""
+    """Whether all elements of an equation's results are one number, known while tracing."""
     numbers = [is_number(i, uniform) for i in equation.inputs]
     known = equation.primitive in ELEMENTWISE or equation.primitive == "broadcast_in_dim"
     return known and bool(numbers) and all(numbers) and not equation.eqn.effects
 
 
 def is_elementwise(equation: Equation, uniform: set[int], shape: tuple[int, ...]) -> bool:
-    """Whether an equation computes each element of an array from the same one of others.
+    """Whether an equation computes each element from the elements in the same place.
 
     Arguments:
         equation: the equation.
-        uniform: values that are one number.
+        uniform: values whose elements are one number.
         shape: of the arrays.
     """
     if is_hook(equation):
@@ -76,7 +76,7 @@ def is_elementwise_program(program: Program, shape: tuple[int, ...]) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Function:
+class ElementwiseFunction:
     """An elementwise program as a function of numbers; equal for the same text and dtype."""
 
     text: str
@@ -84,12 +84,12 @@ class Function:
     program: Program = dataclasses.field(compare=False)
 
     @staticmethod
-    def of(program: Program, dtype: Any) -> "Function":
-        """The function of a program whose inputs that vary are of a dtype."""
-        return Function(_text(program), jnp.dtype(dtype).name, program)
+    def of(program: Program, dtype: Any) -> "ElementwiseFunction":
+        """The function of a program whose varying inputs have a dtype."""
+        return ElementwiseFunction(_text(program), jnp.dtype(dtype).name, program)
 
     def __call__(self, *inputs: jax.Array) -> list[jax.Array]:
-        """The results for arrays of one shape, whichever."""
+        """The results for arrays of any one shape."""
         found = _evaluated(self.program, inputs)
         return [jnp.broadcast_to(x, inputs[0].shape) for x in found]
 
@@ -99,16 +99,16 @@ class Function:
 
 
 def computed(function: Callable[..., Any], *inputs: np.ndarray) -> Any:
-    """What a function of arrays returns, computed even while something is traced."""
+    """The results of a function of arrays, computed even while something is traced."""
     with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
         return jax.device_get(jax.jit(function)(*inputs))
 
 
 def numbers(dtype: str) -> np.ndarray:
-    """All numbers of a narrow dtype, one that is none among them; of both, as float32."""
+    """All numbers of a 16-bit dtype, and NaN; for float32, the numbers of both 16-bit dtypes."""
     patterns = np.arange(2**16, dtype=np.uint16)
-    narrow = [np.dtype(jnp.float16), np.dtype(jnp.bfloat16)]
-    chosen = [x for x in narrow if x.name == dtype] or narrow
+    of_16_bits = [np.dtype(jnp.float16), np.dtype(jnp.bfloat16)]
+    chosen = [x for x in of_16_bits if x.name == dtype] or of_16_bits
     found = np.concatenate([patterns.view(x).astype(np.float32) for x in chosen])
     special = np.asarray([-np.inf, np.inf, np.nan], np.float32)
     return np.concatenate([found[np.isfinite(found)], special]).astype(jnp.dtype(dtype))
@@ -130,7 +130,7 @@ def _evaluated(program: Program, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _text(program: Program) -> str:
-    """The same for programs that differ in nothing but the shapes of arrays."""
+    """The same text for programs that differ in the shapes of arrays alone."""
 
     def text(atom: Any) -> str:
         return str(atom) if isinstance(atom, int) else repr(np.asarray(atom.val).tolist())
@@ -139,6 +139,6 @@ def _text(program: Program) -> str:
     for e in program.equations:
         shapes = e.primitive == "broadcast_in_dim"
         dtypes = [program.avals[i].dtype for i in e.outputs]
-        given = "" if shapes else parameters_of(e.eqn)
-        parts.append(f"{e.primitive}{[text(x) for x in e.inputs]}{e.outputs}{dtypes}{given}")
+        parameters = "" if shapes else parameters_of(e.eqn)
+        parts.append(f"{e.primitive}{[text(x) for x in e.inputs]}{e.outputs}{dtypes}{parameters}")
     return ";".join(parts)

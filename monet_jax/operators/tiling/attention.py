@@ -1,13 +1,13 @@
-"""How does attention do without the scores of all queries and keys at once?
+"""Attention in tiles, as in FlashAttention (Dao et al., 2022): no scores of all queries and keys.
 
 Scores, weights and their gradients are the largest arrays of a long-context step, between operands
-and a result that are small. All that lies between a product whose result is large and the products
-that make it small again runs in a loop over tiles, along an axis of which nothing is summed:
-batch, heads or queries. It has no derivative of its own: a plan decides for each tile whether its
-weights are kept or run again, as for the iterations of any loop, so that nothing of more than a
-tile need be there at once (as in FlashAttention, Dao et al., 2022, and Rabe and Staats, 2021). In
-the body of a loop, where no other loops are planned, every tile runs again. Where tiles share an
-operand, keys and values say, its gradient is a sum over them, in float32 at least.
+and a result that are small. All equations between a product whose result is large and the products
+that make it small again run in a loop over tiles, along an axis of which nothing is summed: batch,
+heads or queries. The loop has no derivative of its own: a plan decides for each tile whether its
+weights are saved or recomputed, as for the iterations of any loop, so that no more than a tile need
+be in memory at once (as also in Rabe and Staats, 2021). In the body of a loop, where no other loops
+are planned, every tile is recomputed. The gradient of an operand that tiles share, such as keys and
+values, is a sum over tiles, in float32 at least.
 """
 
 import dataclasses
@@ -15,20 +15,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
-from jax import lax
-
 from ...ir import compat
-from ...ir.places import filled
 from ...ir.primitives import PRODUCTS, Kind, is_random, kind_of
 from ...ir.program import Equation, Program, dependents, listed, without_dead_code
 from ...ir.stage import Differentiation, active_values
 from ..context import Context
 from .rules import cuts_of
-from .slicer import Sliced, Slicer
-from .tiles import summed_in
+from .slicer import Slicer
+from .tiles import Tiles
 
-#: How many times the bytes that the loop reads and hands on its largest array takes, at least.
+#: The bytes of the loop's largest array over those that it reads and returns, at least.
 _WORTH = 4
 
 
@@ -37,15 +33,16 @@ class Attention:
     """Runs the attention of a program in tiles.
 
     Attributes:
-        tile_bytes: of the largest array of a tile, as nearly as it can be divided.
-        least_bytes: no tile has fewer: its products would take less than starting them.
+        tile_bytes: bytes of a tile's largest array, as nearly as the axis can be divided.
+        least_bytes: bytes of a tile's largest array, at least: starting the products of smaller
+            tiles takes longer than the products.
     """
 
     tile_bytes: int = 32 * 2**20
     least_bytes: int = 8 * 2**20
 
     def __call__(self, program: Program, derivative: Differentiation, context: Context) -> Program:
-        """The program, its attention in tiles; itself where there is none that is worth it."""
+        """The program, its attention in tiles; itself where no attention is worth it."""
         if context.is_sharded:
             return program
         found = self._replaced(program, derivative, context.in_loop)
@@ -69,16 +66,16 @@ class Attention:
         return None
 
     def _divisions(self, region: "_Region") -> list[tuple[int, int]]:
-        """Axes of the scores, and in how many tiles to divide them; the best first."""
-        wanted = region.largest_bytes / self.tile_bytes
+        """Axes of the scores with the number of tiles along each, the best first."""
+        target_parts = region.largest_bytes / self.tile_bytes
         found = []
         for axis, size in enumerate(region.scores.shape):
             most = min(size, region.largest_bytes // self.least_bytes)
             parts = [n for n in range(2, most + 1) if size % n == 0]
-            best = min(parts, key=lambda n: abs(math.log(n / wanted)), default=None)
+            best = min(parts, key=lambda n: abs(math.log(n / target_parts)), default=None)
             if best is not None:
                 sums = any(None in cut.inputs for cut in _cuts_along(region.product, axis, best))
-                found.append((sums, abs(math.log(best / wanted)), axis, best))
+                found.append((sums, abs(math.log(best / target_parts)), axis, best))
         return [(axis, parts) for _, _, axis, parts in sorted(found)]
 
 
@@ -98,11 +95,11 @@ def _makes_large(program: Program, equation: Equation) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Region:
-    """What may run in tiles.
+    """Equations that may run in tiles.
 
     Attributes:
-        program: as it is.
-        positions: of the equations, the product that computes the scores first.
+        program: the program, unchanged.
+        positions: of the equations; the product that computes the scores comes first.
         active: values through which the derivative passes.
         in_loop: whether it is the body of a loop, in which the tiles are not planned.
     """
@@ -114,7 +111,7 @@ class _Region:
 
     @staticmethod
     def of(program: Program, position: int, active: frozenset[int], in_loop: bool) -> "_Region":
-        """From a product down to all the products of what follows whose results are small."""
+        """From a product to all products that depend on it and have small results."""
         (scores,) = program.equations[position].outputs
         scores_bytes = program.nbytes(scores)
         reached, ends, between = {scores}, [], []
@@ -128,38 +125,38 @@ class _Region:
             else:
                 between.append(p)
                 reached.update(e.outputs)
-        wanted = {i for p in ends for i in program.equations[p].reads}
+        needed = {i for p in ends for i in program.equations[p].reads}
         for p in reversed(between):
-            if not wanted.isdisjoint(program.equations[p].outputs):
+            if not needed.isdisjoint(program.equations[p].outputs):
                 ends.append(p)
-                wanted.update(program.equations[p].reads)
+                needed.update(program.equations[p].reads)
         return _Region(program, (position, *sorted(ends)), active, in_loop)
 
     @property
     def product(self) -> Equation:
-        """It computes the scores."""
+        """The product that computes the scores."""
         return self.program.equations[self.positions[0]]
 
     @property
     def scores(self) -> Any:
-        """Their abstract value."""
+        """The abstract value of the scores."""
         return self.program.avals[self.product.outputs[0]]
 
     @property
     def equations(self) -> list[Equation]:
-        """In order."""
+        """The equations, in order."""
         return [self.program.equations[p] for p in self.positions]
 
     @property
     def largest_bytes(self) -> int:
-        """Of the largest array that is computed."""
+        """Bytes of the largest array that is computed."""
         return max(self.program.nbytes(i) for e in self.equations for i in e.outputs)
 
-    def tiles(self, axis: int, parts: int) -> "_Tiles | None":
-        """How all of it runs in tiles, along an axis of the scores; None if it cannot, or need not.
+    def tiles(self, axis: int, parts: int) -> Tiles | None:
+        """How the region runs in tiles along an axis of the scores; None if it cannot, or need not.
 
-        What it reads is computed in each tile where it follows from fewer bytes: masks, repeated
-        keys. So is another product as large as the scores, of which each tile computes its part.
+        Operands that follow from fewer bytes are computed in each tile: masks, repeated keys. So is
+        another product as large as the scores, of which each tile computes its part.
         """
         writer = {i: e for e in self.program.equations for i in e.outputs}
 
@@ -176,26 +173,26 @@ class _Region:
         if not slicer.positions.issuperset(self.positions) or not exits <= slicer.axes.keys():
             return None
         sliced = slicer.sliced()
-        tiles = _Tiles(
+        tiles = Tiles(
             sliced,
             parts,
             tuple((i, slicer.axes[i]) for i in sorted(exits)),
             tuple(n for n, (i, d) in enumerate(sliced.operands) if d is None and i in self.active),
-            keeps=not self.in_loop,
+            is_planned=not self.in_loop,
         )
         own = {i for i in tiles.operands if i not in self.program.given}
         handed = sum(map(self.program.nbytes, own | exits))
         return tiles if _WORTH * handed <= self.largest_bytes else None
 
     def _exits(self) -> set[int]:
-        """What is computed here and read elsewhere."""
+        """The values that are computed here and read elsewhere."""
         inside = {id(e) for e in self.equations}
         read = {i for i in self.program.outputs if isinstance(i, int)}
         read.update(i for e in self.program.equations if id(e) not in inside for i in e.reads)
         return read.intersection(i for e in self.equations for i in e.outputs)
 
-    def replaced(self, tiles: "_Tiles") -> Program | None:
-        """The program with tiles in the place of the last equation; None if that is too late."""
+    def replaced(self, tiles: Tiles) -> Program | None:
+        """The program with tiles at the last equation; None if results are read before it."""
         program, end = self.program, self.positions[-1]
         own = {*self.positions}
         rest = [(p, e) for p, e in enumerate(program.equations) if p not in own]
@@ -227,7 +224,7 @@ def _is_moved(program: Program, equation: Equation) -> bool:
 
 
 def _is_made(program: Program, writer: Mapping[int, Equation], equation: Equation) -> bool:
-    """Whether a result is computed, as part of what reads it, from fewer bytes than it takes."""
+    """Whether a result is computed, in the fusion that reads it, from fewer bytes than its own."""
     if not _is_cheap(equation):
         return False
     most, read, queue, seen = program.nbytes(equation.outputs[0]), 0, [*equation.reads], set()
@@ -247,57 +244,3 @@ def _is_made(program: Program, writer: Mapping[int, Equation], equation: Equatio
 def _is_cheap(equation: Equation) -> bool:
     is_fused = kind_of(equation) in (Kind.VIEW, Kind.FUSED)
     return is_fused and not is_random(equation) and not equation.eqn.effects
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tiles:
-    """What runs in tiles.
-
-    Attributes:
-        sliced: what runs on a tile.
-        parts: how many tiles there are.
-        exits: the values that are read outside, and the axis of each.
-        summed: the places of operands whose gradients are sums over tiles.
-        keeps: whether a tile may keep what its gradient reads, as a plan says; else it runs again.
-    """
-
-    sliced: Sliced
-    parts: int
-    exits: tuple[tuple[int, int], ...]
-    summed: tuple[int, ...]
-    keeps: bool
-
-    @property
-    def operands(self) -> tuple[int, ...]:
-        """The values that are read; one may be there whole and in slices."""
-        return tuple(i for i, _ in self.sliced.operands)
-
-    def run(self, *operands: jax.Array) -> list[jax.Array]:
-        """The exits, computed tile by tile."""
-        axes = {n: d for n, (_, d) in enumerate(self.sliced.operands) if d is not None}
-        dtypes = [operands[n].dtype for n in self.summed]
-        wide = [operands[n].astype(summed_in(operands[n].dtype)) for n in self.summed]
-
-        def tile(carry, slices):
-            # A gradient is summed in the dtype in which its operand comes in.
-            given = [x.astype(dtype) for x, dtype in zip(wide, dtypes, strict=True)]
-            values = filled(filled(operands, self.summed, given), [*axes], slices)
-            found = self.sliced.run(values)
-            return carry, [found[key] for key in self.exits]
-
-        stacked = [self._stacked(operands[n], d) for n, d in axes.items()]
-        if not self.keeps:
-            tile = jax.checkpoint(tile, prevent_cse=False)  # a loop keeps its tiles apart
-        _, results = lax.scan(tile, None, stacked)
-        return [_joined(x, d) for x, (_, d) in zip(results, self.exits, strict=True)]
-
-    def _stacked(self, x: jax.Array, axis: int) -> jax.Array:
-        """An operand's slices, one after another."""
-        shape = *x.shape[:axis], self.parts, x.shape[axis] // self.parts, *x.shape[axis + 1 :]
-        return jax.numpy.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _joined(x: jax.Array, axis: int) -> jax.Array:
-    """The array of which slices along an axis stand one after another."""
-    shape = *x.shape[1 : axis + 1], x.shape[0] * x.shape[axis + 1], *x.shape[axis + 2 :]
-    return jax.numpy.moveaxis(x, 0, axis).reshape(shape)

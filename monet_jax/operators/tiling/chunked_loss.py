@@ -1,66 +1,61 @@
-"""How does a loss over a large vocabulary do without the logits of all tokens at once?
+"""Chunked loss: a product with a wide matrix and the loss behind it, chunk by chunk of tokens.
 
 Logits, their softmax and their gradient are often the largest arrays of a language model's step. A
-*head* is a product with a matrix of many columns, and all that follows from it token by token, down
-to sums over tokens. It runs in a loop over chunks of tokens, which computes the gradient along with
-the value: of a sum, that is known up to one factor, which comes later (as in Liger Kernel, Hsu et
-al., 2024). So nothing of a chunk is kept, and nothing is computed twice. Gradients are those of JAX
-but for the order of sums over tokens.
+product with a matrix of many columns, and all equations that follow from it token by token, down to
+sums over tokens, run in a loop over chunks of tokens. The loop computes the gradient along with the
+value (as in Liger Kernel, Hsu et al., 2024): the gradient of a sum is known up to one factor, which
+comes later. So nothing of a chunk is saved, and nothing is computed twice.
+Gradients equal JAX's but for the order of sums over tokens.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ...ir import compat
-from ...ir.primitives import STOPS, Kind, is_random, kind_of
+from ...ir.primitives import Kind, is_random, kind_of
 from ...ir.program import Equation, Program, aval_nbytes, dependents, without_dead_code
 from ...ir.stage import Differentiation, abstract, active_values
 from ..context import Context
-from .rules import Cut, cuts_of
+from .chunks import Chunks
+from .loss_ends import ends_of
+from .rules import Cut, cuts_of, summed_in
 from .slicer import Slicer
-from .tiles import Chunks, summed_in
 
-#: How many times the bytes of its token-wise operand, at least, the result of a wide product has.
+#: The bytes of a wide product's result over those of its token-wise operand, at least.
 _WIDE = 4
-#: A value of more than this share of the logits' bytes is as large as logits.
+#: A value with more than this share of the logits' bytes counts as large as logits.
 _LARGE_SHARE = 1 / 8
-#: How many times the bytes of its logits a head's largest array has, at most (once it is cast).
+#: The bytes of a loss's largest array over those of its logits, at most (casts widen it).
 _GROWS = 4
-#: The share of the bytes of logits and their gradient that chunks may need.
+#: The share of the bytes of logits and their gradient that chunks may take.
 _WORTH = 1 / 2
-#: What is linear in numbers, as far as constants may be added.
-_LINEAR = """
-add add_any broadcast_in_dim convert_element_type copy neg reduce_sum reshape sub
-""".split()
-#: What is so in one of two numbers, and at which place that may stand.
-_FACTORS = {"mul": (0, 1), "div": (0,)}
-#: What is repeated for each chunk rather than read as a copy in another layout or dtype.
+#: Equations that each chunk repeats, rather than read a copy in another layout or dtype.
 _MOVES = ("broadcast_in_dim", "convert_element_type", "iota", "reshape", "squeeze", "transpose")
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Runs the heads of a program in chunks.
+    """Runs the losses of a program over a large vocabulary in chunks.
 
     Attributes:
         rows: tokens of a chunk, as nearly as they can be divided. Every chunk reads the matrix
-            and adds to its gradient: with fewer rows, that takes longer than the products.
-        least_rows: no chunk has fewer.
+            and adds to its gradient: with fewer tokens, that takes longer than the products.
+        least_rows: tokens of a chunk, at least.
     """
 
     rows: int = 1024
     least_rows: int = 512
 
     def __call__(self, program: Program, derivative: Differentiation, context: Context) -> Program:
-        """The program, its heads in chunks; itself where there are none that are worth it."""
+        """The program, its losses in chunks; itself where no loss is worth it."""
         if context.is_sharded or context.in_loop:
             return program
-        # Whether something is larger than all of a head can be known before it is looked for.
+        # Losses that are smaller than another array of the program need not be looked for.
         least_bytes = max((program.nbytes(i) for i in _solid(program)), default=0) // _GROWS
         found = self._replaced(program, derivative, context, least_bytes)
         while found is not None:
@@ -81,34 +76,34 @@ class Head:
             if sum(map(program.nbytes, equation.outputs)) < least_bytes:
                 continue
             for axis, parts in self._divisions(equation):
-                head = _head_at(program, derivative, position, axis, parts)
-                if head is None or not head.is_worth_it(context):
+                found = _loss_at(program, derivative, position, axis, parts)
+                if found is None or not found.is_worth_it(context):
                     continue
-                replaced = head.replaced()
+                replaced = found.replaced()
                 if replaced is not None:
                     return replaced
         return None
 
     def _divisions(self, equation: Equation) -> list[tuple[int, int]]:
-        """Axes of a product's result, and in how many chunks to divide them; the best first."""
+        """Axes of a product's result with the number of chunks along each, the best first."""
         found = []
         for axis, size in enumerate(equation.eqn.outvars[0].aval.shape):
-            rows = _rows(equation.eqn, axis)
-            most = min(size, rows // self.least_rows)
+            tokens = _tokens(equation.eqn, axis)
+            most = min(size, tokens // self.least_rows)
             parts = [n for n in range(2, most + 1) if size % n == 0]
-            best = min(parts, key=lambda n: abs(math.log(rows / n / self.rows)), default=None)
+            best = min(parts, key=lambda n: abs(math.log(tokens / n / self.rows)), default=None)
             if best is not None:
-                found.append((abs(math.log(rows / best / self.rows)), axis, best))
+                found.append((abs(math.log(tokens / best / self.rows)), axis, best))
         return [(axis, parts) for _, axis, parts in sorted(found)]
 
 
 def _solid(program: Program) -> Iterator[int]:
-    """What no fusion computes: results of products, of loops and the like."""
+    """The values that no fusion computes: results of products, of loops and the like."""
     return (i for e in program.equations if kind_of(e) is Kind.SOLID for i in e.outputs)
 
 
-def _rows(eqn: Any, axis: int) -> int:
-    """The tokens of a wide product's result, of which an axis is one; 0 where it is none."""
+def _tokens(eqn: Any, axis: int) -> int:
+    """The tokens of a wide product's result, if an axis is one of tokens; else 0."""
     result = eqn.outvars[0].aval
     if eqn.primitive.name != "dot_general" or not compat.is_float(result):
         return 0
@@ -125,29 +120,12 @@ def _rows(eqn: Any, axis: int) -> int:
     return 0
 
 
-def _head_at(
+def _loss_at(
     program: Program, derivative: Differentiation, position: int, axis: int, parts: int
 ) -> "_Found | None":
-    """The head of which a product computes the logits, if there is one that can be sliced so."""
+    """The loss whose logits a product computes, if it can be sliced along an axis of them."""
     product = program.equations[position]
-    large_bytes = _LARGE_SHARE * program.nbytes(product.outputs[0])
-    others = _behind_others(program, product)
-
-    def is_large(value: int) -> bool:
-        return program.nbytes(value) > large_bytes
-
-    def takes_in(equation: Equation, axis: int | None) -> bool:
-        if axis is None:
-            return equation.primitive in _MOVES
-        (value,) = equation.outputs
-        is_known = kind_of(equation) is not Kind.SOLID or equation.primitive == "dot_general"
-        return is_known and not is_random(equation) and (is_large(value) or value in others)
-
-    def follows(equation: Equation, cut: Cut) -> bool:
-        # Behind another layer it would be the network that runs in chunks.
-        return equation.primitive != "dot_general" or cut.is_sum
-
-    slicer = Slicer(program, parts, takes_in, follows)
+    slicer = _slicer(program, product, parts)
     if not slicer.start_with(position, axis):
         return None
     slicer.follow(range(position + 1, len(program.equations)))
@@ -156,8 +134,9 @@ def _head_at(
     if any(_WIDE * program.nbytes(i) > program.nbytes(product.outputs[0]) for i in cut):
         return None
     inside: dict[int, int | None] = {**slicer.axes, **dict.fromkeys(slicer.sums)}
-    ends = _ends(program, derivative, inside)
-    if ends is None or any(map(is_large, ends.exits)):
+    ends = ends_of(program, derivative, inside)
+    large_bytes = _large_bytes(program, product)
+    if ends is None or any(program.nbytes(i) > large_bytes for i in ends.exits):
         return None
     results = tuple((i, d) for i, d in sorted(inside.items()) if i in ends.read)
     chunks = Chunks(
@@ -175,8 +154,33 @@ def _head_at(
     return _Found(program, product, frozenset(computed), chunks)
 
 
+def _large_bytes(program: Program, product: Equation) -> float:
+    """The bytes above which a value counts as large as the logits that a product computes."""
+    return _LARGE_SHARE * program.nbytes(product.outputs[0])
+
+
+def _slicer(program: Program, product: Equation, parts: int) -> Slicer:
+    """A slicer that follows the logits of a product down to sums over tokens."""
+    large_bytes, others = _large_bytes(program, product), _behind_others(program, product)
+
+    def takes_in(equation: Equation, axis: int | None) -> bool:
+        if axis is None:
+            return equation.primitive in _MOVES
+        (value,) = equation.outputs
+        is_known = kind_of(equation) is not Kind.SOLID or equation.primitive == "dot_general"
+        if not is_known or is_random(equation):
+            return False
+        return program.nbytes(value) > large_bytes or value in others
+
+    def follows(equation: Equation, cut: Cut) -> bool:
+        # Another product's layer would take the network itself into the chunks.
+        return equation.primitive != "dot_general" or cut.is_sum
+
+    return Slicer(program, parts, takes_in, follows)
+
+
 def _behind_others(program: Program, product: Equation) -> set[int]:
-    """What follows from other products that are about as large, the logits of a teacher say."""
+    """The values that follow from other products about as large, such as a teacher's logits."""
     (logits,) = product.outputs
     others = [
         e.outputs[0]
@@ -189,99 +193,14 @@ def _behind_others(program: Program, product: Equation) -> set[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Ends:
-    """Where a head ends.
-
-    Attributes:
-        tail: equations behind the loop.
-        linear: the active sums and what the tail computes.
-        active: the sums on which the loss depends.
-        exits: what is read outside.
-        lead: the exit on which the loss depends.
-        read: of what is computed in the loop, what is read behind it.
-    """
-
-    tail: tuple[Equation, ...]
-    linear: frozenset[int]
-    active: frozenset[int]
-    exits: tuple[int, ...]
-    lead: int
-    read: frozenset[int]
-
-
-def _ends(
-    program: Program, derivative: Differentiation, inside: Mapping[int, int | None]
-) -> _Ends | None:
-    """Where a head ends whose loop computes some values, each with its axis.
-
-    That is where the loss depends on one number of it: where it depends on several sums, behind
-    what joins them linearly. None where there is no such place.
-    """
-    rest = [e for e in program.equations if inside.keys().isdisjoint(e.outputs)]
-    late = dependents(program.equations, inside)
-    active = active_values(program, derivative)
-    computed, linear, tail = {*inside}, set[int](), list[Equation]()
-    while True:
-        read = _read(program, rest)
-        exits = tuple(sorted(computed & read))
-        wanted = active & _wanted(program, derivative, rest)
-        leading = [i for i in exits if i in wanted]
-        if any(inside.get(i) is not None or program.avals[i].shape for i in leading):
-            return None
-        if not tail:
-            linear.update(leading)
-            sums = frozenset(leading)
-        if len(leading) == 1:
-            kept = frozenset(inside) & {*exits, *sums}
-            return _Ends(tuple(tail), frozenset(linear), sums, exits, leading[0], kept)
-        joined = next((e for e in rest if _is_linear(program, e, linear, late)), None)
-        if joined is None or not leading:
-            return None
-        rest.remove(joined)
-        tail.append(joined)
-        linear.update(joined.outputs)
-        computed.update(joined.outputs)
-
-
-def _read(program: Program, equations: Sequence[Equation]) -> set[int]:
-    """What equations read, and what the program returns."""
-    returned = {i for i in program.outputs if isinstance(i, int)}
-    return returned.union(*(e.reads for e in equations))
-
-
-def _is_linear(program: Program, equation: Equation, linear: set[int], late: set[int]) -> bool:
-    """Whether an equation computes a number that is linear in others, and all it reads is there."""
-    places = [n for n, i in enumerate(equation.inputs) if isinstance(i, int) and i in linear]
-    if not places or len(equation.outputs) != 1 or program.avals[equation.outputs[0]].shape:
-        return False
-    if any(i in late and i not in linear for i in equation.reads):
-        return False
-    if equation.primitive in _FACTORS:
-        return len(places) == 1 and places[0] in _FACTORS[equation.primitive]
-    is_float = compat.is_float(program.avals[equation.outputs[0]])
-    return equation.primitive in _LINEAR and is_float
-
-
-def _wanted(
-    program: Program, derivative: Differentiation, equations: Sequence[Equation]
-) -> set[int]:
-    """What influences the differentiated outputs of a program through some of its equations."""
-    found = {i for n in derivative.outputs if isinstance(i := program.outputs[n], int)}
-    for e in reversed(equations):
-        if e.primitive not in STOPS and found.intersection(e.outputs):
-            found.update(e.reads)
-    return found
-
-
-@dataclasses.dataclass(frozen=True)
 class _Found:
-    """A head of a program.
+    """A loss of a program that can run in chunks.
 
     Attributes:
-        program: as it is.
+        program: the program, unchanged.
         product: computes the logits.
-        computed: what only the head computes.
-        chunks: how it runs in chunks.
+        computed: the values that the loss alone computes.
+        chunks: the loss in chunks.
     """
 
     program: Program
@@ -290,49 +209,49 @@ class _Found:
     chunks: Chunks
 
     def is_worth_it(self, context: Context) -> bool:
-        """Whether nothing is larger than the logits, and chunks need clearly fewer bytes."""
+        """Whether the loss has the largest array, and chunks take clearly fewer bytes."""
         steps, backend = self.chunks.sliced.steps, context.backend
         largest = max(self.program.nbytes(i) for e, _ in steps for i in e.outputs)
         if any(self.program.nbytes(i) > largest for i in _solid(self.program)):
             return False
         (logits,) = self.product.eqn.outvars
-        is_narrowed = backend.narrows_operands and logits.aval.dtype == jnp.float32
-        taken = largest if is_narrowed else 2 * largest  # by logits and their gradient
+        is_halved = backend.narrows_operands and logits.aval.dtype == jnp.float32
+        taken = largest if is_halved else 2 * largest  # bytes of logits and their gradient
         needed = taken // self.chunks.parts
         for i, axis in self.chunks.sliced.operands:
             aval = self.program.avals[i]
             if axis is None and compat.is_float(aval):
                 summed = math.prod(aval.shape) * summed_in(aval.dtype).itemsize
-                if backend.needs_scratch:  # it adds outside of the product, and copies the matrix
+                if backend.needs_scratch:  # it adds outside the product, and copies the matrix
                     needed += 2 * summed
                 elif summed > backend.on_chip_bytes and self._is_read_elsewhere(i):
                     needed += summed
-                else:  # the sum lies where the gradient will be, or on the chip
+                else:  # the sum lies in the gradient's buffer, or on the chip
                     needed += summed - aval_nbytes(aval)
         return needed <= _WORTH * taken
 
     def _is_read_elsewhere(self, value: int) -> bool:
-        """Whether more than the head reads a value, so that other gradients are added."""
+        """Whether equations outside the loss read a value, so that other gradients are added."""
         own = {id(e) for e, _ in self.chunks.sliced.steps}
         return any(value in e.reads for e in self.program.equations if id(e) not in own)
 
     def replaced(self) -> Program | None:
-        """The program with one equation for the head; None where that would compute more."""
-        head, program = self._equation(), self.program
-        late = dependents(program.equations, head.outputs)
-        read = {self.product.outputs[0], *head.reads}
+        """The program with one equation for the loss; None where products would run twice."""
+        loss, program = self._equation(), self.program
+        late = dependents(program.equations, loss.outputs)
+        read = {self.product.outputs[0], *loss.reads}
         behind = max(p for p, e in enumerate(program.equations) if not read.isdisjoint(e.outputs))
         kept = [e for e in enumerate(program.equations) if self.computed.isdisjoint(e[1].outputs)]
         first = [e for p, e in kept if p <= behind and late.isdisjoint(e.reads)]
         rest = [e for p, e in kept if p > behind or not late.isdisjoint(e.reads)]
-        equations = without_dead_code([*first, head, *rest], program.outputs)
+        equations = without_dead_code([*first, loss, *rest], program.outputs)
         again = {id(e) for e, _ in self.chunks.sliced.steps if kind_of(e) is Kind.SOLID}
         if not again.isdisjoint(map(id, equations)):
             return None
         return dataclasses.replace(program, equations=equations, keeps_other=True)
 
     def _equation(self) -> Equation:
-        """What runs the chunks."""
+        """The equation that runs the chunks."""
         operands = self.chunks.operands
         jaxpr = jax.make_jaxpr(self.chunks.function())(*abstract(self.program, operands))
         (eqn,) = jaxpr.jaxpr.eqns

@@ -1,8 +1,8 @@
-"""How does an equation run on a part of its operands, a slice of each along one axis?
+"""Rules by which an equation runs on slices of its operands along one axis.
 
 A *cut* of an equation says along which axis each operand and each result is sliced, or that it is
-whole, so that the equation run on slices gives slices of its results; or, where it sums over the
-axis, terms of its results. Of a primitive that has no rule here no cut is known.
+whole. The equation run on slices gives slices of its results; or, where it sums over the axis,
+terms of its results. A primitive without a rule here has no cut.
 
 | index | means |
 |---|---|
@@ -15,23 +15,25 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from ...ir import compat
 from ...ir.program import Equation
 
-#: Its results from its operands, sliced as a cut says.
+#: An equation's results from its operands, sliced as a cut says.
 Function = Callable[[Sequence[Any]], list[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """One way to slice an equation.
+    """A slicing of an equation.
 
     Attributes:
         inputs: the axis of each operand.
         outputs: the axis of each result.
         is_sum: whether slices give terms of the results, which are whole, instead of slices.
-        params: parameters that differ for slices.
-        function: what runs instead of the primitive, if anything does.
+        params: the parameters that differ for slices.
+        function: runs instead of the primitive, if it is not None.
     """
 
     inputs: tuple[int | None, ...]
@@ -51,20 +53,26 @@ class Cut:
 
 
 def cuts_of(eqn: Any, parts: int) -> Iterator[Cut]:
-    """The known ways to slice an equation into some number of equal parts."""
+    """The known cuts of an equation into some number of equal parts."""
     name = compat.primitive_name(eqn)
     if name in _RULES and not eqn.effects:
         yield from _RULES[name](eqn, parts)
 
 
 def whole(eqn: Any) -> Cut:
-    """An equation as it is."""
+    """The cut that leaves an equation whole."""
     return Cut((None,) * len(eqn.invars), (None,) * len(eqn.outvars))
 
 
 def is_cut(size: int, parts: int) -> bool:
     """Whether an axis of some size is divided into equal parts."""
     return size > 1 and size % parts == 0
+
+
+def summed_in(dtype: Any) -> Any:
+    """The dtype in which terms of slices are added: float32 at least, if they are floats."""
+    is_half = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    return jnp.dtype(jnp.float32 if is_half else dtype)
 
 
 def _elementwise(eqn: Any, parts: int) -> Iterator[Cut]:
@@ -94,7 +102,7 @@ def _iota(eqn: Any, parts: int) -> Iterator[Cut]:
 
 
 def _reshape(eqn: Any, parts: int) -> Iterator[Cut]:
-    """Slices stay slices where what stands before the axis, and so what is behind, is the same."""
+    """Slices stay slices where the sizes before the axis, and so behind it, have equal products."""
     if eqn.params["dimensions"] is not None:
         return
     old, new = eqn.invars[0].aval.shape, eqn.params["new_sizes"]
@@ -132,7 +140,7 @@ def _reduce_sum(eqn: Any, parts: int) -> Iterator[Cut]:
 
 
 def _along(name: str) -> Callable[[Any, int], Iterator[Cut]]:
-    """The rule of what runs along one axis, which a parameter names, and is alike along others."""
+    """The rule of primitives that run along one axis, named by a parameter."""
 
     def rule(eqn: Any, parts: int) -> Iterator[Cut]:
         shape = eqn.outvars[0].aval.shape
@@ -157,7 +165,7 @@ def _pad(eqn: Any, parts: int) -> Iterator[Cut]:
 
 
 def _product(eqn: Any, parts: int) -> Iterator[Cut]:
-    """One operand is whole, or both are sliced along an axis of the batch or of the sum."""
+    """One operand is whole, or both are sliced along a batch axis or a contracted axis."""
     (contracted, batch), shape = eqn.params["dimension_numbers"], eqn.outvars[0].aval.shape
     free = [
         [d for d in range(len(v.aval.shape)) if d not in (*some, *together)]
@@ -173,7 +181,7 @@ def _product(eqn: Any, parts: int) -> Iterator[Cut]:
 
 
 def _gather(eqn: Any, parts: int) -> Iterator[Cut]:
-    """Slices of the indices, of what is looked up in with them, or of what is taken whole."""
+    """Slices of the indices, of batch axes with them, or of axes that are taken whole."""
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     operand, indices = (v.aval.shape for v in eqn.invars)
     result = eqn.outvars[0].aval.shape

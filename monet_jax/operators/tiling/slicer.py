@@ -1,8 +1,8 @@
-"""Which equations of a program run on slices, from one that does so on?
+"""Finds the equations of a program that run on slices, from one such equation on.
 
-A `Slicer` follows what is sliced through the equations that read it, and takes in what these read
-beside it where a slice of that is best computed from slices as well. A call whose derivative has a
-rule of its own is sliced together with the rule.
+A `Slicer` follows a sliced value through the equations that read it. It also slices the other
+operands of these equations where a slice is best computed from slices. A call whose derivative has
+a rule of its own is sliced together with the rule.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from ...ir.places import filled
 from ...ir.program import Equation, Program, flatten, shape_of
 from .rules import Cut, Function, cuts_of, is_cut, whole
 
-#: What is said of second derivatives that cannot be taken.
+#: The message where a second derivative cannot be taken.
 NOT_TWICE = (
-    "a loss head in chunks, or attention in tiles, calls a function whose second derivative mixes "
-    'what is apart. Plan without the operators "head" and "attention".'
+    "a chunked loss, or attention in tiles, calls a function whose second derivative mixes several "
+    'chunks or tiles. Plan without the operators "head" and "attention".'
 )
 
 
@@ -30,14 +30,14 @@ class Sliced:
 
     Attributes:
         steps: in execution order, each with its cut.
-        operands: values that are not computed here, and the axis along which each is read.
+        operands: values that are computed elsewhere, and the axis along which each is read.
     """
 
     steps: tuple[tuple[Equation, Cut], ...]
     operands: tuple[tuple[int, int | None], ...]
 
     def run(self, values: Sequence[Any]) -> dict[tuple[int, int | None], Any]:
-        """All that is computed from slices of the operands: by value and axis."""
+        """All values computed from slices of the operands, by value and axis."""
         env = dict(zip(self.operands, values, strict=True))
         for equation, cut in self.steps:
             pairs = zip(equation.inputs, cut.inputs, strict=True)
@@ -48,17 +48,17 @@ class Sliced:
 
 
 class Slicer:
-    """The equations of a program that are found to run on slices, as far as they are known.
+    """The equations of a program that run on slices, as far as they were followed.
 
     Arguments:
         program: the program.
         parts: the number of slices.
-        takes_in: `(equation, axis)` -> whether what writes an operand, to be read along an axis,
-            is sliced as well, instead of the operand.
-        follows: `(equation, cut)` -> whether what reads something sliced may be sliced so.
-        in_rule: whether it is the derivative of a call that has a rule of its own. That mostly
-            calls the same function again: whether the rule can be sliced there is only seen when
-            a second derivative is taken.
+        takes_in: `(equation, axis)` -> whether the equation that writes an operand, to be read
+            along an axis, is sliced as well, instead of the operand.
+        follows: `(equation, cut)` -> whether an equation that reads a slice may be sliced so.
+        in_rule: whether the program is the derivative of a call with a rule of its own. Such a rule
+            mostly calls the same function again; whether the rule can be sliced there is found out
+            when a second derivative is taken.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Slicer:
     ):
         self.program, self.parts, self.in_rule = program, parts, in_rule
         self.takes_in, self.follows = takes_in, follows
-        self.axes: dict[int, int] = {}  # values that follow from what was started with
+        self.axes: dict[int, int] = {}  # values that follow from the first ones
         self.sums: set[int] = set()
         self._operands: dict[tuple[int, int | None], None] = {}
         self._steps: dict[tuple[int, tuple[int | None, ...]], Cut] = {}  # position, axes of results
@@ -79,13 +79,13 @@ class Slicer:
         self._dependents: set[int] = set()
 
     def start(self, value: int, axis: int) -> None:
-        """An operand, and what follows from it, is to be read along an axis."""
+        """Read an operand, and the values that follow from it, along an axis."""
         self.axes[value] = axis
         self._operands[value, axis] = None
         self._dependents.add(value)
 
     def start_with(self, position: int, axis: int) -> bool:
-        """As `start`, of the result of an equation, which is sliced."""
+        """Slice an equation, and read its result along an axis, as `start` does for an operand."""
         (value,) = self.program.equations[position].outputs
         if not self._take(position, axis):
             return False
@@ -94,7 +94,7 @@ class Slicer:
         return True
 
     def follow(self, positions: Sequence[int]) -> None:
-        """Slice all equations that read what is sliced, as far as they can be."""
+        """Slice all equations that read slices, as far as possible."""
         for p in positions:
             equation = self.program.equations[p]
             if self._dependents.isdisjoint(equation.reads):
@@ -104,7 +104,7 @@ class Slicer:
                 self._follow(p)
 
     def sliced(self) -> Sliced:
-        """What was found."""
+        """The sliced equations, and their operands."""
         steps = sorted(self._steps.items(), key=lambda item: item[0][0])
         return Sliced(
             tuple((self.program.equations[p], cut) for (p, _), cut in steps), tuple(self._operands)
@@ -138,7 +138,7 @@ class Slicer:
             return
 
     def _take(self, position: int, axis: int | None) -> bool:
-        """Slice an equation such that its result comes along an axis."""
+        """Slice an equation so that its result is sliced along an axis."""
         equation = self.program.equations[position]
         known = [whole(equation.eqn)] if axis is None else None
         for cut in known or self._cuts(equation.eqn):
@@ -149,7 +149,7 @@ class Slicer:
         return False
 
     def _all_there(self, pairs: Sequence[tuple[Any, int | None]]) -> bool:
-        """Whether operands can be read along these axes; what is missing is added."""
+        """Whether operands can be read along these axes; missing operands are added."""
         before = dict(self._operands), dict(self._steps)
         if all(self._is_there(i, axis) for i, axis in pairs if isinstance(i, int)):
             return True
@@ -174,7 +174,7 @@ class Slicer:
 
 
 def _call(eqn: Any, parts: int, in_rule: bool) -> Iterator[Cut]:
-    """A call whose derivative has a rule of its own: what it runs is sliced, and so is the rule."""
+    """The cuts of a call whose derivative has a rule of its own, which is sliced as its body is."""
     if eqn.params["num_consts"]:
         return
     shapes = [v.aval.shape for v in eqn.invars]
@@ -192,8 +192,8 @@ def _call(eqn: Any, parts: int, in_rule: bool) -> Iterator[Cut]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sliced:
-    """A program that runs on slices: the axes of its inputs and outputs, and what it runs."""
+class _SlicedProgram:
+    """A program that runs on slices: the axes of its inputs and outputs, and its function."""
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...]
@@ -202,8 +202,8 @@ class _Sliced:
 
 def _in_slices(
     program: Program, start: Mapping[int, int], parts: int, in_rule: bool = False
-) -> _Sliced | None:
-    """A program as it runs on slices of the inputs at the places of `start`; None if it cannot."""
+) -> _SlicedProgram | None:
+    """The program on slices of the inputs at the places of `start`; None if it cannot be."""
     slicer = Slicer(program, parts, in_rule=in_rule)
     for n, axis in start.items():
         slicer.start(program.inputs[n], axis)
@@ -223,16 +223,16 @@ def _in_slices(
         return [env[i, slicer.axes[i]] for i in program.outputs]
 
     inputs = tuple(axes.get(i) for i in program.inputs)
-    return _Sliced(inputs, tuple(slicer.axes[i] for i in program.outputs), function)
+    return _SlicedProgram(inputs, tuple(slicer.axes[i] for i in program.outputs), function)
 
 
-def _pushed(eqn: Any, primal: _Sliced, parts: int) -> Function | None:
+def _pushed(eqn: Any, primal: _SlicedProgram, parts: int) -> Function | None:
     """`(*operands, *tangents of floats) -> (*results, *tangents)` of a call, on slices."""
     avals = [shape_of(v.aval) for v in eqn.invars]
     floats = _floats(eqn)
 
-    def push(*given):
-        primals, tangents = given[: len(avals)], given[len(avals) :]
+    def push(*arrays):
+        primals, tangents = arrays[: len(avals)], arrays[len(avals) :]
 
         def function(*chosen):
             return compat.bind_here(eqn, filled(primals, floats, chosen))
@@ -255,9 +255,9 @@ def _floats(eqn: Any) -> list[int]:
 
 
 def _with_rule(
-    primal: _Sliced, pushed: Callable[[], Function | None], floats: list[int]
+    primal: _SlicedProgram, pushed: Callable[[], Function | None], floats: list[int]
 ) -> Function:
-    """What runs on slices of some operands, with the derivative that another function computes."""
+    """The function on slices of operands, with a derivative that another function computes."""
     sliced = jax.custom_jvp(lambda *inputs: primal.function(inputs))
 
     @sliced.defjvp

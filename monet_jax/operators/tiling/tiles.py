@@ -1,178 +1,69 @@
-"""How does a loss head run in chunks of tokens, and what is its gradient?
+"""Runs equations on tiles of an axis, one after another, in a loop that is planned like others.
 
-A loop over chunks adds up sums over tokens and writes what each token has of its own. Together with
-the value it computes the gradient of one result: the derivative of a sum is known but for a factor,
-which comes later. What is computed from several sums is linear in them (the *tail*), so that the
-share of each sum in it is known before the loop.
+The loop has no derivative of its own: JAX differentiates it, so that a plan decides for each tile
+whether its residuals are saved or recomputed.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
 
-from ...ir.places import filled, float_places
-from ...ir.program import Equation, run
+from ...ir.places import filled
+from .rules import summed_in
 from .slicer import Sliced
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunks:
-    """A head that runs in chunks.
+class Tiles:
+    """A region that runs in tiles.
 
     Attributes:
-        sliced: what runs on a chunk.
-        parts: how many chunks there are.
-        results: what is kept of them: values and the axis of each, which is None for sums.
-        avals: of the results.
-        active: the places of the sums that the leading exit depends on.
-        tail: what is computed from sums, behind the loop; linear in those that are active.
-        scalars: what else the tail reads.
-        exits: the values that are read outside, results or computed by the tail.
-        lead: the place of the exit that is differentiated, a number.
+        sliced: the equations that run on a tile.
+        parts: how many tiles there are.
+        exits: the values that are read outside, and the axis of each.
+        summed: the places of operands whose gradients are sums over tiles.
+        is_planned: whether a plan decides for each tile if its residuals are saved; else all tiles
+            run again.
     """
 
     sliced: Sliced
     parts: int
-    results: tuple[tuple[int, int | None], ...]
-    avals: tuple[Any, ...]
-    active: tuple[int, ...]
-    tail: tuple[Equation, ...]
-    scalars: tuple[int, ...]
-    exits: tuple[int, ...]
-    lead: int
+    exits: tuple[tuple[int, int], ...]
+    summed: tuple[int, ...]
+    is_planned: bool
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The values that the head reads; one may be there whole and in slices."""
-        return (*(i for i, _ in self.sliced.operands), *self.scalars)
+        """The values that are read; one may be there whole and in slices."""
+        return tuple(i for i, _ in self.sliced.operands)
 
-    def function(self) -> Callable[..., Any]:
-        """The exits as a function of the operands."""
-        function = jax.custom_jvp(lambda *operands: self._exits(operands))
-        function.defjvp(self._pushed, symbolic_zeros=True)
-        return function
+    def run(self, *operands: jax.Array) -> list[jax.Array]:
+        """The exits, computed tile by tile."""
+        axes = {n: d for n, (_, d) in enumerate(self.sliced.operands) if d is not None}
+        dtypes = [operands[n].dtype for n in self.summed]
+        wide = [operands[n].astype(summed_in(operands[n].dtype)) for n in self.summed]
 
-    def _pushed(self, operands: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
-        live = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
-        chosen = [tangents[n] for n in live]
-        exits, gradients = self._with_gradients(operands, live)
-        lead = exits[self.lead]
-        pushed = jnp.zeros_like(lead)
-        for gradient, tangent in zip(gradients, chosen, strict=True):
-            dtype = summed_in(gradient.dtype)
-            term = jnp.sum(gradient.astype(dtype) * tangent.astype(dtype))
-            pushed += term.astype(lead.dtype)
-        # Who asks for the tangents of other exits runs another loop for them; nobody mostly does.
-        others = [n for n in float_places(exits) if n != self.lead]
+        def tile(carry, slices):
+            # A gradient is summed in the dtype of the loop's operand.
+            shared = [x.astype(dtype) for x, dtype in zip(wide, dtypes, strict=True)]
+            values = filled(filled(operands, self.summed, shared), [*axes], slices)
+            found = self.sliced.run(values)
+            return carry, [found[key] for key in self.exits]
 
-        def run_others(*chosen):
-            found = self._exits(filled(operands, live, chosen))
-            return [found[n] for n in others]
+        stacked = [self._stacked(operands[n], d) for n, d in axes.items()]
+        if not self.is_planned:
+            tile = jax.checkpoint(tile, prevent_cse=False)  # a loop keeps its tiles apart
+        _, results = lax.scan(tile, None, stacked)
+        return [_joined(x, d) for x, (_, d) in zip(results, self.exits, strict=True)]
 
-        found = [np.zeros(x.shape, jax.dtypes.float0) for x in exits]
-        if others:
-            primals = tuple(operands[n] for n in live)
-            found = filled(found, others, jax.jvp(run_others, primals, tuple(chosen))[1])
-        return exits, filled(found, [self.lead], [pushed])
-
-    def _exits(self, operands: Sequence[Any]) -> list[Any]:
-        return self._with_gradients(operands, ())[0]
-
-    def _with_gradients(
-        self, operands: Sequence[Any], live: Sequence[int]
-    ) -> tuple[list[Any], list[Any]]:
-        """The exits, and the gradients of the leading one with respect to some operands."""
-        count = len(self.sliced.operands)
-        own, scalars = operands[:count], operands[count:]
-        inner, outer = [n for n in live if n < count], [n for n in live if n >= count]
-        start = [jnp.zeros((), self.avals[n].dtype) for n in self.active]
-        _, shares = jax.vjp(lambda sums: self._lead(sums, scalars), start)
-        one = jnp.ones((), self.avals[self.active[0]].dtype)
-        totals, gradients = self._loop(own, inner, shares(one)[0])
-        sums = [totals[n] for n in self.active]
-        if outer:
-            places = [n - count for n in outer]
-            _, pull = jax.vjp(
-                lambda *chosen: self._lead(sums, filled(scalars, places, chosen)),
-                *(operands[n] for n in outer),
-            )
-            gradients = [*gradients, *pull(one)]
-        env = {i: x for (i, _), x in zip(self.results, totals, strict=True)}
-        env |= self._behind(sums, scalars)
-        return [env[i] for i in self.exits], gradients
-
-    def _lead(self, sums: Sequence[Any], scalars: Sequence[Any]) -> Any:
-        return self._behind(sums, scalars)[self.exits[self.lead]]
-
-    def _behind(self, sums: Sequence[Any], scalars: Sequence[Any]) -> dict[int, Any]:
-        """The active sums and all that the tail computes from them."""
-        env: dict[int, Any] = dict(zip(self.scalars, scalars, strict=True))
-        env |= {self.results[n][0]: x for n, x in zip(self.active, sums, strict=True)}
-        run(self.tail, env, {})
-        return env
-
-    def _loop(
-        self, operands: Sequence[Any], live: Sequence[int], shares: Sequence[Any]
-    ) -> tuple[list[Any], list[Any]]:
-        """The results of all chunks, and the gradients of the shares of the active ones."""
-        axes = [axis for _, axis in self.results]
-        read = [axis for _, axis in self.sliced.operands]
-
-        def step(state, k):
-            totals, gradients = state
-            slices = [self._slice(x, axis, k) for x, axis in zip(operands, read, strict=True)]
-
-            def chunk(*chosen):
-                env = self.sliced.run(filled(slices, live, chosen))
-                found = [env[key] for key in self.results]
-                return [found[n] for n in self.active], found
-
-            if live:
-                _, pull, found = jax.vjp(chunk, *(slices[n] for n in live), has_aux=True)
-                gradients = _joined(gradients, pull(shares), [read[n] for n in live], k)
-            else:
-                _, found = chunk()
-            return (_joined(totals, found, axes, k), gradients), None
-
-        start = (
-            [_start(aval, axis) for aval, axis in zip(self.avals, axes, strict=True)],
-            [_start(jax.typeof(operands[n]), read[n]) for n in live],
-        )
-        (totals, gradients), _ = lax.scan(step, start, jnp.arange(self.parts))
-        totals = [x.astype(aval.dtype) for x, aval in zip(totals, self.avals, strict=True)]
-        return totals, gradients
-
-    def _slice(self, x: Any, axis: int | None, k: Any) -> Any:
-        """What chunk `k` reads of an operand."""
-        if axis is None:
-            return x
-        size = x.shape[axis] // self.parts
-        return lax.dynamic_slice_in_dim(x, k * size, size, axis)
+    def _stacked(self, x: jax.Array, axis: int) -> jax.Array:
+        """An operand's slices, one after another."""
+        shape = *x.shape[:axis], self.parts, x.shape[axis] // self.parts, *x.shape[axis + 1 :]
+        return jax.numpy.moveaxis(x.reshape(shape), axis, 0)
 
 
-def _joined(
-    state: Sequence[Any], new: Sequence[Any], axes: Sequence[int | None], k: Any
-) -> list[Any]:
-    """Sums with the terms of chunk `k`, and arrays with its slices."""
-    return [
-        whole + x.astype(whole.dtype)
-        if axis is None
-        else lax.dynamic_update_slice_in_dim(whole, x, k * x.shape[axis], axis)
-        for whole, x, axis in zip(state, new, axes, strict=True)
-    ]
-
-
-def _start(aval: Any, axis: int | None) -> jax.Array:
-    return jnp.zeros(aval.shape, aval.dtype if axis is not None else summed_in(aval.dtype))
-
-
-def summed_in(dtype: Any) -> Any:
-    """The dtype of sums over chunks: float32 at least, if they are floats."""
-    is_half = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
-    return jnp.dtype(jnp.float32 if is_half else dtype)
+def _joined(x: jax.Array, axis: int) -> jax.Array:
+    """The array of which slices along an axis stand one after another."""
+    shape = *x.shape[1 : axis + 1], x.shape[0] * x.shape[axis + 1], *x.shape[axis + 2 :]
+    return jax.numpy.moveaxis(x, 0, axis).reshape(shape)
