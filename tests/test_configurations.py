@@ -98,7 +98,7 @@ def test_named_program_works_as_in_plain_jax(configuration, name, plans):  # noq
         (made,) = random_emissions(f, 0, 1)
         by_random_plan = jax.jit(pulled(f, made.function))(*f.leaves)
         by_remat = jax.jit(pulled(plain, _rematerialized(case, case.function)))(*f.leaves)
-    # In float64 the plain program is as exact as the reference is; what raw keys mean is configured.
+    # In float64 the plain program is as exact as the reference; what raw keys mean is configured.
     kept = CONFIGURATIONS[configuration] if configuration == "rbg_keys" else contextlib.nullcontext
     with kept():
         exact = in_double(pulled(plain, plain.function), f.leaves)
