@@ -17,8 +17,7 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler import compile
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import Replacement
-from monet_jax.search import compiled_plans
-from monet_jax.search import search as search_module
+from monet_jax.search import compiled_plans, outcome
 from monet_jax.search.compiled_plans import CompiledPlans
 from monet_jax.search.repair import try_between
 from monet_jax.search.search import PlanSearch
@@ -186,7 +185,7 @@ def test_operators_stay_where_they_save_time(plan_search, share, stay):
     plain = plan_search().plan(lambda unplanned: int(0.6 * unplanned()))
     decisions = dataclasses.replace(plain.decisions, seconds=share * plain.seconds)
     plan = dataclasses.replace(plain, decisions=decisions, operators=("some",))
-    assert search_module._better(plan, plain).operators == (("some",) if stay else plain.operators)
+    assert outcome.better(plan, plain).operators == (("some",) if stay else plain.operators)
 
 
 def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():

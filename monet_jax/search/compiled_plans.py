@@ -8,7 +8,6 @@ base        the plan that saves nothing but in the last stage: with the unplanne
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -216,13 +215,6 @@ class CompiledPlans:
         """The fastest trial whose temporaries fit in `room` bytes."""
         fits = [t for t in self if self.temp_bytes(t) <= room]
         return min(fits, key=lambda t: t.decisions.seconds, default=None)
-
-    def nearest_over(self, room: int) -> CompiledPlan | None:
-        """The least of the trials that do not fit and are faster than all that do."""
-        best = self.fastest_within(room)
-        limit = best.decisions.seconds if best else math.inf
-        over = [t for t in self if self.temp_bytes(t) > room and t.decisions.seconds < limit]
-        return min(over, key=self.temp_bytes, default=None)
 
     def predicted_temp_bytes(self, regions: _Regions) -> int:
         """Temporaries of a plan by the model and what was compiled to place it."""

@@ -14,8 +14,8 @@ from ..operators import selected
 from ..plans.record import PlanRecord
 from ..tracing.signature import Call, abstract_leaf
 from ..tracing.trace import Terms
+from .failures import InfeasibleBudget
 from .gradient_error import ErrorBound, Errors
-from .search import InfeasibleBudget
 
 #: Of the error that is asked for what may be measured: on other data it is larger. On one sample,
 #: which tells nothing of how it differs between batches and grows in training, and on several.

@@ -8,11 +8,10 @@ instead.
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..compiler.targets import TargetUnavailable
 from ..ir import compat
-from .search import InfeasibleBudget
 
 #: Set to anything but "" or "0", this environment variable makes faults of ours errors.
 STRICT = "MONET_JAX_STRICT"
@@ -20,6 +19,28 @@ STRICT = "MONET_JAX_STRICT"
 
 class PlanningWarning(UserWarning):
     """A function runs as it is, or on less than full knowledge; the message says why."""
+
+
+class InfeasibleBudget(ValueError):
+    """No plan brings the compiled program within the budget.
+
+    Where arguments and results alone exceed the budget, no plan was looked for: then the first
+    reading of `minimum_budget` plans and compiles to find it.
+    """
+
+    def __init__(self, message: str, minimum_budget: int | Callable[[], int]):
+        super().__init__(message)
+        self._minimum_budget = minimum_budget
+
+    @property
+    def minimum_budget(self) -> int:
+        """Bytes; planning with it succeeds."""
+        if callable(self._minimum_budget):
+            self._minimum_budget = self._minimum_budget()
+        return self._minimum_budget
+
+    def __reduce__(self):
+        return InfeasibleBudget, (str(self), self.minimum_budget)
 
 
 class BadArgument(ValueError):

@@ -14,7 +14,8 @@ from ...compiler.compile import CompiledBytes
 from ...compiler.targets import Target
 from ...plans.record import PlanRecord
 from ...search.compiled_plans import CompiledPlans
-from ...search.search import InfeasibleBudget, PlanSearch
+from ...search.failures import InfeasibleBudget
+from ...search.search import PlanSearch
 from ...tools.baselines import costs_of, work_of_step
 from ...transformer.apply import as_planned, as_traced_for
 from .programs import baselines, trace_loss
