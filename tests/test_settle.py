@@ -118,7 +118,7 @@ def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
     """To recompute a stage right before its backward spares nothing."""
 
     def base(loss, arguments):
-        return CompiledPlans(trace_loss(loss, arguments, CPU), CPU, Pins()).base.regions
+        return CompiledPlans(trace_loss(loss, arguments, CPU), CPU, Pins()).calibration_plan.regions
 
     several, one = base(net, specs()), base(lambda x: jnp.sum(jnp.sin(x)), specs()[1:])
     assert len(several) > 1
@@ -131,8 +131,8 @@ def test_the_base_is_predicted_as_it_was_compiled():
     compiled_plans = CompiledPlans(trace_loss(net, specs(), CPU), CPU, Pins())
     compiled_plans._all_saved_bytes = compiled_plans.unplanned.temp_bytes + 1_000_000
     assert sum(stage.alone_bytes for stage in compiled_plans.graph.stages) > 900_000
-    compiled = compiled_plans.temp_bytes(compiled_plans.of(compiled_plans.base))
-    assert compiled_plans.predicted_temp_bytes(compiled_plans.base.regions) == compiled
+    compiled = compiled_plans.temp_bytes(compiled_plans.of(compiled_plans.calibration_plan))
+    assert compiled_plans.predicted_temp_bytes(compiled_plans.calibration_plan.regions) == compiled
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import jax
 import planners
 from planners.plan import Region
 
+from ..operators import not_used
 from ..plans.record import PlanRecord
 from ..plans.tables import describe_values, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
-from ..tracing.trace import describe_inputs
+from ..tracing.trace import context_for, describe_inputs, without_rewrites
 from .compiled_plans import CompiledPlan, CompiledPlans
 from .failures import InfeasibleBudget
 
@@ -149,9 +150,20 @@ def no_plan_fits(
         f"live: {describe_values(origins, named)}. Raise `budget` to {minimum:,}, or reduce the "
         "batch."
     )
-    if others := compiled_plans.not_used():
+    if others := _unused_operators(compiled_plans):
         message += f" With {others} in a list of `operators`, it may take less."
     return InfeasibleBudget(message, minimum)
+
+
+def _unused_operators(compiled_plans: CompiledPlans) -> list[str]:
+    """Operators that the options leave out, and with which the function could take less.
+
+    None where the options name no operator: then forward mode is wanted.
+    """
+    traced = compiled_plans.traced
+    used = traced.terms.operators
+    context = context_for(compiled_plans.target.name, traced.avals)
+    return not_used(used, *without_rewrites(traced), context) if used else []
 
 
 def better(

@@ -1,8 +1,8 @@
-"""What does the planner say of a program by one model of it, each question asked once?
+"""The planner's proposals for one program by one model of it; each budget is solved once.
 
-The planner bounds the peak of live values. What a plan takes as compiled is modelled more closely
-once the plan is finished (`compiler/buffer_model`), so for a plan of so many modelled temporaries
-the planner is asked several times, and a local search follows.
+The planner bounds the peak of live values. A finished plan has a closer model of its compiled bytes
+(`compiler/buffer_model`). So for one limit on modelled temporaries the planner is called several
+times, and a local search follows.
 """
 
 import dataclasses
@@ -20,26 +20,26 @@ from planners.regions.simple_plans import certified, left_alone
 
 from .compiled_plans import CompiledPlans
 
-#: Times that the planner's budget is corrected by the model of the assignment, for one question.
+#: Corrections of the planner's budget by the model of the buffer assignment, for one limit.
 MODEL_ROUNDS = 8
-#: A plan that takes this much of the modelled temporaries that it may take is good enough.
+#: A plan that uses this share of its limit on modelled temporaries is good enough.
 GOOD_USE = 0.98
-#: The search ends when this fraction of them is all that is undecided.
+#: The search ends when this share of the limit is all that is undecided.
 ENOUGH = 0.01
-#: A budget whose answer takes too much is lowered by this fraction of them at least.
+#: A budget whose plan takes too much is lowered by this share of the limit at least.
 STEP = 0.005
 #: Time limits of the solver that the search for one budget may use up in all.
 SOLVES = 4
-#: Where a plan takes less than so much of its live values, others that do are looked for.
+#: Where a plan takes less than this share of its live bytes, more live bytes are tried.
 CLEARLY_LESS = 0.98
-#: For that, budgets of the planner are up to so many times what is wanted, in steps by so much.
+#: Then the planner's budgets are up to the first times the limit, in steps by the second factor.
 REACH, STRIDE = 1.25, 1.04
-#: Plans that the local search after each answer of the planner may look at.
+#: Plans that the local search after each plan of the planner may try.
 POLISH_CANDIDATES = 60
-#: What it counts, of bytes that may lie in the memory of results: all of them, and next to none, as
-#: they take nothing until the results are full.
+#: Shares of output-aliased bytes that local search charges to the peak: pessimistic, then
+#: optimistic, for they take nothing until the results are full.
 ALIASED_SHARES = (1.0, 0.1)
-#: Shares of the way from the smallest plan to saving all, of plans to try where nothing fits.
+#: Shares of the way from the smallest plan to saving all, for plans to try where nothing fits.
 LARGER = (0.05, 0.1, 0.3, 0.6)
 
 _Regions = tuple[Region, ...]
@@ -48,11 +48,13 @@ _Regions = tuple[Region, ...]
 class Proposals:
     """The planner's plans for one program by one model of it.
 
-    Every plan that it gives is replayed in `compiled_plans.graph`.
+    Every plan is replayed in `compiled_plans.graph` before it is proposed.
 
     Arguments:
-        compiled_plans: of the program. planner: `(Graph, int) -> planners.Plan`. graph: the model;
-        `compiled_plans.graph`, or that with something else assumed of the compiler.
+        compiled_plans: of the program.
+        planner: `(Graph, int) -> planners.Plan`.
+        graph: the model: `compiled_plans.graph`, or a graph with other assumptions about the
+            compiler.
     """
 
     def __init__(self, compiled_plans: CompiledPlans, planner: Any, graph: Graph):
@@ -79,19 +81,19 @@ class Proposals:
             self._modelled[regions] = self._compiled_plans.modelled(regions, self.graph)
         return self._modelled[regions]
 
-    def within(self, wanted: int) -> planners.Plan | None:
-        """The fastest plan whose modelled temporaries are within `wanted`, as far as is known."""
-        best = self._polished(self._bisected(wanted), wanted)
+    def within(self, limit: int) -> planners.Plan | None:
+        """The fastest known plan whose modelled temporaries take at most `limit` bytes."""
+        best = self._polished(self._bisected(limit), limit)
         if best is not None and self._takes_less(best) and best.seconds > self.graph.seconds:
-            others = [x for x in self._with_more_live(wanted) if self.modelled(x.regions) <= wanted]
+            others = [x for x in self._with_more_live(limit) if self.modelled(x.regions) <= limit]
             other = min(others, key=lambda x: x.seconds, default=best)
             if other.seconds < best.seconds:
-                best = self._polished(other, wanted) or other
+                best = self._polished(other, limit) or other
         return None if best is None else self._checked(best)
 
-    def _bisected(self, wanted: int) -> planners.Plan | None:
-        """The fastest of the planner's plans that it gives for fewer and fewer live bytes."""
-        best, low, high, budget = None, 0, None, max(wanted, self._floor)
+    def _bisected(self, limit: int) -> planners.Plan | None:
+        """The fastest of the planner's plans for fewer and fewer live bytes that keeps a limit."""
+        best, low, high, budget = None, 0, None, max(limit, self._floor)
         for _ in range(MODEL_ROUNDS):
             if self._seconds > self._most_seconds:
                 break
@@ -104,35 +106,35 @@ class Proposals:
                     break
                 continue
             modelled = self.modelled(decisions.regions)
-            if modelled <= wanted:
+            if modelled <= limit:
                 low = max(low, budget)
                 if best is None or decisions.seconds < best.seconds:
                     best = decisions
-                if modelled >= GOOD_USE * wanted or decisions.seconds <= self.graph.seconds:
+                if modelled >= GOOD_USE * limit or decisions.seconds <= self.graph.seconds:
                     break
             else:
                 high = min(budget, high or budget)
-            over = modelled - wanted
-            # Answers that are over by next to nothing would creep towards what fits.
-            guess = budget - (max(over, int(STEP * wanted)) if over > 0 else over)
+            over = modelled - limit
+            # Plans that are over by next to nothing would creep towards the limit.
+            guess = budget - (max(over, int(STEP * limit)) if over > 0 else over)
             budget = guess if high is None or low < guess < high else (low + high) // 2
             budget = max(budget, self._floor)
-            if high is not None and high - low < ENOUGH * wanted:
+            if high is not None and high - low < ENOUGH * limit:
                 break
         return best
 
     def _takes_less(self, decisions: planners.Plan) -> bool:
-        """Whether some live values take no memory of their own, as where the results will be."""
+        """Whether some live values take no memory of their own: they reuse output buffers."""
         return self.modelled(decisions.regions) < CLEARLY_LESS * decisions.peak_bytes
 
-    def _with_more_live(self, wanted: int) -> Iterator[planners.Plan]:
-        """Plans with more live values than `wanted`, of which some may take no more.
+    def _with_more_live(self, limit: int) -> Iterator[planners.Plan]:
+        """Plans with more live bytes than `limit`, some of which may take no more than it.
 
-        How many take nothing differs between plans, so that these are looked for all along the way,
-        while there is time; at the same budgets whatever is wanted, so that each is solved once.
+        Plans differ in how many bytes take no memory, so budgets are tried all along the way, while
+        there is time. They are the same whatever the limit, so that each is solved once.
         """
-        first = math.ceil(math.log(max(wanted, self._floor, 1), STRIDE))
-        for n in range(first, int(math.log(max(REACH * wanted, 1), STRIDE)) + 1):
+        first = math.ceil(math.log(max(limit, self._floor, 1), STRIDE))
+        for n in range(first, int(math.log(max(REACH * limit, 1), STRIDE)) + 1):
             if self._seconds > self._most_seconds / 2:
                 break
             decisions = self._fastest(int(STRIDE**n))
@@ -142,10 +144,10 @@ class Proposals:
     def small(self) -> Iterator[planners.Plan]:
         """Plans with few bytes, and some larger ones.
 
-        What a recomputation takes that the model does not know of is up to the compiler's schedule:
-        a plan that saves a little more may be the smaller one.
+        The compiler's schedule decides which bytes a recomputation takes beyond the model: a plan
+        that saves a little more may be smaller as compiled.
         """
-        smallest = self._compiled_plans.base
+        smallest = self._compiled_plans.calibration_plan
         try:
             smallest = self._space.smallest()
         except planners.SolverStopped as error:
@@ -159,16 +161,16 @@ class Proposals:
             if decisions is not None:
                 yield self._checked(decisions)
 
-    def _polished(self, decisions: planners.Plan | None, wanted: int) -> planners.Plan | None:
-        """A faster plan whose modelled temporaries are within `wanted`, if local search finds one.
+    def _polished(self, decisions: planners.Plan | None, limit: int) -> planners.Plan | None:
+        """A faster plan that keeps a limit on modelled temporaries, if local search finds one.
 
         Its bound is the planner's for as many live bytes as it takes.
         """
         singles = getattr(self._space, "singles", None)
         starts = [
             x
-            for x in (decisions, self._compiled_plans.base)
-            if x and self.modelled(x.regions) <= wanted
+            for x in (decisions, self._compiled_plans.calibration_plan)
+            if x and self.modelled(x.regions) <= limit
         ]
         if singles is None or not starts or starts[0].seconds <= self.graph.seconds:
             return decisions
@@ -178,12 +180,12 @@ class Proposals:
                 self.graph,
                 start.regions,
                 singles,
-                lambda some: self._fits(self._uniform_regions(some), wanted),
+                lambda some: self._fits(self._uniform_regions(some), limit),
                 compiled_plans=POLISH_CANDIDATES,
                 aliased_share=aliased_share,
             )
             plan = self._with_uniform_blocks(with_regions(self.graph, start, regions))
-            if self._fits(plan.regions, wanted):
+            if self._fits(plan.regions, limit):
                 found = min(found, plan, key=lambda x: x.seconds)
         if found is decisions:
             return decisions
@@ -191,14 +193,14 @@ class Proposals:
         return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
 
     def _bound_seconds(self, budget: int) -> float:
-        """What no plan within a model budget undercuts, as far as the solver got."""
+        """The solver's lower bound on the seconds of all plans within a model budget."""
         like = self._fastest(budget)
         return like.bound_seconds if like else self.graph.seconds
 
     def _fastest(self, budget: int) -> planners.Plan | None:
         """The planner's plan for a model budget; None where it has none.
 
-        If it says that none exists, that raises the floor; if it was stopped, other plans remain.
+        An infeasible budget raises the floor; a planner that was stopped does not.
         """
         if budget not in self._known:
             started = time.perf_counter()
@@ -213,21 +215,21 @@ class Proposals:
             self._seconds += time.perf_counter() - started
         return self._known[budget]
 
-    def _fits(self, regions: _Regions, wanted: int) -> bool:
-        """Whether a plan's errors and its modelled temporaries are within what they may be."""
+    def _fits(self, regions: _Regions, limit: int) -> bool:
+        """Whether a plan keeps the limits on gradient error and on modelled temporaries."""
         is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
-        return is_right and self.modelled(regions) <= wanted
+        return is_right and self.modelled(regions) <= limit
 
     def _with_uniform_blocks(self, decisions: planners.Plan) -> planners.Plan:
-        """The plan, without iterations that run by themselves where that is asked for."""
+        """The plan; without singleton runs of iterations where the model has uniform iterations."""
         regions = self._uniform_regions(decisions.regions)
         same = regions == decisions.regions
         return decisions if same else with_regions(self.graph, decisions, regions)
 
     def _uniform_regions(self, regions: _Regions) -> _Regions:
-        """The same of its regions.
+        """The same for its regions.
 
-        Unless codes of another iteration would bring in more of an error than there may be.
+        They stay as they are where the codes of another iteration would break the error limit.
         """
         if (
             not self.graph.uniform_blocks
@@ -242,11 +244,11 @@ class Proposals:
         return regions
 
     def _tidied(self, decisions: planners.Plan) -> planners.Plan:
-        """The plan as a compiler likes it best of those that are equal by the model.
+        """The plan that compiles best among those that are equal by the model.
 
         Its iterations are in order, so that loops have few runs. The last stage, whose backward
-        comes at once, is left alone rather than have the same values saved by name: for that XLA
-        may take a copy (147 MiB of a GPT-2's logits and weights on a GPU).
+        follows at once, is left alone instead of saving the same values by name: XLA may copy
+        values that are saved by name (147 MiB of a GPT-2's logits and weights on a GPU).
         """
         decisions = self._with_uniform_blocks(decisions)
         rolled = planners.rolled(self.graph, decisions.regions)
@@ -260,7 +262,7 @@ class Proposals:
         return decisions
 
     def _checked(self, decisions: planners.Plan) -> planners.Plan:
-        """A plan with its cost in `compiled_plans.graph`, where what bounds others is no bound."""
+        """A plan replayed in `compiled_plans.graph`, where the bound of another model is none."""
         graph, decisions = self._compiled_plans.graph, self._tidied(decisions)
         if self.graph is graph:
             return decisions
@@ -269,7 +271,7 @@ class Proposals:
 
 
 def with_regions(graph: Graph, like: planners.Plan, regions: _Regions) -> planners.Plan:
-    """A plan of these regions, with the planner and the bound of another."""
+    """A plan of some regions, with the planner and the bound of another plan."""
     return certified(graph, regions, planner=like.planner, bound_seconds=like.bound_seconds)
 
 
@@ -287,5 +289,5 @@ class _Unprepared:
 
 
 def _prepared(planner: Any, graph: Graph) -> Any:
-    """A planner that shares its preparation between budgets, where it can."""
+    """A planner whose preparation is shared between budgets, where it can share it."""
     return planner.prepare(graph) if hasattr(planner, "prepare") else _Unprepared(planner, graph)

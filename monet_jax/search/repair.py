@@ -1,4 +1,4 @@
-"""Repairs plans that are fast and nearly fit: small saved values are dropped, or plans crossed over.
+"""Repairs fast plans that nearly fit: drops their small saved values, or crosses them over.
 
 The bytes of a plan are known once it is compiled. A plan that takes a little too much is compiled
 again without its small saved values. Where it is much faster than all that fit, crossovers of it

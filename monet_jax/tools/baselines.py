@@ -1,4 +1,4 @@
-"""What do people do without a planner, and what does any program of a step cost?"""
+"""Baselines: `jax.checkpoint` placed by hand, and the costs of any program of a step."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ POLICIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What a program takes.
+    """The costs of a program.
 
     Attributes:
         bytes: as compiled.

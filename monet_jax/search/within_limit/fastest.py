@@ -67,7 +67,7 @@ def _best_of_space(
         best = compiled_plans.fastest_within(limit)
         if best is not None and _is_final(compiled_plans, best, limit):
             return best
-    if best is None or best.decisions.regions == compiled_plans.base.regions:
+    if best is None or best.decisions.regions == compiled_plans.calibration_plan.regions:
         try_small_plans(compiled_plans, models)
         if hoped_for_bytes(compiled_plans, limit) > compiled_plans.modelled_for(limit):
             for proposals in models:
@@ -84,5 +84,5 @@ def _is_free(compiled_plans: CompiledPlans, plan: CompiledPlan) -> bool:
 def _is_final(compiled_plans: CompiledPlans, plan: CompiledPlan, limit: int) -> bool:
     """Whether a plan that fits is fast, or uses enough of the limit, not to look further."""
     enough = compiled_plans.temp_bytes(plan) >= FAIR_USE * limit
-    is_planned = plan.decisions.regions != compiled_plans.base.regions
+    is_planned = plan.decisions.regions != compiled_plans.calibration_plan.regions
     return is_planned and (enough or _is_free(compiled_plans, plan))
