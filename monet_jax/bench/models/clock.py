@@ -1,4 +1,4 @@
-"""How long do the steps take on this device? All programs of a model run in turns, medians kept."""
+"""Median step times on this device; all programs of a model run in turns."""
 
 import statistics
 import time

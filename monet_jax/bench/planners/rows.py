@@ -1,4 +1,4 @@
-"""What does a benchmark keep of each answer of a planner?"""
+"""A row of a benchmark of planners: one answer beside one published result."""
 
 import dataclasses
 
