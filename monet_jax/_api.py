@@ -213,7 +213,7 @@ def plan_flat(
     """The plan of a function for one call of it.
 
     Arguments:
-        options: what is wanted.
+        options: of the plan.
         flat: arguments -> the function on arrays, and its call with these arguments.
         args: the arguments to plan for.
         error, sample: as in `plan`.

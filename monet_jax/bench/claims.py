@@ -8,7 +8,7 @@ class Claim:
     """A claim, and whether the rows bear it out.
 
     Attributes:
-      title: what is claimed.
+      title: the claim in words.
       figure: what was found.
       holds: whether the claim holds; None where no row is about it.
       against: cells that contradict it.

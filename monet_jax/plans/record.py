@@ -90,7 +90,7 @@ class PlanRecord:
         stages: the stages in order.
         next_faster: modelled seconds and compiled bytes of the next faster plan that was compiled;
             it broke the budget. None where the plan fills the budget or recomputes nothing.
-        devices: how many the arguments are sharded over; bytes are those of one of them.
+        devices: how many devices the arguments are sharded over; bytes are on one of them.
         operators: names of the residual operators that could be chosen.
         checkpoints: the option of `plan`.
         error: relative error of the gradient, as measured for `error_limit`; None if not measured.

@@ -173,7 +173,7 @@ def _lines(scale: Scale, limit: int | None, compiled: int | None) -> Iterator[Li
 def _data(
     timeline: Timeline, fixed: int, scale: Scale, rows: dict[str, ValueRow]
 ) -> dict[str, Any]:
-    """A timeline as the page's script reads it; `report.js` says what is where."""
+    """A timeline as the page's script reads it; `report.js` describes its fields."""
     return {
         "runs": timeline.runs,
         "across": scale.runs,

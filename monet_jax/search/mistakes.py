@@ -95,7 +95,7 @@ def refuse_budget(traced: Traced, budget_bytes: int, reserved: int, minimum: Any
         traced: the function.
         budget_bytes: the budget.
         reserved: the part of it that is for other things.
-        minimum: finds the smallest budget that can be kept; it is asked only if somebody reads it.
+        minimum: finds the smallest budget that can be kept; called when somebody reads it.
 
     Raises:
         ValueError: nothing is left of the budget.
@@ -116,7 +116,7 @@ def refuse_budget(traced: Traced, budget_bytes: int, reserved: int, minimum: Any
 def least_bytes(traced: Traced) -> int:
     """Bytes of the arguments that are read, of the results and of the gradient, on one device.
 
-    Of what is sharded over several devices, the arguments alone.
+    Where arguments are sharded over several devices, the bytes of the arguments alone.
     """
     program = traced.program
     read = {i for e in program.equations for i in e.reads}

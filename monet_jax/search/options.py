@@ -101,7 +101,7 @@ class PlanOptions:
         """The budget in bytes.
 
         Arguments:
-            target: what is planned for.
+            target: the target to plan for.
             unplanned_bytes: called for a share: the bytes that the function takes unplanned.
         """
         return parse_budget(

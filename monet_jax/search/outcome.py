@@ -40,7 +40,7 @@ class Effort:
 
 
 def record_of(
-    asked: CompiledPlans,
+    original: CompiledPlans,
     before: Timeline | None,
     found: CompiledPlans,
     best: CompiledPlan | None,
@@ -49,7 +49,7 @@ def record_of(
     """The record of a plan.
 
     Arguments:
-        asked: plans of the function as it was given.
+        original: plans of the function as it was traced.
         before: the unplanned timeline of these.
         found: plans of the function as it was planned: the same, or with nested scans.
         best: the plan, one of `found`; None for the function as it is.
@@ -68,8 +68,8 @@ def record_of(
         chunks=found.chunks,
         before=before if decisions else None,
         after=_timeline(found, decisions.regions) if decisions else before,
-        **_of_program(asked),
-        **_bytes_of(asked, best),
+        **_of_program(original),
+        **_bytes_of(original, best),
     )
 
 
@@ -91,7 +91,7 @@ def _of_program(compiled_plans: CompiledPlans) -> dict[str, Any]:
 
 
 def _bytes_of(compiled_plans: CompiledPlans, best: CompiledPlan | None) -> dict[str, Any]:
-    """The fields of a record that say what is compiled to how many bytes."""
+    """The fields of a record that are bytes, and the compiler that gave them."""
     unplanned, fixed_bytes = compiled_plans.unplanned, compiled_plans.fixed_bytes
     figures = best.figures if best else unplanned
     predicted = best.predicted_temp_bytes if best else unplanned.temp_bytes
@@ -158,7 +158,7 @@ def no_plan_fits(
 def _unused_operators(compiled_plans: CompiledPlans) -> list[str]:
     """Operators that the options leave out, and with which the function could take less.
 
-    None where the options name no operator: then forward mode is wanted.
+    None where the options name no operator, which keeps forward mode.
     """
     traced = compiled_plans.traced
     used = traced.terms.operators

@@ -67,7 +67,7 @@ def plan_traced(
 
     Arguments:
         traced: the function.
-        request: what is wanted of it.
+        request: the options for its call.
         limit: of the gradient's error, if there is one.
         started: when planning began, by `time.perf_counter`.
     """

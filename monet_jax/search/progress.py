@@ -8,7 +8,7 @@ from rich.console import Console
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A function that shows what is being done, in one line of the terminal's error stream.
+    """A function that shows the current operation, in one line of the terminal's error stream.
 
     The line is removed at the end. Where the stream is no terminal, nothing is written.
     """

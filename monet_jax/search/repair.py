@@ -33,8 +33,8 @@ def try_without_change(compiled_plans: CompiledPlans, limit: int) -> None:
 def try_between(compiled_plans: CompiledPlans, limit: int, compilations: int) -> None:
     """Compile crossovers of the fastest plan that fits with a much faster one.
 
-    A compiler may take more than predicted for all plans but the smallest. Then only the smallest
-    is predicted to take so much less.
+    All plans but the smallest may compile to more bytes than predicted. Then no other plan is
+    predicted to fit, though some between the two do.
 
     Arguments:
         compiled_plans: of the function.

@@ -8,7 +8,7 @@ from .bisection import compile_proposals, hoped_for_bytes, max_compilations
 from .small_plans import try_small_plans
 from .spaces import Models
 
-#: Where a plan uses less than this share of its limit, the other model is asked as well.
+#: Where a plan uses less than this share of its limit, the other model is searched as well.
 FAIR_USE = 0.95
 #: A budget is infeasible by no less than this: a search for this share of the minimum fails, too.
 CLEARLY_LESS = 0.97

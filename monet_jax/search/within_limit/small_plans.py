@@ -1,4 +1,4 @@
-"""Compiles small plans, where the model says too little of what the smallest take."""
+"""Compiles small plans, because the model does not rank the smallest ones well."""
 
 import contextlib
 from collections.abc import Sequence
