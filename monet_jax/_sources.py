@@ -17,11 +17,11 @@ from .ir.program import aval_nbytes
 from .operators import Context, rewriter, selected
 from .plans.multihost import FirstProcessFailed
 from .plans.record import PlanMismatch, PlanRecord
-from .search.compiled_plans import step_to_compile
 from .search.failures import STATEMENTS, InfeasibleBudget, report, statements, warn
 from .search.mistakes import missing_gradient
 from .search.options import PlanOptions, PlanRequest
 from .search.pipeline import plan_traced
+from .search.step import step_to_compile
 from .tracing import trace
 from .tracing.marked import Marked, Traces
 from .tracing.trace import Terms, Traced

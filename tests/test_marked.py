@@ -308,7 +308,7 @@ STEPS = [
     "analyzer.analyze.joint_of",
     "search.compiled_plans.transform",
     "search.compiled_plans.compile_bytes",
-    "search.compiled_plans.value_and_gradient",
+    "search.step.value_and_gradient",
     "search.pipeline.PlanSearch",
     "search.outcome.timeline_of",
     "search.outcome.value_rows",

@@ -19,8 +19,8 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import Replacement
 from monet_jax.search import compiled_plans, outcome
 from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.repair import try_between
 from monet_jax.search.search import PlanSearch
+from monet_jax.search.within_limit.repair import try_between
 from monet_jax.tracing.trace import trace_for
 
 CPU = resolve_target("cpu")

@@ -7,10 +7,8 @@ saves nothing except in the last stage.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-import jax
 
 import planners
 from planners.graph import Graph
@@ -24,14 +22,14 @@ from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_byte
 from ..compiler.compile import CompiledBytes, compile_bytes, devices_of
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
-from ..ir.costs import Roofline
-from ..ir.gradient import FlatFunction, cotangent_avals, value_and_gradient
+from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
 from ..tracing.nested_scans import as_nested_scans, chunking
 from ..tracing.origins import Origins
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
 from .gradient_error import ErrorBound, with_errors
+from .step import roofline_of, step_to_compile
 
 _Regions = tuple[Region, ...]
 
@@ -278,22 +276,3 @@ class CompiledPlans:
             raise OtherOptions
         self._conditions = str(self._options)
         return figures
-
-
-def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..., Any], tuple]:
-    """The value and gradient of a traced function, run by `function`, and its arguments."""
-    step = value_and_gradient(function, traced.program, traced.derivative)
-    avals = map(jax.typeof, traced.constants)
-    constants = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    cotangents = cotangent_avals(traced.program, traced.derivative)
-    return step, (list(traced.avals), constants, cotangents)
-
-
-def roofline_of(target: Target) -> Roofline:
-    """The peaks of a target."""
-    half = target.matmul_flops_per_second(2)
-    return Roofline(
-        {"float32": target.matmul_flops_per_second(4), "bfloat16": half, "float16": half},
-        target.flops_per_second,
-        target.bandwidth_bytes_per_second,
-    )

@@ -1,8 +1,7 @@
 """The search for a plan of one traced function whose compiled program keeps a budget.
 
-`proposals` asks the planner, `compiled_plans` knows what the compiler says of each plan,
-`within_limit` searches for one limit on temporaries, `repair` changes plans that nearly fit, and
-`outcome` records the plan.
+`within_limit` finds the fastest plan for one limit on temporaries, `compiled_plans` has the bytes
+of each plan, and `outcome` records the plan that was found.
 """
 
 import functools
@@ -17,8 +16,8 @@ from ..plans.timeline import Timeline
 from .compiled_plans import CompiledPlan, CompiledPlans, OtherOptions
 from .failures import InfeasibleBudget
 from .outcome import Effort, better, no_plan_fits, record_of, unplanned_timeline
-from .proposals import Proposals
 from .within_limit.fastest import fastest_or_smallest
+from .within_limit.proposals import Proposals
 from .within_limit.spaces import Models, spaces_of
 
 #: Nested scans are tried where they may save more than this share of the smallest plan's bytes.
@@ -48,7 +47,7 @@ class PlanSearch:
     @property
     def stopped(self) -> planners.SolverStopped | None:
         """Why the planner had no answer at some point of the last search, if so."""
-        stopped = (proposals.stopped for proposals in self._all_proposals)
+        stopped = (proposals.solved.stopped for proposals in self._all_proposals)
         return next((error for error in stopped if error is not None), None)
 
     @functools.cached_property
@@ -97,7 +96,7 @@ class PlanSearch:
     def _found(self, budget: Budget, reserved_bytes: int) -> PlanRecord:
         started = time.perf_counter()
         for proposals in self._all_proposals:
-            proposals.restart()
+            proposals.solved.restart()
         known = self._compilations
         total = budget(lambda: self.compiled_plans.unplanned.total_bytes)
         try:
@@ -121,7 +120,7 @@ class PlanSearch:
         if is_enough and not self.compiled_plans.traced.program.inlines_checkpoints:
             return None
         try:
-            return self._fastest(limit - self.compiled_plans.fixed_bytes, reserved_bytes)
+            return _fastest(self, limit, reserved_bytes)
         except InfeasibleBudget:
             if is_enough:
                 return None
@@ -139,22 +138,9 @@ class PlanSearch:
         if search is None:
             raise error
         try:
-            return search, search._fastest(limit - self.compiled_plans.fixed_bytes, reserved_bytes)
+            return search, _fastest(search, limit, reserved_bytes)
         except InfeasibleBudget as other:
             raise min(error, other, key=lambda x: x.minimum_budget) from None
-
-    def _fastest(self, limit: int, reserved_bytes: int) -> CompiledPlan:
-        """The fastest plan that keeps a limit on temporaries.
-
-        Raises:
-            InfeasibleBudget: none does.
-        """
-        compiled_plans = self.compiled_plans
-        outside = compiled_plans.fixed_bytes + reserved_bytes
-        best = fastest_or_smallest(compiled_plans, self.proposals, limit, outside)
-        if compiled_plans.temp_bytes(best) > limit:
-            raise no_plan_fits(compiled_plans, best, limit, outside)
-        return best
 
     @functools.cached_property
     def _without_operators(self) -> "PlanSearch | None":
@@ -165,13 +151,8 @@ class PlanSearch:
     @functools.cached_property
     def _nested(self) -> "PlanSearch | None":
         """The search for plans with nested scans; None where these save too little."""
-        found = self.compiled_plans.as_nested_scans()
-        if found is None:
-            return None
-        nested, saved_bytes = found
-        smallest = self.compiled_plans.temp_bytes(self.compiled_plans.smallest())
-        least = self.compiled_plans.fixed_bytes + smallest
-        return PlanSearch(nested, self.planner) if saved_bytes > CLEARLY_MORE * least else None
+        nested = _nested_plans(self.compiled_plans)
+        return None if nested is None else PlanSearch(nested, self.planner)
 
     @functools.cached_property
     def _unplanned_timeline(self) -> Timeline | None:
@@ -192,3 +173,28 @@ class PlanSearch:
     @property
     def _compilations(self) -> int:
         return sum(len(search.compiled_plans) for search in self._searches)
+
+
+def _fastest(search: PlanSearch, limit: int, reserved_bytes: int) -> CompiledPlan:
+    """The fastest plan of a search that keeps a limit on all bytes.
+
+    Raises:
+        InfeasibleBudget: none does.
+    """
+    compiled_plans = search.compiled_plans
+    outside, limit = compiled_plans.fixed_bytes + reserved_bytes, limit - compiled_plans.fixed_bytes
+    best = fastest_or_smallest(compiled_plans, search.proposals, limit, outside)
+    if compiled_plans.temp_bytes(best) > limit:
+        raise no_plan_fits(compiled_plans, best, limit, outside)
+    return best
+
+
+def _nested_plans(compiled_plans: CompiledPlans) -> CompiledPlans | None:
+    """Plans of the function with nested scans; None where these save too little."""
+    found = compiled_plans.as_nested_scans()
+    if found is None:
+        return None
+    nested, saved_bytes = found
+    smallest = compiled_plans.temp_bytes(compiled_plans.smallest())
+    least = compiled_plans.fixed_bytes + smallest
+    return nested if saved_bytes > CLEARLY_MORE * least else None

@@ -14,8 +14,8 @@ from ..compiler.options import options_of
 from ..compiler.targets import Target, compiler_version, resolve_target
 from ..ir import compat
 from ..plans.record import ValueRow
-from ..search.compiled_plans import step_to_compile
 from ..search.options import PlanOptions
+from ..search.step import step_to_compile
 from ..tracing.origins import Origins, origins_of, value_number
 from ..tracing.trace import Traced, difference, summary
 from ..transformer.apply import as_planned

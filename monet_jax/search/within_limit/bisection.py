@@ -8,8 +8,8 @@ unused and time could be won.
 import dataclasses
 
 from ..compiled_plans import CompiledPlans
-from ..proposals import Proposals
-from ..repair import try_without_change
+from .proposals import Proposals
+from .repair import try_without_change
 
 #: A plan that uses this share of its limit is not worth another compilation.
 GOOD_USE = 0.97

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from ..compiled_plans import CompiledPlan, CompiledPlans
-from ..repair import try_between
 from .bisection import compile_proposals, hoped_for_bytes, max_compilations
+from .repair import try_between
 from .small_plans import try_small_plans
 from .spaces import Models
 

@@ -7,8 +7,9 @@ import planners
 from planners.regions.simple_plans import left_alone, saving_all
 
 from ..compiled_plans import CompiledPlans
-from ..proposals import Proposals, with_regions
 from .bisection import least_excess_bytes
+from .proposals import Proposals
+from .uniform import with_regions
 
 #: A plan may compile to this share of its predicted bytes.
 MAY_BE_OFF = 0.9

@@ -7,7 +7,7 @@ from typing import Any
 from planners.graph import Graph, Op
 
 from ..compiled_plans import CompiledPlans
-from ..proposals import Proposals
+from .proposals import Proposals
 
 #: Proposals of one space, by each model of the compiler.
 Models = tuple[Proposals, ...]

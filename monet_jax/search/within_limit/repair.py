@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import planners
 from planners.plan import Region
 
-from .compiled_plans import CompiledPlan, CompiledPlans
-from .proposals import with_regions
+from ..compiled_plans import CompiledPlan, CompiledPlans
+from .uniform import with_regions
 
 #: Plans are crossed over where that may save this share of the step's time.
 FAR = 0.05

@@ -6,19 +6,18 @@ times, and a local search follows.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import planners
 from planners.graph import Graph
-from planners.plan import Region
 from planners.regions.simple_plans import certified, left_alone
 
-from .compiled_plans import CompiledPlans
+from ..compiled_plans import CompiledPlans
+from .solved import SolvedBudgets
+from .uniform import Regions, uniform_regions, with_regions, with_uniform_iterations
 
 #: Corrections of the planner's budget by the model of the buffer assignment, for one limit.
 MODEL_ROUNDS = 8
@@ -28,8 +27,6 @@ GOOD_USE = 0.98
 ENOUGH = 0.01
 #: A budget whose plan takes too much is lowered by this share of the limit at least.
 STEP = 0.005
-#: Time limits of the solver that the search for one budget may use up in all.
-SOLVES = 4
 #: Where a plan takes less than this share of its live bytes, more live bytes are tried.
 CLEARLY_LESS = 0.98
 #: Then the planner's budgets are up to the first times the limit, in steps by the second factor.
@@ -41,8 +38,6 @@ POLISH_CANDIDATES = 60
 ALIASED_SHARES = (1.0, 0.1)
 #: Shares of the way from the smallest plan to saving all, for plans to try where nothing fits.
 LARGER = (0.05, 0.1, 0.3, 0.6)
-
-_Regions = tuple[Region, ...]
 
 
 class Proposals:
@@ -58,24 +53,11 @@ class Proposals:
     """
 
     def __init__(self, compiled_plans: CompiledPlans, planner: Any, graph: Graph):
-        self.graph, self._compiled_plans, self._planner = graph, compiled_plans, planner
-        self._most_seconds = SOLVES * getattr(planner, "time_limit", 10.0)
-        self._seconds = 0.0  # spent in the planner since `restart`
-        self._known: dict[int, planners.Plan | None] = {}  # model budget -> the planner's plan
-        self._modelled: dict[_Regions, int] = {}
-        self._floor = 0  # model budgets below it are known to be infeasible
-        #: Why the planner had no answer at some point since `restart`, if so.
-        self.stopped: planners.SolverStopped | None = None
+        self.graph, self.solved = graph, SolvedBudgets(planner, graph)
+        self._compiled_plans = compiled_plans
+        self._modelled: dict[Regions, int] = {}
 
-    @functools.cached_property
-    def _space(self) -> Any:
-        return _prepared(self._planner, self.graph)
-
-    def restart(self) -> None:
-        """Count the planner's seconds from here, and forget that it was stopped."""
-        self._seconds, self.stopped = 0.0, None
-
-    def modelled(self, regions: _Regions) -> int:
+    def modelled(self, regions: Regions) -> int:
         """Temporaries of a plan by this model."""
         if regions not in self._modelled:
             self._modelled[regions] = self._compiled_plans.modelled(regions, self.graph)
@@ -93,15 +75,15 @@ class Proposals:
 
     def _bisected(self, limit: int) -> planners.Plan | None:
         """The fastest of the planner's plans for fewer and fewer live bytes that keeps a limit."""
-        best, low, high, budget = None, 0, None, max(limit, self._floor)
+        best, low, high, budget = None, 0, None, max(limit, self.solved.floor)
         for _ in range(MODEL_ROUNDS):
-            if self._seconds > self._most_seconds:
+            if self.solved.has_used(1.0):
                 break
-            decisions = self._fastest(budget)
+            decisions = self.solved.fastest(budget)
             if decisions is None:
-                if self._floor <= budget:
+                if self.solved.floor <= budget:
                     break  # the solver stopped without an answer
-                low, budget = max(low, budget), self._floor
+                low, budget = max(low, budget), self.solved.floor
                 if high is not None and budget >= high:
                     break
                 continue
@@ -118,7 +100,7 @@ class Proposals:
             # Plans that are over by next to nothing would creep towards the limit.
             guess = budget - (max(over, int(STEP * limit)) if over > 0 else over)
             budget = guess if high is None or low < guess < high else (low + high) // 2
-            budget = max(budget, self._floor)
+            budget = max(budget, self.solved.floor)
             if high is not None and high - low < ENOUGH * limit:
                 break
         return best
@@ -133,11 +115,11 @@ class Proposals:
         Plans differ in how many bytes take no memory, so budgets are tried all along the way, while
         there is time. They are the same whatever the limit, so that each is solved once.
         """
-        first = math.ceil(math.log(max(limit, self._floor, 1), STRIDE))
+        first = math.ceil(math.log(max(limit, self.solved.floor, 1), STRIDE))
         for n in range(first, int(math.log(max(REACH * limit, 1), STRIDE)) + 1):
-            if self._seconds > self._most_seconds / 2:
+            if self.solved.has_used(0.5):
                 break
-            decisions = self._fastest(int(STRIDE**n))
+            decisions = self.solved.fastest(int(STRIDE**n))
             if decisions is not None:
                 yield decisions
 
@@ -147,17 +129,13 @@ class Proposals:
         The compiler's schedule decides which bytes a recomputation takes beyond the model: a plan
         that saves a little more may be smaller as compiled.
         """
-        smallest = self._compiled_plans.calibration_plan
-        try:
-            smallest = self._space.smallest()
-        except planners.SolverStopped as error:
-            self.stopped = error
+        smallest = self.solved.smallest(self._compiled_plans.calibration_plan)
         yield self._checked(smallest)
         if self.graph.loops:
             yield self._checked(planners.whole_iterations(self.graph))
         least, most = smallest.peak_bytes, planners.save_all(self.graph).peak_bytes
         for share in LARGER:
-            decisions = self._fastest(int(least + share * (most - least)))
+            decisions = self.solved.fastest(int(least + share * (most - least)))
             if decisions is not None:
                 yield self._checked(decisions)
 
@@ -166,7 +144,7 @@ class Proposals:
 
         Its bound is the planner's for as many live bytes as it takes.
         """
-        singles = getattr(self._space, "singles", None)
+        singles = self.solved.singles
         starts = [
             x
             for x in (decisions, self._compiled_plans.calibration_plan)
@@ -180,68 +158,22 @@ class Proposals:
                 self.graph,
                 start.regions,
                 singles,
-                lambda some: self._fits(self._uniform_regions(some), limit),
+                lambda some: self._fits(uniform_regions(self.graph, some), limit),
                 compiled_plans=POLISH_CANDIDATES,
                 aliased_share=aliased_share,
             )
-            plan = self._with_uniform_blocks(with_regions(self.graph, start, regions))
+            plan = with_uniform_iterations(self.graph, with_regions(self.graph, start, regions))
             if self._fits(plan.regions, limit):
                 found = min(found, plan, key=lambda x: x.seconds)
         if found is decisions:
             return decisions
-        bound = self._bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
+        bound = self.solved.bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
         return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
 
-    def _bound_seconds(self, budget: int) -> float:
-        """The solver's lower bound on the seconds of all plans within a model budget."""
-        like = self._fastest(budget)
-        return like.bound_seconds if like else self.graph.seconds
-
-    def _fastest(self, budget: int) -> planners.Plan | None:
-        """The planner's plan for a model budget; None where it has none.
-
-        An infeasible budget raises the floor; a planner that was stopped does not.
-        """
-        if budget not in self._known:
-            started = time.perf_counter()
-            try:
-                self._known[budget] = self._with_uniform_blocks(self._space.fastest(budget))
-            except planners.InfeasibleBudget as error:
-                self._known[budget] = None
-                self._floor = max(self._floor, error.minimum_bytes, budget + 1)
-            except planners.SolverStopped as error:
-                self.stopped = error
-                self._known[budget] = None
-            self._seconds += time.perf_counter() - started
-        return self._known[budget]
-
-    def _fits(self, regions: _Regions, limit: int) -> bool:
+    def _fits(self, regions: Regions, limit: int) -> bool:
         """Whether a plan keeps the limits on gradient error and on modelled temporaries."""
         is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
         return is_right and self.modelled(regions) <= limit
-
-    def _with_uniform_blocks(self, decisions: planners.Plan) -> planners.Plan:
-        """The plan; without singleton runs of iterations where the model has uniform iterations."""
-        regions = self._uniform_regions(decisions.regions)
-        same = regions == decisions.regions
-        return decisions if same else with_regions(self.graph, decisions, regions)
-
-    def _uniform_regions(self, regions: _Regions) -> _Regions:
-        """The same for its regions.
-
-        They stay as they are where the codes of another iteration would break the error limit.
-        """
-        if (
-            not self.graph.uniform_blocks
-            or planners.with_uniform_blocks(self.graph, regions) == regions
-        ):
-            return regions
-        rolled = planners.rolled(self.graph, regions)
-        for from_last in (False, True):
-            found = planners.with_uniform_blocks(self.graph, rolled, from_last=from_last)
-            if planners.error_of(self.graph, found) <= self.graph.most_error:
-                return found
-        return regions
 
     def _tidied(self, decisions: planners.Plan) -> planners.Plan:
         """The plan that compiles best among those that are equal by the model.
@@ -250,10 +182,10 @@ class Proposals:
         follows at once, is left alone instead of saving the same values by name: XLA may copy
         values that are saved by name (147 MiB of a GPT-2's logits and weights on a GPU).
         """
-        decisions = self._with_uniform_blocks(decisions)
+        decisions = with_uniform_iterations(self.graph, decisions)
         rolled = planners.rolled(self.graph, decisions.regions)
         for regions in (rolled, (*rolled[:-1], left_alone(self.graph, rolled[-1]))):
-            if regions == decisions.regions or self._uniform_regions(regions) != regions:
+            if regions == decisions.regions or uniform_regions(self.graph, regions) != regions:
                 continue
             tidied = with_regions(self.graph, decisions, regions)
             takes_more = self.modelled(regions) > self.modelled(decisions.regions)
@@ -268,26 +200,3 @@ class Proposals:
             return decisions
         planner = decisions.planner
         return certified(graph, decisions.regions, planner=planner, bound_seconds=graph.seconds)
-
-
-def with_regions(graph: Graph, like: planners.Plan, regions: _Regions) -> planners.Plan:
-    """A plan of some regions, with the planner and the bound of another plan."""
-    return certified(graph, regions, planner=like.planner, bound_seconds=like.bound_seconds)
-
-
-class _Unprepared:
-    """A plain planner function behind the interface of a prepared search."""
-
-    def __init__(self, planner: Callable[[Graph, int], planners.Plan], graph: Graph):
-        self.planner, self.graph = planner, graph
-
-    def fastest(self, budget_bytes: int) -> planners.Plan:
-        return self.planner(self.graph, budget_bytes)
-
-    def smallest(self) -> planners.Plan:
-        return planners.save_nothing(self.graph)
-
-
-def _prepared(planner: Any, graph: Graph) -> Any:
-    """A planner whose preparation is shared between budgets, where it can share it."""
-    return planner.prepare(graph) if hasattr(planner, "prepare") else _Unprepared(planner, graph)
