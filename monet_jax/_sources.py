@@ -219,31 +219,30 @@ class Fixed:
         """Does nothing: the next call tries again."""
 
     def _verify_again(self, traced: Traced) -> None:
+        """Warn where a plan of other versions or devices cannot be verified, or is too large."""
         here = resolve_target(None).name
         name = here if here != "cpu" else self.plan.target
-        decisions = self.plan.decisions
         is_known = self.plan.jax_version == jax.__version__ and self.plan.target == name
-        if decisions is None or is_known:
+        if self.plan.decisions is None or is_known:
             return
-        made = f"under JAX {self.plan.jax_version} for {self.plan.target}"
+        made = f"A plan made under JAX {self.plan.jax_version} for {self.plan.target}"
         if self.plan.devices > 1:
             warn(
-                f"A plan made {made} on {self.plan.devices} devices is not verified here: tracing "
-                "hides how arrays are sharded. Plan again to be sure of its bytes."
+                f"{made} on {self.plan.devices} devices is not verified here: tracing hides how "
+                "arrays are sharded. Plan again to be sure of its bytes."
             )
             return
-        target = resolve_target(name)
         try:
             step = step_to_compile(traced, as_planned(traced, self.plan))
-            taken = compile_bytes(*step, target=target).total_bytes
+            taken = compile_bytes(*step, target=resolve_target(name)).total_bytes
         except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
-            warn(f"A plan made {made} could not be verified here: {error}")
+            warn(f"{made} could not be verified here: {error}")
             return
         limit = self.plan.budget_bytes - self.plan.reserved_bytes
         if taken > limit:
             warn(
-                f"A plan made {made} takes {format_bytes(taken)} as compiled here for "
-                f"{target.name}, more than the {format_bytes(limit)} it was made for. Plan again."
+                f"{made} takes {format_bytes(taken)} as compiled here for {name}, more than the "
+                f"{format_bytes(limit)} it was made for. Plan again."
             )
 
 

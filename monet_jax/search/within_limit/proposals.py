@@ -13,11 +13,11 @@ from typing import Any
 
 import planners
 from planners.graph import Graph
-from planners.regions.simple_plans import certified, left_alone
+from planners.regions.simple_plans import certified
 
 from ..compiled_plans import CompiledPlans
 from .solved import SolvedBudgets
-from .uniform import Regions, uniform_regions, with_regions, with_uniform_iterations
+from .uniform import Regions, tidied, uniform_regions, with_regions, with_uniform_iterations
 
 #: Corrections of the planner's budget by the model of the buffer assignment, for one limit.
 MODEL_ROUNDS = 8
@@ -175,27 +175,10 @@ class Proposals:
         is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
         return is_right and self.modelled(regions) <= limit
 
-    def _tidied(self, decisions: planners.Plan) -> planners.Plan:
-        """The plan that compiles best among those that are equal by the model.
-
-        Its iterations are in order, so that loops have few runs. The last stage, whose backward
-        follows at once, is left alone instead of saving the same values by name: XLA may copy
-        values that are saved by name (147 MiB of a GPT-2's logits and weights on a GPU).
-        """
-        decisions = with_uniform_iterations(self.graph, decisions)
-        rolled = planners.rolled(self.graph, decisions.regions)
-        for regions in (rolled, (*rolled[:-1], left_alone(self.graph, rolled[-1]))):
-            if regions == decisions.regions or uniform_regions(self.graph, regions) != regions:
-                continue
-            tidied = with_regions(self.graph, decisions, regions)
-            takes_more = self.modelled(regions) > self.modelled(decisions.regions)
-            if not takes_more and math.isclose(tidied.seconds, decisions.seconds):
-                decisions = tidied
-        return decisions
-
     def _checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan replayed in `compiled_plans.graph`, where the bound of another model is none."""
-        graph, decisions = self._compiled_plans.graph, self._tidied(decisions)
+        graph = self._compiled_plans.graph
+        decisions = tidied(self.graph, decisions, self.modelled)
         if self.graph is graph:
             return decisions
         planner = decisions.planner
