@@ -85,7 +85,7 @@ def remat(
         planner: a `(planners.Graph, int) -> planners.Plan`; None is `planners.Stages`.
         time_limit: seconds for the solver, per plan.
         verify: compile the planned program, and correct the plan until it keeps the budget.
-        cache: keep settled plans on disk.
+        cache: keep plans on disk.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
