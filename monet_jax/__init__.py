@@ -21,7 +21,7 @@ from .compiler.compile import CompilerDied as CompilerDied
 from .compiler.compile import compiled_bytes as compiled_bytes
 from .compiler.targets import TargetUnavailable as TargetUnavailable
 from .plans.record import PlanMismatch as PlanMismatch
-from .search.search import InfeasibleBudget as InfeasibleBudget
+from .search.failures import InfeasibleBudget as InfeasibleBudget
 from .tools.check import Check as Check
 from .tools.check import check as check
 from .tools.diff import Change as Change

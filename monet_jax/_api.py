@@ -1,7 +1,7 @@
 """`remat`, `plan` and `apply`: from a function and a budget to a planned function.
 
-trace     the function, on abstract values             -> a flat program
-plan      analyze, solve, emit, compile, correct       -> a plan that the compiled program keeps
+trace     the function on abstract values              -> a flat program
+plan      analyze, solve, emit, compile, correct       -> a plan whose compiled program fits
 emit      the program again, stage by stage            -> a function
 """
 
@@ -17,20 +17,17 @@ from ._wrapped import Rematerialized as Rematerialized
 from ._wrapped import rematerialized
 from ._wrapped import run_planned as run_planned
 from ._wrapped import runs_as_it_is as runs_as_it_is
-from .analyzer.pins import make_pins
-from .compiler.budget import validate_budget
-from .compiler.targets import resolve_target
-from .search.error_limit import ErrorLimit, limit_of, samples_of
+from .search.error_limit import limit_of, samples_of
 from .search.failures import PlanningWarning as PlanningWarning
 from .search.gradient_error import GRADED
 from .search.mistakes import refuse
-from .search.pipeline import Settings, plan_traced
-from .search.reserved import Optimizer, check_reserved
+from .search.options import PlanOptions as PlanOptions
+from .search.pipeline import plan_traced
+from .search.reserved import Optimizer
 from .tracing import trace
 from .tracing.marked import name_of
 from .tracing.modules import on_arrays
 from .tracing.signature import Call
-from .tracing.trace import Terms
 
 
 def remat(
@@ -88,19 +85,29 @@ def remat(
         planner: a `(planners.Graph, int) -> planners.Plan`; None is `planners.Stages`.
         time_limit: seconds for the solver, per plan.
         verify: compile the planned program, and correct the plan until it keeps the budget.
-        cache: keep settled plans on disk.
+        cache: keep plans on disk.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
         InfeasibleBudget: when differentiated: no plan fits the budget.
         TargetUnavailable: when differentiated: the target's compiler is not installed.
     """
-    settings = make_settings(
-        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
+    options = PlanOptions(
+        budget=budget,
+        target=target,
+        argnums=argnums,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        operators=operators,
+        checkpoints=checkpoints,
+        reserved=reserved,
+        pins=pins,
+        planner=planner,
+        time_limit=time_limit,
+        verify=verify,
+        cache=cache,
     )
-    if fun is None:
-        return functools.partial(_decorate, settings, argnums, static_argnums, static_argnames)
-    return _decorate(settings, argnums, static_argnums, static_argnames, fun)
+    return functools.partial(_decorate, options) if fun is None else _decorate(options, fun)
 
 
 def plan(
@@ -142,20 +149,34 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    operators = within_error(operators, error)
-    settings = make_settings(
-        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
+    options = PlanOptions(
+        budget=budget,
+        target=target,
+        argnums=argnums,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        operators=within_error(operators, error),
+        checkpoints=checkpoints,
+        reserved=reserved,
+        pins=pins,
+        planner=planner,
+        time_limit=time_limit,
+        verify=verify,
+        cache=cache,
     )
-    given = argnums, static_argnums, static_argnames
-    pure, call = on_arrays(fun, args, kwargs or {}, given)
-    if error is None:
-        return plan_call(settings, pure, call)
-    samples = [on_arrays(fun, x, kwargs or {}, given)[1] for x in samples_of(args, sample)]
-    return plan_call(settings, pure, call, limit_of(error, settings.terms, call, samples))
+
+    def flat(args: Sequence[Any]) -> FlatCall:
+        return on_arrays(fun, args, kwargs or {}, options.given)
+
+    return plan_flat(options, flat, args, error, sample)
+
+
+#: A function of arrays, and a call of it.
+FlatCall = tuple[Callable[..., Any], Call]
 
 
 def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
-    """The operators that a selection means where errors are limited, if they are."""
+    """The operators of a selection: "lossy" names more of them where the error is limited."""
     return GRADED if error is not None and operators == "lossy" else operators
 
 
@@ -175,46 +196,35 @@ def apply(
     Raises:
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
-    given = argnums, static_argnums, static_argnames
-    return rematerialized(fun, Fixed(plan), given)
+    return rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
 
 
-def make_settings(
-    budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
-) -> Settings:
-    """Checked settings, from the arguments of `remat` and `plan`.
-
-    Raises:
-        TypeError, ValueError: an argument is not what it must be.
-        TargetUnavailable: there is no such target.
-    """
-    terms = Terms.of(operators, checkpoints)
-    validate_budget(budget)
-    check_reserved(reserved)
-    if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):
-        raise TypeError(f"`time_limit` must be a number of seconds; got {time_limit!r}.")
-    if not time_limit > 0:
-        raise ValueError(f"`time_limit` must be a positive number of seconds; got {time_limit!r}.")
-    if planner is not None and not callable(planner):
-        raise TypeError(f"`planner` must be callable: (Graph, int) -> Plan; got {planner!r}.")
-    if target is not None:
-        resolve_target(target)
-    pinned = make_pins(pins)
-    made = Settings(budget, target, reserved, pinned, planner, time_limit, verify, cache, terms)
-    made.check_reserved()
-    return made
+def _decorate(options: PlanOptions, fun: Callable[..., Any]) -> Any:
+    return rematerialized(fun, Planned(options), options.given)
 
 
-def _decorate(settings, argnums, static_argnums, static_argnames, fun):
-    return rematerialized(fun, Planned(settings), (argnums, static_argnums, static_argnames))
-
-
-def plan_call(
-    settings: Settings, fun: Callable[..., Any], call: Call, limit: ErrorLimit | None = None
+def plan_flat(
+    options: PlanOptions,
+    flat: Callable[[Sequence[Any]], FlatCall],
+    args: Sequence[Any],
+    error: float | None,
+    sample: Sequence[Any] | None,
 ) -> Plan:
-    """The plan of a function for one call of it."""
+    """The plan of a function for one call of it.
+
+    Arguments:
+        options: of the plan.
+        flat: arguments -> the function on arrays, and its call with these arguments.
+        args: the arguments to plan for.
+        error, sample: as in `plan`.
+    """
     started = time.perf_counter()
-    settings = settings.for_call(call)
-    traced = trace.trace(fun, call, settings.rewrite(call), settings.terms)
+    fun, call = flat(args)
+    limit = None
+    if error is not None:
+        samples = [flat(some)[1] for some in samples_of(args, sample)]
+        limit = limit_of(error, options.terms, call, samples)
+    request = options.for_call(call)
+    traced = trace.trace(fun, call, options.rewrite(call), options.terms)
     refuse(traced, name_of(fun))
-    return Plan.of(plan_traced(traced, settings, limit, started))
+    return Plan.of(plan_traced(traced, request, limit, started))

@@ -1,4 +1,4 @@
-"""Which extra brings a package that is not installed?"""
+"""Imports modules that need an extra, and says which extra is missing."""
 
 import importlib
 from typing import Any

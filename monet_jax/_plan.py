@@ -1,4 +1,4 @@
-"""The public `Plan`: a stored plan's record, and what a user does with it."""
+"""The public `Plan`: a plan's record, which can be applied, stored and shown."""
 
 import dataclasses
 import os
@@ -15,10 +15,10 @@ from .plans.record import PlanRecord, record_from_json
 
 @dataclasses.dataclass(frozen=True)
 class Plan(PlanRecord):
-    """Which values a function's forward pass keeps for its gradient, and what that costs.
+    """Which values a function's forward pass saves for its gradient, and the costs.
 
-    All bytes are totals on one device: argument + output + temp - alias. What is stored, attribute
-    by attribute, is said at `PlanRecord`.
+    All bytes are totals on one device: argument + output + temp - alias. `PlanRecord` describes the
+    attributes.
     """
 
     @staticmethod

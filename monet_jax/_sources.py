@@ -1,4 +1,4 @@
-"""Where the plan of a function comes from: made as signatures come, or one that was stored."""
+"""The two sources of a function's plans: made for each signature, or one stored plan."""
 
 import dataclasses
 import threading
@@ -13,15 +13,15 @@ from .compiler.backend import backend_of
 from .compiler.budget import format_bytes
 from .compiler.compile import CompilerDied, compile_bytes
 from .compiler.targets import TargetUnavailable, resolve_target
-from .ir.program import aval_nbytes, mutable_references
+from .ir.program import aval_nbytes
 from .operators import Context, rewriter, selected
 from .plans.multihost import FirstProcessFailed
 from .plans.record import PlanMismatch, PlanRecord
-from .search.compiled_plans import step_to_compile
-from .search.failures import STATEMENTS, report, statements, warn
-from .search.mistakes import mistake_in
-from .search.pipeline import Settings, plan_traced
-from .search.search import InfeasibleBudget
+from .search.failures import STATEMENTS, InfeasibleBudget, report, statements, warn
+from .search.mistakes import missing_gradient
+from .search.options import PlanOptions, PlanRequest
+from .search.pipeline import plan_traced
+from .search.step import step_to_compile
 from .tracing import trace
 from .tracing.marked import Marked, Traces
 from .tracing.trace import Terms, Traced
@@ -29,98 +29,83 @@ from .transformer.apply import as_planned
 
 
 class Planned:
-    """Plans for a function as signatures come, each once, whatever the number of threads."""
+    """Plans of a function, made once for each signature, whatever the number of threads."""
 
-    def __init__(self, settings: Settings):
-        self.settings = settings
+    def __init__(self, options: PlanOptions):
+        self.options = options
         self._plans: dict[Any, PlanRecord | None] = {}
         self._largest: dict[Hashable, _Largest] = {}  # by function
         self._traces = Traces()
         self._lock = threading.RLock()
 
     def __reduce__(self):
-        return Planned, (self.settings,)
+        return Planned, (self.options,)
 
     def traced(self, marked: Marked) -> Traced:
-        """The trace of a call, as plans are made of it."""
-        target = resolve_target(self.settings.target).name
-        rewrite = self.settings.rewrite(marked.call)
-        return self._traces.traced(marked, rewrite, self.settings.terms, target)
+        """The trace of a call that plans are made for."""
+        target = resolve_target(self.options.target).name
+        rewrite = self.options.rewrite(marked.call)
+        return self._traces.traced(marked, rewrite, self.options.terms, target)
 
     def plan_for(self, traced: Traced, marked: Marked) -> PlanRecord | None:
         """The plan; None where the function must run as it is."""
         axes = trace.outer_axes(traced, marked.call)
         with statements():
-            settings = self.settings.for_call(marked.call)
-        key = self._key(traced, marked, axes, settings)
+            request = self.options.for_call(marked.call)
+        key = self._key(traced, marked, axes, request)
         with self._lock:
             if key not in self._plans:
-                if axes:
-                    warn(
-                        f"No plan was made: the function depends on the mapped axes {axes} of what "
-                        "it is called in, so it cannot be compiled alone; it runs as it is."
-                    )
-                if trace.is_batched(traced, marked.call):
-                    warn(
-                        "The function is traced under `vmap`, which hides the size of its axis: "
-                        "the plan is for one example. Put `remat` round the vmapped function "
-                        "instead."
-                    )
-                self._plans[key] = None if axes else self._made(traced, marked, settings)
+                _warn_of_transformations(traced, marked, axes)
+                self._plans[key] = None if axes else self._made(traced, marked, request)
             return self._plans[key]
 
     def mended(self, traced: Traced, marked: Marked) -> PlanRecord | None:
-        """A new plan in the place of one that was found, but is for another layout."""
+        """A new plan in the place of one from the cache that is for another layout."""
         with statements():
-            settings = self.settings.for_call(marked.call)
-        key = self._key(traced, marked, (), settings)
+            request = self.options.for_call(marked.call)
+        key = self._key(traced, marked, (), request)
         with self._lock:
-            anew = dataclasses.replace(settings, cache=False)
-            self._plans[key] = self._made(traced, marked, anew)
+            self._plans[key] = self._made(traced, marked, request.with_options(cache=False))
             return self._plans[key]
 
     def give_up(self, traced: Traced, marked: Marked) -> None:
         """From now on the function runs as it is, called like that."""
         axes = trace.outer_axes(traced, marked.call)
-        self._plans[self._key(traced, marked, axes, self.settings.for_call(marked.call))] = None
+        request = self.options.for_call(marked.call)
+        self._plans[self._key(traced, marked, axes, request)] = None
 
-    def _key(self, traced: Traced, marked: Marked, axes: tuple[str, ...], settings: Settings):
-        fingerprint = trace.fingerprint(traced.program, traced.derivative)
-        return marked.function, marked.call.signature, axes, fingerprint, settings.reserved
+    def _key(self, traced: Traced, marked: Marked, axes: tuple[str, ...], request: PlanRequest):
+        signature, fingerprint = marked.call.signature, traced.fingerprint
+        return marked.function, signature, axes, fingerprint, request.reserved_bytes
 
-    def _made(self, traced: Traced, marked: Marked, settings: Settings) -> PlanRecord | None:
-        """The plan, or None where there is none, which a warning says."""
+    def _made(self, traced: Traced, marked: Marked, request: PlanRequest) -> PlanRecord | None:
+        """The plan; None where there is none, which a warning says."""
         if not traced.derivative.outputs:
-            return None  # JAX itself has something to say about that
-        if mutable_references(traced.program):
-            warn(
-                f"No plan was made for `{marked.name}`: it reads or writes mutable references that "
-                "it is given or closes over; it runs as it is."
-            )
-            return None
-        if not traced.derivative.inputs:
-            warn(f"Nothing is planned for `{marked.name}`: {mistake_in(traced)}.")
+            return None  # JAX raises its own error
+        mistake = missing_gradient(traced)
+        if mistake is not None:
+            warn(f"No plan was made for `{marked.name}`: {mistake}; it runs as it is.")
             return None
         try:
-            return self._within_floor(traced, marked, settings)
+            return self._within_floor(traced, marked, request)
         except PlanMismatch:
             raise
         except Exception as error:
-            _say_why_not(error, traced, settings, marked.name)
+            _say_why_not(error, traced, request, marked.name)
             return None
 
-    def _within_floor(self, traced: Traced, marked: Marked, settings: Settings) -> PlanRecord:
-        """The plan, whose budget is a share of the largest program that was seen."""
+    def _within_floor(self, traced: Traced, marked: Marked, request: PlanRequest) -> PlanRecord:
+        """The plan; a budget that is a share is a share of the largest program so far."""
         largest = self._largest.get(marked.function)
         own = sum(map(aval_nbytes, traced.avals))
-        if largest is not None and settings.is_share:
-            settings = dataclasses.replace(settings, floor_bytes=largest.unplanned_bytes)
+        if largest is not None and request.options.is_share:
+            request = dataclasses.replace(request, floor_bytes=largest.unplanned_bytes)
         try:
-            made = plan_traced(traced, settings, None, marked.started)
+            made = plan_traced(traced, request, None, marked.started)
         except InfeasibleBudget as error:
             if largest is None or own >= largest.argument_bytes:
                 raise
-            made = _smallest(traced, marked, settings, error.minimum_budget)
+            made = _smallest(traced, marked, request, error.minimum_budget)
         unplanned = made.unplanned_bytes or 0
         if largest is None or unplanned > largest.unplanned_bytes:
             self._largest[marked.function] = _Largest(unplanned, own)
@@ -129,23 +114,36 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True)
 class _Largest:
-    """The largest program of a function: what it takes as it is, and its arguments alone."""
+    """Bytes of the largest program of a function, unplanned, and of its arguments alone."""
 
     unplanned_bytes: int
     argument_bytes: int
 
 
-def _smallest(traced: Traced, marked: Marked, settings: Settings, least: int) -> PlanRecord:
-    """The plan of a smaller batch, with which no run must end, whatever the search finds."""
+def _warn_of_transformations(traced: Traced, marked: Marked, axes: tuple[str, ...]) -> None:
+    """Warn where the transformations round a call keep its program from being known."""
+    if axes:
+        warn(
+            f"No plan was made: the function depends on the mapped axes {axes} of what it is "
+            "called in, so it cannot be compiled alone; it runs as it is."
+        )
+    if trace.is_batched(traced, marked.call):
+        warn(
+            "The function is traced under `vmap`, which hides the size of its axis: the plan is "
+            "for one example. Put `remat` round the vmapped function instead."
+        )
+
+
+def _smallest(traced: Traced, marked: Marked, request: PlanRequest, least: int) -> PlanRecord:
+    """The smallest plan for a smaller batch: no run must end for such a batch."""
     warn(
         f"No plan was found for a smaller batch of `{marked.name}` within its budget; it takes "
         f"{format_bytes(least)}, the least that was found."
     )
-    settings = dataclasses.replace(settings, budget=least)
-    return plan_traced(traced, settings, None, marked.started)
+    return plan_traced(traced, request.with_options(budget=least), None, marked.started)
 
 
-def _say_why_not(error: Exception, traced: Traced, settings: Settings, name: str) -> None:
+def _say_why_not(error: Exception, traced: Traced, request: PlanRequest, name: str) -> None:
     """Warn that there is no plan, because of an error.
 
     Raises:
@@ -155,15 +153,16 @@ def _say_why_not(error: Exception, traced: Traced, settings: Settings, name: str
         warn(f"No plan was made: JAX cannot trace the gradient ({error}). It runs as it is.")
     elif isinstance(error, (*STATEMENTS, FirstProcessFailed)):
         raise error
-    elif _is_known_limit(error, settings):
+    elif _is_known_limit(error, request):
         warn(f"No plan was made ({type(error).__name__}: {error}); the function runs as it is.")
     else:
         report(name, error)
 
 
-def _is_known_limit(error: Exception, settings: Settings) -> bool:
-    """Whether an error is no fault of ours: of a compiler, or of the user's own planner."""
-    is_planners = isinstance(error, planners.PlanningError) and settings.planner is not None
+def _is_known_limit(error: Exception, request: PlanRequest) -> bool:
+    """Whether an error is the compiler's or the user's own planner's, and no fault of ours."""
+    has_planner = request.options.planner is not None
+    is_planners = isinstance(error, planners.PlanningError) and has_planner
     return is_planners or isinstance(error, NotImplementedError | CompilerDied)
 
 
@@ -178,7 +177,7 @@ def _has_gradient(traced: Traced) -> bool:
 
 
 class Fixed:
-    """One stored plan, in the place of those that are made as signatures come."""
+    """One stored plan for every signature."""
 
     def __init__(self, plan: PlanRecord):
         self.plan = plan
@@ -203,7 +202,7 @@ class Fixed:
             PlanMismatch: it is not.
         """
         del marked
-        if trace.fingerprint(traced.program, traced.derivative) != self.plan.fingerprint:
+        if traced.fingerprint != self.plan.fingerprint:
             then = self.plan.inputs, self.plan.equations
             what = trace.difference(trace.summary(traced.program), then)
             raise PlanMismatch(f"The plan was made for another function: {what}. Plan again.")
@@ -214,39 +213,38 @@ class Fixed:
         return self.plan
 
     def mended(self, traced: Traced, marked: Marked) -> None:
-        """There is no other plan; the mismatch of this one is raised."""
+        """None: there is no other plan, and the mismatch of this one is raised."""
 
     def give_up(self, traced: Traced, marked: Marked) -> None:
-        """Nothing is kept: the next call tries again."""
+        """Does nothing: the next call tries again."""
 
     def _verify_again(self, traced: Traced) -> None:
+        """Warn where a plan of other versions or devices cannot be verified, or is too large."""
         here = resolve_target(None).name
         name = here if here != "cpu" else self.plan.target
-        decisions = self.plan.decisions
         is_known = self.plan.jax_version == jax.__version__ and self.plan.target == name
-        if decisions is None or is_known:
+        if self.plan.decisions is None or is_known:
             return
-        made = f"under JAX {self.plan.jax_version} for {self.plan.target}"
+        made = f"A plan made under JAX {self.plan.jax_version} for {self.plan.target}"
         if self.plan.devices > 1:
             warn(
-                f"A plan made {made} on {self.plan.devices} devices is not verified here: tracing "
-                "hides how arrays are sharded. Plan again to be sure of its bytes."
+                f"{made} on {self.plan.devices} devices is not verified here: tracing hides how "
+                "arrays are sharded. Plan again to be sure of its bytes."
             )
             return
-        target = resolve_target(name)
         try:
             step = step_to_compile(traced, as_planned(traced, self.plan))
-            taken = compile_bytes(*step, target=target).total_bytes
+            taken = compile_bytes(*step, target=resolve_target(name)).total_bytes
         except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
-            warn(f"A plan made {made} could not be verified here: {error}")
+            warn(f"{made} could not be verified here: {error}")
             return
-        room = self.plan.budget_bytes - self.plan.reserved_bytes
-        if taken > room:
+        limit = self.plan.budget_bytes - self.plan.reserved_bytes
+        if taken > limit:
             warn(
-                f"A plan made {made} takes {format_bytes(taken)} as compiled here for "
-                f"{target.name}, more than the {format_bytes(room)} it was made for. Plan again."
+                f"{made} takes {format_bytes(taken)} as compiled here for {name}, more than the "
+                f"{format_bytes(limit)} it was made for. Plan again."
             )
 
 
-#: Where plans come from.
+#: A source of plans.
 Source = Planned | Fixed

@@ -1,9 +1,9 @@
-"""A function that is planned when it is differentiated.
+"""A wrapped function that is planned when it is differentiated.
 
-Where a gradient is being taken as the function is called, it is planned and runs as planned. Where
-that is not known, as under `jax.jit`, it is written down as one equation (`_compat.planned_p`)
-that runs the function as it is, until it is differentiated itself. Where neither is so, the
-function is called.
+Where a gradient is taken when the function is called, the function is planned and runs as planned.
+Under `jax.jit` it is not known whether a gradient will be taken: the call is staged as one equation
+(`planned_p` of `ir/compat`), which runs the function as it is until it is differentiated itself.
+Elsewhere the function is called.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from .ir.program import mutable_references
 from .plans.multihost import FirstProcessFailed
 from .plans.record import PlanMismatch
 from .search.failures import STATEMENTS, report, warn
-from .search.mistakes import mistake_in, returns_own_gradient
+from .search.mistakes import OWN_GRADIENT, missing_gradient, returns_own_gradient
 from .tracing import modules, nesting
 from .tracing.marked import Marked, Untraceable
 from .tracing.modules import Given
@@ -29,7 +29,7 @@ from .tracing.signature import Call, Options, abstract_leaf, is_traced, make_opt
 from .tracing.trace import Traced, outer_axes
 from .transformer.apply import as_planned, as_traced_for
 
-#: What a call may raise beside what the function itself raises.
+#: Errors of planning that a call raises.
 _PASSED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
 
 
@@ -79,10 +79,10 @@ class Rematerialized:
 
 
 def rematerialized(fun: Callable[..., Any], source: Source, given: Given) -> Any:
-    """`fun`, planned as a source says; what has to do with modules of Flax is for `flax`.
+    """`fun`, planned by a source; Flax modules, and functions of them, are handed to `flax`.
 
     Raises:
-        TypeError, ValueError: there is no function, or its arguments cannot be meant like that.
+        TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
     of_flax = modules.planned(fun, source, given)
     return _wrapped(fun, make_options(fun, *given), source) if of_flax is None else of_flax
@@ -95,20 +95,20 @@ def _wrapped(fun: Callable[..., Any], options: Options, source: Source) -> Remat
 
 
 def runs_as_it_is() -> bool:
-    """Whether a planned function has nothing to plan where it is called.
+    """Whether a planned function runs as it is where it is called.
 
-    That is where no gradient can be taken, and inside of another planned function, whose plan
-    covers it.
+    It does where no gradient can be taken, and inside another planned function, whose plan covers
+    it.
     """
     return nesting.is_inside() or compat.no_gradient_is_taken()
 
 
 def run_planned(source: Source, fun: Callable[..., Any], call: Call) -> Any:
-    """What a function returns for a call, computed as it is planned if it is differentiated.
+    """The result of a call, computed as planned if the call is differentiated.
 
     Raises:
-        ValueError, TargetUnavailable, MemoryError: what is said of arguments, budget and target.
-        Exception: what the function itself raises.
+        ValueError, TargetUnavailable, MemoryError: the arguments, budget or target do not do.
+        Exception: whatever the function itself raises.
     """
     marked = Marked.of(fun, call)
     try:
@@ -139,7 +139,8 @@ def _outputs(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | 
     if mutable_references(traced.program):
         return None
     if returns_own_gradient(traced):
-        warn(f"Nothing is planned for `{marked.name}`: {mistake_in(traced)}.")
+        mistake = missing_gradient(traced) or OWN_GRADIENT
+        warn(f"Nothing is planned for `{marked.name}`: {mistake}.")
     return _until_differentiated(source, traced, marked)
 
 
@@ -168,7 +169,7 @@ def _differentiated(source: Source, traced: Traced, marked: Marked) -> Sequence[
 
 
 def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> list[Any]:
-    """Flat outputs of the function as it is, which is planned once these are differentiated."""
+    """Flat outputs of the function as it is; it is planned once they are differentiated."""
     recorded, leaves = traced.recorded, marked.call.leaves
     jaxpr, count = recorded.jaxpr, len(recorded.closed_over)
     abstract = traced.closing_over([*map(abstract_leaf, recorded.closed_over)])
@@ -194,7 +195,7 @@ def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> lis
 
 
 def _abstract(call: Call) -> Call:
-    """A call without its arrays, which must not outlive their trace."""
+    """A call without its arrays: they must not outlive their trace."""
 
     def shape(leaf: Any) -> Any:
         return abstract_leaf(leaf) if is_traced(leaf) else leaf

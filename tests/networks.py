@@ -114,9 +114,8 @@ def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
     """The plan of a function of the graph, which recomputes all it can; nothing is compiled."""
     time.sleep(0.01)  # other threads may come in
     roofline = roofline_of(target)
-    graph, _ = analyze(
-        traced.program, traced.derivative, roofline, backend_of(target.name), settings.pins
-    )
+    pins, backend = settings.options.pinned, backend_of(target.name)
+    graph, _ = analyze(traced.program, traced.derivative, roofline, backend, pins)
     return Plan(
         decisions=decide(graph),
         fingerprint=trace.fingerprint(traced.program, traced.derivative),

@@ -175,7 +175,7 @@ def test_compilers_recompute_late_or_early_as_stated(name):
     end = len(products) - 1
     whole = planners.Region(0, end - 1, saved=tuple(itertools.chain(*products[:-1])))
     regions = whole, planners.Region(end, end, alone=True)
-    decisions = dataclasses.replace(compiled_plans.base, regions=regions)
+    decisions = dataclasses.replace(compiled_plans.calibration_plan, regions=regions)
     compiled = compiled_plans.temp_bytes(compiled_plans.of(decisions))
     stated = compiled_plans.graph.recomputes_late
     other = dataclasses.replace(compiled_plans.graph, recomputes_late=not stated)

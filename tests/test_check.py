@@ -32,7 +32,7 @@ def test_equal_plans_do_not_differ(tight):
 
 
 def test_how_long_planning_took_is_no_difference(tight):
-    slower = dataclasses.replace(tight, planning_seconds=1e3, rounds=99)
+    slower = dataclasses.replace(tight, planning_seconds=1e3, compilations=99)
     assert not monet_jax.diff(tight, slower)
 
 

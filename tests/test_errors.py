@@ -21,7 +21,7 @@ from monet_jax.operators.compression import encoding
 from monet_jax.search.compiled_plans import CompiledPlans
 from monet_jax.search.error_limit import ErrorLimit, plan_within
 from monet_jax.search.gradient_error import ErrorBound, Errors, with_errors
-from monet_jax.search.proposals import Proposals
+from monet_jax.search.within_limit.proposals import Proposals
 from monet_jax.tracing.trace import trace_for
 from planners.regions.simple_plans import saving_codes
 

@@ -96,7 +96,7 @@ def test_models_on_a_card_that_is_not_here(model):
         ({"step": 0}, "`step` must be"),
         ({"limit": True}, "`limit` must be"),
         ({"step": 9, "limit": 8}, "less than one `step`"),
-        ({"reserved": BUDGET}, "`reserved` must be"),
+        ({"reserved": BUDGET}, "`reserved` alone"),
         ({"make_args": lambda batch: [batch]}, "must return a tuple"),
     ],
 )

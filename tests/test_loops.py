@@ -44,7 +44,7 @@ from monet_jax.ir.places import filled
 from monet_jax.operators.compression import encoding
 from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.search.gradient_error import ErrorBound
-from monet_jax.search.proposals import Proposals
+from monet_jax.search.within_limit.proposals import Proposals
 from monet_jax.tracing import loops
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import scan

@@ -36,7 +36,7 @@ def test_verdict_is_the_first_line(planned):
     assert first.startswith("Keeps its budget of ")
     for word in ("compiled (", "predicted", "unplanned", "Overhead", "proven bound", "gap"):
         assert word in first
-    assert f"{planned.compilations} round" in first
+    assert f"{planned.compilations} compilation" in first
     assert f"for cpu ({planned.compiler})" in first
 
 

@@ -62,7 +62,7 @@ def reserved(monkeypatch):
     found = []
 
     def find_plan(traced, settings, target):
-        found.append(settings.reserved)
+        found.append(settings.reserved_bytes)
         return made(traced, settings, target)
 
     monkeypatch.setattr(pipeline, "_find_plan", find_plan)

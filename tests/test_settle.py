@@ -17,11 +17,10 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler import compile
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import Replacement
-from monet_jax.search import compiled_plans
-from monet_jax.search import search as search_module
+from monet_jax.search import compiled_plans, outcome
 from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.repair import try_between
 from monet_jax.search.search import PlanSearch
+from monet_jax.search.within_limit.repair import try_between
 from monet_jax.tracing.trace import trace_for
 
 CPU = resolve_target("cpu")
@@ -119,7 +118,7 @@ def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
     """To recompute a stage right before its backward spares nothing."""
 
     def base(loss, arguments):
-        return CompiledPlans(trace_loss(loss, arguments, CPU), CPU, Pins()).base.regions
+        return CompiledPlans(trace_loss(loss, arguments, CPU), CPU, Pins()).calibration_plan.regions
 
     several, one = base(net, specs()), base(lambda x: jnp.sum(jnp.sin(x)), specs()[1:])
     assert len(several) > 1
@@ -132,8 +131,8 @@ def test_the_base_is_predicted_as_it_was_compiled():
     compiled_plans = CompiledPlans(trace_loss(net, specs(), CPU), CPU, Pins())
     compiled_plans._all_saved_bytes = compiled_plans.unplanned.temp_bytes + 1_000_000
     assert sum(stage.alone_bytes for stage in compiled_plans.graph.stages) > 900_000
-    compiled = compiled_plans.temp_bytes(compiled_plans.of(compiled_plans.base))
-    assert compiled_plans.predicted_temp_bytes(compiled_plans.base.regions) == compiled
+    compiled = compiled_plans.temp_bytes(compiled_plans.of(compiled_plans.calibration_plan))
+    assert compiled_plans.predicted_temp_bytes(compiled_plans.calibration_plan.regions) == compiled
 
 
 @pytest.fixture
@@ -186,7 +185,7 @@ def test_operators_stay_where_they_save_time(plan_search, share, stay):
     plain = plan_search().plan(lambda unplanned: int(0.6 * unplanned()))
     decisions = dataclasses.replace(plain.decisions, seconds=share * plain.seconds)
     plan = dataclasses.replace(plain, decisions=decisions, operators=("some",))
-    assert search_module._better(plan, plain).operators == (("some",) if stay else plain.operators)
+    assert outcome.better(plan, plain).operators == (("some",) if stay else plain.operators)
 
 
 def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():

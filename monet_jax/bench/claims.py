@@ -1,17 +1,17 @@
-"""What is a claim that a benchmark checks?"""
+"""A claim that a benchmark checks."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim and what the rows say of it.
+    """A claim, and whether the rows bear it out.
 
     Attributes:
-      title: what is claimed.
+      title: the claim in words.
       figure: what was found.
-      holds: whether it is as claimed; None where no row says.
-      against: cells that speak against it.
+      holds: whether the claim holds; None where no row is about it.
+      against: cells that contradict it.
     """
 
     title: str

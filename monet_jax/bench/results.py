@@ -1,4 +1,4 @@
-"""What does a benchmark leave behind: rows, and under what they came about, as JSON."""
+"""The results of a benchmark: rows and their context, as JSON."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from .claims import Claim
 
 @dataclasses.dataclass(frozen=True)
 class Results[Row]:
-    """The rows of a benchmark, and under what they came about.
+    """The rows of a benchmark, and their context.
 
     Attributes:
       rows: dataclasses, in the order in which they were made.

@@ -1,6 +1,6 @@
-"""Which commands make, compare and check plans? `plan`, `diff`, `check`, `fit` and `sweep`.
+"""The commands on plans: `plan`, `diff`, `check`, `fit` and `sweep`.
 
-Each says what the function of its name says. JAX is imported only once a command runs.
+Each prints the result of the function of its name. JAX is imported only when a command runs.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ from .words import (
     reserved_for,
 )
 
-#: The exit code of an error where 1 means that something differs, as of `diff` itself.
+#: The exit code of an error where 1 means that something differs, as in `diff` itself.
 TROUBLE = 2
 
 
@@ -140,12 +140,12 @@ def fit(
         fun, make_args = load_object(function), load_object(args)
         import monet_jax  # with JAX
 
-        given: Any = parse_budget_option(budget)
+        parsed: Any = parse_budget_option(budget)
         found = monet_jax.fit(
             fun,
             make_args,
             axis=axis,
-            budget=given,
+            budget=parsed,
             target=target,
             operators=operators_of(operators),
             checkpoints=checkpoints,

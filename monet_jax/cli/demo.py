@@ -1,4 +1,4 @@
-"""Does a planned step train as well as the plain one, in less memory? A demo on real data.
+"""A demo on real data: the planned step trains as well as the plain one, in less memory.
 
 A residual network learns scikit-learn's handwritten digits twice from the same seed, with plain
 JAX and with `remat` round the loss; everything else is the same. Needs the extra `examples`.
@@ -70,7 +70,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What the demo found.
+    """The results of the demo.
 
     Attributes:
       plan: of the planned loss.
@@ -208,7 +208,7 @@ def _loss(model: nn.Module, params: Any, batch: Data) -> jax.Array:
 
 
 def _first_step(model: nn.Module, train: Data, settings: Settings) -> tuple[Any, Data]:
-    """What the first step of the first seed sees."""
+    """Parameters and batch of the first step of the first seed."""
     batches = _batches(train, settings, np.random.default_rng(0))
     return _init(model, 0), next(batches)
 
@@ -218,7 +218,7 @@ def _init(model: nn.Module, seed: int) -> Any:
 
 
 def _batches(data: Data, settings: Settings, random: np.random.Generator) -> Iterator[Data]:
-    """All batches of a training, in the order of the seed; what fills no batch is left out."""
+    """All batches of a training, in the order of the seed; an incomplete batch is left out."""
     x, y = data
     for _ in range(settings.epochs):
         order = random.permutation(len(y))

@@ -1,4 +1,4 @@
-"""What can be done from a shell? `demo`, `plan`, `diff`, `check`, `fit`, `sweep` and `bench`.
+"""The command line: `demo`, `plan`, `diff`, `check`, `fit`, `sweep` and `bench`.
 
 `bench` has two subjects: models of the zoo, and, by the word `planners`, the planners themselves.
 

@@ -1,4 +1,4 @@
-"""What do the words of a command line mean, and how does a command end?"""
+"""Parses the words of a command line, and turns errors into exit codes."""
 
 import contextlib
 import importlib
@@ -94,10 +94,10 @@ def reserved_bytes(text: str) -> int:
 
     if text == "0":
         return 0
-    given = parse_budget_option(text)
-    if isinstance(given, float) or given == "auto":
+    parsed = parse_budget_option(text)
+    if isinstance(parsed, float) or parsed == "auto":
         raise ValueError(f'`--reserved` must be bytes or an amount such as "2GiB"; got {text!r}')
-    return parse_budget(given, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
+    return parse_budget(parsed, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
 
 
 def operators_of(text: str) -> str | list[str]:

@@ -1,4 +1,4 @@
-"""How does a call with modules among its arguments become a call on arrays?"""
+"""From a call with modules among its arguments to a call on arrays."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ class Function:
 
     Attributes:
         fun: the function as it was written.
-        options: how its arguments are meant; of a method, with `self` as the first.
+        options: the roles of its arguments; for a method, `self` is the first.
         is_method: whether its first argument is `self`.
     """
 
@@ -31,7 +31,7 @@ class Arguments:
 
     Attributes:
         places: position or name of each that is not static.
-        values: these.
+        values: the arguments at these places.
         differentiated: for each of them, whether `argnums` covers it.
         static: position or name -> static argument.
     """
@@ -68,19 +68,19 @@ def arguments_of(options: Options, args: Sequence[Any], kwargs: Mapping[str, Any
 
 @dataclasses.dataclass(frozen=True)
 class _Unchanged:
-    """Stands for a result that is an argument, which is neither computed nor returned."""
+    """A result that is an argument: it is neither computed nor returned."""
 
     place: int
 
 
 @dataclasses.dataclass(frozen=True)
 class FlatCall:
-    """A call as one on a list of arrays.
+    """A call as a call on a list of arrays.
 
     Attributes:
-        fun: list of arrays -> results, but for those that are arguments.
-        call: the call of it, for `run_planned` and `plan_call`.
-        finish: what `fun` returns -> what the function that it was made from does.
+        fun: list of arrays -> results, except those that are arguments.
+        call: the call of it, for `run_planned` and `plan_flat`.
+        finish: results of `fun` -> results of the original function.
     """
 
     fun: Callable[..., Any]
@@ -99,21 +99,21 @@ def flat_call(
 
     Arguments:
         fun: pure; it returns a pytree.
-        value: a pytree; what is no array in it is fixed.
+        value: a pytree; leaves that are no arrays are fixed.
         differentiated: for each leaf, whether the gradient is taken with respect to it.
         params: the parameters, as an optimizer takes them.
-        written: the function that it was made from.
+        written: the original function.
     """
     leaves, structure = jax.tree.flatten(value)
     places = [n for n, leaf in enumerate(leaves) if is_traced(leaf)]
     arrays = tuple(leaves[n] for n in places)
 
     @functools.wraps(written, updated=())
-    def on_arrays(given: Sequence[Any]) -> Any:
+    def on_arrays(inputs: Sequence[Any]) -> Any:
         filled = list(leaves)
-        for n, array in zip(places, given, strict=True):
+        for n, array in zip(places, inputs, strict=True):
             filled[n] = array
-        known = {id(array): n for n, array in zip(places, given, strict=True)}
+        known = {id(array): n for n, array in zip(places, inputs, strict=True)}
         result = fun(jax.tree.unflatten(structure, filled))
         return jax.tree.map(lambda x: _Unchanged(known[id(x)]) if id(x) in known else x, result)
 
@@ -124,7 +124,7 @@ def flat_call(
         arrays,
         tuple(differentiated[n] for n in places),
         tuple(map(describe, arrays)),
-        lambda given: ((given,), {}),
+        lambda inputs: ((inputs,), {}),
         params,
         is_final=False,  # modules may change
     )

@@ -1,15 +1,15 @@
-"""Which of Flax's libraries is a module of, and which file here is for it?"""
+"""The library of a Flax module, Linen or NNX, and the file here that plans its modules."""
 
 from typing import Any
 
 
 def name_of(fun: Any) -> str:
-    """What a function is called in messages."""
+    """The name of a function in messages."""
     return getattr(fun, "__qualname__", type(fun).__name__)
 
 
 def linen() -> Any:
-    """The file here that is for Linen.
+    """The file here for Linen.
 
     Raises:
         ImportError: Flax is not installed.
@@ -21,7 +21,7 @@ def linen() -> Any:
 
 
 def nnx() -> Any:
-    """The file here that is for NNX.
+    """The file here for NNX.
 
     Raises:
         ImportError: Flax is not installed.
@@ -33,7 +33,7 @@ def nnx() -> Any:
 
 
 def library_of_class(kind: type) -> Any:
-    """The file here that is for the modules of a class; None where it is no such class."""
+    """The file here for a class of modules; None for other classes."""
     flax = _flax()
     if issubclass(kind, flax.linen.Module):
         return linen()
@@ -41,7 +41,7 @@ def library_of_class(kind: type) -> Any:
 
 
 def library_of(x: Any) -> Any:
-    """The file here that is for a module; None where an object is no module."""
+    """The file here for a module; None for other objects."""
     return library_of_class(type(x))
 
 

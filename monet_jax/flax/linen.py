@@ -1,7 +1,7 @@
-"""How is a method of a Linen module run as planned?
+"""Runs methods of Linen modules as planned.
 
-As `nn.remat` does it: the variables and keys of the module's scopes become arguments, and what it
-writes becomes results, by Flax's own lifting.
+As in `nn.remat`, the variables and keys of the module's scopes become arguments, and the variables
+that it writes become results, by Flax's own lifting.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _PARAMS = "params"
 
 
 def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: Any) -> Any:
-    """What a method returns, computed as planned; the first argument is the module.
+    """The result of a method, computed as planned; the first argument is the module.
 
     Parameters are created unplanned.
     """
@@ -43,7 +43,7 @@ def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: A
 
 
 def _lifted(planned: _api.Source, function: Function, method: Callable[..., Any]):
-    """The planned form of a method that takes scopes in the place of the module."""
+    """The planned method, which takes scopes in the place of the module."""
 
     def run_scopes(scopes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         drawn = _drawn(scopes)
@@ -81,7 +81,7 @@ def _lifted(planned: _api.Source, function: Function, method: Callable[..., Any]
 
 @contextlib.contextmanager
 def _drawing_from(scopes: Sequence[Any], drawn: Sequence[Any], after: list[Any]) -> Iterator[None]:
-    """Each trace of a method draws the same keys, and leaves those that others drew alone.
+    """Each trace of a method draws the same keys, and none that others drew.
 
     Arguments:
         scopes: of the module, outside.
@@ -98,7 +98,7 @@ def _drawing_from(scopes: Sequence[Any], drawn: Sequence[Any], after: list[Any])
 
 
 def _drawn(scopes: Sequence[Any]) -> list[Any]:
-    """How many keys were drawn in some scopes, and in those of the modules within."""
+    """The numbers of keys drawn in some scopes and in the scopes of inner modules."""
 
     def copied(counters: Any) -> Any:
         is_nested = isinstance(counters, dict)
@@ -130,7 +130,7 @@ def _for_each_leaf(values: Sequence[Any], flags: Sequence[bool]) -> list[bool]:
 
 
 def _for_optimizer(params: Sequence[Any]) -> Any:
-    """The parameters of the scopes of a module: of one as they are, else in a tuple."""
+    """The parameters in a module's scopes: as they are for one scope, else in a tuple."""
     found = [group[_PARAMS] for group in params if _PARAMS in group]
     return found[0] if len(found) == 1 else tuple(found)
 

@@ -1,4 +1,4 @@
-"""`remat`, `plan` and `apply` for whatever has to do with a Flax module."""
+"""`remat`, `plan` and `apply` for Flax modules, their methods, and functions of modules."""
 
 import functools
 import inspect
@@ -7,7 +7,6 @@ from typing import Any
 
 from .. import _api
 from .._plan import Plan
-from ..search.error_limit import limit_of, samples_of
 from ..search.reserved import Optimizer
 from ..tracing.modules import Given
 from ..tracing.signature import Call
@@ -62,10 +61,22 @@ def remat(
     Raises:
         ImportError: Flax is not installed.
     """
-    settings = _api.make_settings(
-        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
+    options = _api.PlanOptions(
+        budget=budget,
+        target=target,
+        argnums=argnums,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        operators=operators,
+        checkpoints=checkpoints,
+        reserved=reserved,
+        pins=pins,
+        planner=planner,
+        time_limit=time_limit,
+        verify=verify,
+        cache=cache,
     )
-    planning = Planning(_api.Planned(settings), argnums, static_argnums, static_argnames)
+    planning = Planning(_api.Planned(options), options.given)
     if module is None:
         return functools.partial(decorate, planning, methods)
     return decorate(planning, methods, module)
@@ -104,26 +115,35 @@ def plan(
 
     The other arguments and the errors are those of `remat`.
     """
-    operators = _api.within_error(operators, error)
-    settings = _api.make_settings(
-        budget, target, operators, checkpoints, reserved, pins, planner, time_limit, verify, cache
+    options = _api.PlanOptions(
+        budget=budget,
+        target=target,
+        argnums=argnums,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        operators=_api.within_error(operators, error),
+        checkpoints=checkpoints,
+        reserved=reserved,
+        pins=pins,
+        planner=planner,
+        time_limit=time_limit,
+        verify=verify,
+        cache=cache,
     )
-    given = argnums, static_argnums, static_argnames
-    pure, call = on_arrays(fun, args, kwargs or {}, given)
-    limit = None
-    if error is not None:
-        samples = [on_arrays(fun, x, kwargs or {}, given)[1] for x in samples_of(args, sample)]
-        limit = limit_of(error, settings.terms, call, samples)
-    return _api.plan_call(settings, pure, call, limit)
+
+    def flat(args: Sequence[Any]) -> _api.FlatCall:
+        return on_arrays(fun, args, kwargs or {}, options.given)
+
+    return _api.plan_flat(options, flat, args, error, sample)
 
 
 def on_arrays(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
 ) -> tuple[Callable[..., Any], Call]:
-    """A function that is given NNX modules, and a call of it, on arrays.
+    """A function of NNX modules and a call of it, on arrays.
 
     Raises:
-        TypeError: it is given none.
+        TypeError: the call has no module.
     """
     if not inspect.ismethod(fun) and not inspect.isfunction(fun) and library_of(fun) is not None:
         fun = fun.__call__
@@ -154,5 +174,5 @@ def apply(
     Raises:
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
-    planning = Planning(_api.Fixed(plan), argnums, static_argnums, static_argnames)
-    return decorate(planning, methods, module)
+    given = argnums, static_argnums, static_argnames
+    return decorate(Planning(_api.Fixed(plan), given), methods, module)

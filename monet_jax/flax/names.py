@@ -1,7 +1,7 @@
-"""What module computes a value? Linen puts that into the name stack, and NNX does not.
+"""Puts the paths of NNX modules into the name stack, as Linen does for its modules.
 
-While a function is traced, the modules that it was given there, copies that nobody else sees, are
-of subclasses whose methods run under `jax.named_scope`.
+While a function is traced, its modules are copies that nobody else sees. They get subclasses whose
+methods run under `jax.named_scope`.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _current: contextvars.ContextVar[Path] = contextvars.ContextVar("current", defau
 
 @contextlib.contextmanager
 def named(values: Any, instance: Any) -> Iterator[None]:
-    """What the modules in `values` compute under it carries their paths.
+    """Under it, values that the modules in `values` compute carry the modules' paths.
 
     Arguments:
         values: a pytree with modules, which no one else uses.
@@ -69,7 +69,7 @@ def _named_class(kind: type, path: Path) -> type:
 
 
 def _methods(kind: type) -> list[str]:
-    """`__call__`, and the public methods that a class does not have from `nnx.Module`."""
+    """`__call__`, and the public methods that are not inherited from `nnx.Module`."""
     own = itertools.takewhile(lambda c: c is not nnx.Module, kind.__mro__)
     names = {name for c in own for name, x in vars(c).items() if inspect.isfunction(x)}
     return ["__call__", *sorted(name for name in names if not name.startswith("_"))]
@@ -86,7 +86,7 @@ def _under(method: Callable[..., Any], path: Path) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _scope(path: Path) -> Iterator[None]:
-    """The part of a path that does not stand in the name stack yet."""
+    """Put the part of a path into the name stack that is not in it yet."""
     outer = _current.get()
     pairs = itertools.takewhile(lambda p: p[0] == p[1], zip(outer, path, strict=False))
     rest = "/".join(path[len(list(pairs)) :])

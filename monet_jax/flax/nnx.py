@@ -1,8 +1,8 @@
-"""How is a function of NNX modules run as planned?
+"""Runs functions of NNX modules as planned.
 
-As `nnx.remat` does it: the state of the modules becomes arguments, and what changed in it becomes
-results, by NNX's own split and merge. So the planned function is pure, and a module that is used
-twice stays one.
+As in `nnx.remat`, the state of the modules becomes arguments, and changed state becomes results, by
+NNX's own split and merge. So the planned function is pure, and a module that is used twice stays
+one.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _TAG = "monet_jax"
 
 
 def is_state(x: Any) -> bool:
-    """Whether an object is one that NNX keeps track of: a module, `Rngs`, a variable."""
+    """Whether NNX keeps track of an object: a module, `Rngs`, a variable."""
     return nnx.graph.is_graph_node(x) or isinstance(x, nnx.Variable)
 
 
@@ -32,7 +32,7 @@ def holds_state(args: Sequence[Any], kwargs: Any) -> bool:
 
 
 def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: Any) -> Any:
-    """What a function returns, computed as planned; the modules it takes are updated in place."""
+    """The result of a function, computed as planned; its modules are updated in place."""
     if _api.runs_as_it_is():
         return function.fun(*args, **kwargs)
     with _flattened(function, args, kwargs) as flat:
@@ -44,20 +44,20 @@ def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: A
 def on_arrays(
     function: Function, args: Sequence[Any], kwargs: Any
 ) -> tuple[Callable[..., Any], Call]:
-    """A function and a call of it, on arrays; what the modules become is among its results."""
+    """A function and a call of it, on arrays; the modules' new state is among its results."""
     with _flattened(function, args, kwargs) as flat:
         return flat.fun, flat.call
 
 
 @contextlib.contextmanager
 def _flattened(function: Function, args: Sequence[Any], kwargs: Any) -> Iterator[FlatCall]:
-    """The call on arrays, for as long as NNX holds on to what it found in the arguments."""
+    """The call on arrays, while NNX remembers the objects among the arguments."""
     arguments = arguments_of(function.options, args, kwargs)
     with nnx.update_context(_TAG):
         values = nnx.to_tree(arguments.values, ctxtag=_TAG)
 
         def pure(values: Any) -> Any:
-            # Of its own: it may be traced more than once, and after the call has ended.
+            # A context of its own: `pure` may be traced more than once, and after the call.
             with nnx.update_context(_TAG):
                 inner = nnx.from_tree(values, ctxtag=_TAG, is_inner=True)
                 args, kwargs = arguments.with_values(inner)
@@ -75,16 +75,16 @@ def _state_only(values: Any) -> Any:
 
 
 def _flags(arguments: Arguments, values: Sequence[Any]) -> list[bool]:
-    """For each leaf, whether it is differentiated: of a module's state, parameters only.
+    """For each leaf, whether it is differentiated: only the parameters of a module's state are.
 
-    A variable that is an argument itself, or stands in a pytree of them, is differentiated as
-    `nnx.grad` does it, whatever its type.
+    A variable that is an argument itself, or stands in a pytree of variables, is differentiated
+    whatever its type, as in `nnx.grad`.
     """
     flags = []
-    for given, value, differentiated in zip(
+    for argument, value, differentiated in zip(
         arguments.values, values, arguments.differentiated, strict=True
     ):
-        nodes, structure = jax.tree.flatten(given, is_leaf=is_state)
+        nodes, structure = jax.tree.flatten(argument, is_leaf=is_state)
         for node, tree in zip(nodes, structure.flatten_up_to(value), strict=True):
             for x in jax.tree.leaves(tree, is_leaf=_is_variable):
                 is_state_of_module = _is_variable(x) and not isinstance(x, nnx.Param)
@@ -98,7 +98,7 @@ def _is_variable(x: Any) -> bool:
 
 
 def _for_optimizer(arguments: Arguments) -> Any:
-    """What is differentiated of NNX's, as `nnx.Optimizer` takes it: of modules, the parameters."""
+    """The differentiated NNX objects, as `nnx.Optimizer` takes them; modules by parameters."""
     pairs = zip(arguments.values, arguments.differentiated, strict=True)
     chosen = [value for value, differentiated in pairs if differentiated]
     nodes = [x for x in jax.tree.leaves(chosen, is_leaf=_is_whole) if _is_whole(x)]

@@ -1,4 +1,4 @@
-"""What stands for a function of modules that runs as planned, and for a class of modules?"""
+"""Planned functions of modules, and planned classes of modules."""
 
 import dataclasses
 import functools
@@ -17,30 +17,27 @@ from .subclass import subclass
 
 @dataclasses.dataclass(frozen=True)
 class Planning:
-    """What `remat` or `apply` was asked for.
+    """A use of `remat` or `apply`.
 
     Attributes:
-        planned: the settings, and the plans made so far; or the one plan.
-        argnums, static_argnums, static_argnames: as the user gave them.
+        planned: the source of its plans.
+        given: `argnums`, `static_argnums` and `static_argnames` as the user gave them.
     """
 
     planned: _api.Source
-    argnums: Any
-    static_argnums: Any
-    static_argnames: Any
+    given: Given
 
     def function(self, fun: Callable[..., Any], *, is_method: bool) -> Function:
-        """A function with its arguments as they are meant.
+        """A function and the roles of its arguments.
 
         Raises:
             TypeError, ValueError: as `make_options`.
         """
-        given = self.argnums, self.static_argnums, self.static_argnames
-        return function_of(fun, given, is_method=is_method)
+        return function_of(fun, self.given, is_method=is_method)
 
 
 def function_of(fun: Callable[..., Any], given: Given, *, is_method: bool) -> Function:
-    """A function with its arguments as they are meant: of a method, counted without `self`."""
+    """A function and the roles of its arguments, which a method counts without `self`."""
     if not is_method:
         return Function(fun, make_options(fun, *given), is_method)
     bound = functools.partial(fun, None)
@@ -57,8 +54,8 @@ class PlannedFunction:
 
     def __init__(self, planning: Planning, fun: Callable[..., Any], *, is_method: bool = False):
         functools.update_wrapper(self, fun)
-        # Linen manages the state of modules round each method. Here that is done inside, so that it
-        # is the state of the lifted module.
+        # Linen manages the state of modules round each method. Here the lifted module's state is
+        # managed inside instead.
         self.method_handler_wrapped = True
         self._planning = planning
         self._function = planning.function(fun, is_method=is_method)
@@ -69,7 +66,7 @@ class PlannedFunction:
 
     @property
     def compact(self) -> Any:
-        """Linen's mark of the method that creates its submodules, also where it is set on this."""
+        """Linen's flag of the method that creates its submodules, also where it is set here."""
         return self._function.fun.compact
 
     @compact.setter
@@ -95,7 +92,7 @@ class PlannedFunction:
         return method if instance is None else types.MethodType(method, instance)
 
     def _is_method_of(self, kind: type) -> bool:
-        """Whether a class has this for a method, below other decorators."""
+        """Whether this is a method of a class, below other decorators."""
         fun = self._function.fun
         owner, _, name = getattr(fun, "__qualname__", "").rpartition(".")
         place = getattr(fun, "__module__", None), owner
@@ -117,17 +114,17 @@ class PlannedFunction:
 
 
 def planned_by(wrapper: Any) -> _api.Source | None:
-    """Where the plans of a planned function come from; None of any other function."""
+    """The source of a planned function's plans; None for any other function."""
     if isinstance(wrapper, PlannedFunction):
         return wrapper._planning.planned
     return wrapper.source if isinstance(wrapper, _api.Rematerialized) else None
 
 
 def decorate(planning: Planning, methods: str | Sequence[str], module: Any) -> Any:
-    """What runs as planned in the place of a module, a class of modules, or a function.
+    """The planned replacement of a module, a class of modules, or a function.
 
     Raises:
-        TypeError, ValueError: it is none, or has no such methods.
+        TypeError, ValueError: it is none of these, or has no such methods.
     """
     methods = (methods,) if isinstance(methods, str) else tuple(methods)
     if isinstance(module, type):

@@ -1,4 +1,4 @@
-"""How does a class of modules get other methods and stay what it is to Flax and to its users?"""
+"""Subclasses of module classes with other methods, which Flax and users take for the class."""
 
 import types
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def subclass(kind: type, methods: Mapping[str, Any]) -> type:
-    """A subclass with other methods, which goes by the name of the class."""
+    """A subclass with other methods and the name of the class."""
     body = dict(methods)
     body |= {key: getattr(kind, key) for key in ("__module__", "__qualname__", "__doc__")}
     # NNX takes every subclass for a pytree, unless it is told; Linen has no such thing.

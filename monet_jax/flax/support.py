@@ -1,4 +1,4 @@
-"""Registers how Flax modules are planned with the functions that are given some."""
+"""Registers with `remat`, `plan` and `apply` how Flax modules are planned."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,12 +13,12 @@ class FlaxModules(ModuleSupport):
     """Plans modules of Linen and of NNX."""
 
     def decorated(self, fun: Any, source: Any, given: Given) -> Any:
-        """What stands for a module, its class or its method, and runs as planned."""
-        return decorate(Planning(source, *given), "__call__", fun)
+        """The planned replacement of a module, its class or its method."""
+        return decorate(Planning(source, given), "__call__", fun)
 
     def function(self, fun: Callable[..., Any], source: Any, given: Given) -> Callable[..., Any]:
-        """What stands for a function that is called with modules, and runs as planned."""
-        return PlannedFunction(Planning(source, *given), fun)
+        """The planned replacement of a function that is called with modules."""
+        return PlannedFunction(Planning(source, given), fun)
 
     def on_arrays(
         self, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given

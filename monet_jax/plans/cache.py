@@ -1,4 +1,4 @@
-"""Settled plans on disk: JSON files that are checked when read and written whole.
+"""Plans on disk: JSON files that are checked when read and written whole.
 
 Plans are found by a hash of all they depend on. A file that is damaged or foreign counts as absent;
 a directory that cannot be written costs one warning. Nothing in a file is ever executed.

@@ -1,7 +1,7 @@
-"""In a job of several processes, process 0 plans and the others take its plan.
+"""Broadcasts the plan of process 0 to all processes of a job.
 
-Every process must run the same program, and a solver stopped by its clock need not answer the same
-twice. The plan travels as its JSON text, and each process checks its hash.
+Every process must run the same program, and a solver that its clock stops need not find the same
+plan twice. The plan travels as JSON text, and each process checks its hash.
 """
 
 import concurrent.futures
@@ -26,7 +26,7 @@ class FirstProcessFailed(ValueError):
 def from_first_process(
     make: Callable[[], PlanRecord], fatal: tuple[type[BaseException], ...] = ()
 ) -> PlanRecord:
-    """The plan that process 0 makes.
+    """The plan of process 0.
 
     Raises:
         FirstProcessFailed: process 0 raised one of the `fatal` errors.

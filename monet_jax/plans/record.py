@@ -1,4 +1,4 @@
-"""A plan as a frozen record: what was decided for a function, what it costs, and its JSON."""
+"""A plan as a frozen record: the decisions for a function, their costs, and its JSON."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ class ValueRow:
     """A value of the forward pass in a report.
 
     Attributes:
-        name: what pins call it.
+        name: as pins name it.
         nbytes: its size in bytes.
         decision: "saved", "recomputed" or "kept" (in a stage left alone).
         operator: how it is stored: "exact", or by which codec.
@@ -64,7 +64,7 @@ class StageRow:
 
 @dataclasses.dataclass(frozen=True)
 class PlanRecord:
-    """Which values a function's forward pass keeps for its gradient, and what that costs.
+    """Which values a function's forward pass saves for its gradient, and the costs.
 
     All bytes are totals on one device: argument + output + temp - alias.
 
@@ -75,37 +75,36 @@ class PlanRecord:
         equations: how many equations the trace has.
         target: what the program was compiled for.
         compiler: which compiler gave the figures.
-        jax_version: that traced the function.
-        budget_bytes: what the program may take.
-        reserved_bytes: the part of the budget that is kept for other things.
+        jax_version: the version that traced the function.
+        budget_bytes: the limit on the program's bytes.
+        reserved_bytes: the part of the budget for other things.
         predicted_bytes: by the model, before the plan was compiled.
-        compiled_bytes: by the compiler; None if it was not asked.
+        compiled_bytes: by the compiler; None if the plan was not compiled.
         unplanned_bytes: of the function as written, XLA's own rematerialization off.
         base_seconds: modelled time of the step when nothing is recomputed.
-        base_flops: FLOPs of products and convolutions, likewise.
-        planning_seconds: wall time of planning, tracing and all compilations included; of a plan
-            that was found on the disk, when it was made.
+        base_flops: FLOPs of products and convolutions when nothing is recomputed.
+        planning_seconds: wall time of planning, tracing and all compilations included; for a plan
+            from the disk, the time when it was made.
         compilations: how many plans were compiled.
         values: the values of the forward pass, largest first.
         stages: the stages in order.
         next_faster: modelled seconds and compiled bytes of the next faster plan that was compiled;
             it broke the budget. None where the plan fills the budget or recomputes nothing.
-        devices: how many the arguments are sharded over; bytes are those of one of them.
+        devices: how many devices the arguments are sharded over; bytes are on one of them.
         operators: names of the residual operators that could be chosen.
-        checkpoints: as it was given to `plan`.
-        error: of the gradient, relative, as measured for `error_limit`; None if it was not.
-        error_limit: as it was given to `plan`, where it was.
-        chunks: iterations in a chunk for each `scan` of the function that no other loop or branch
-            holds, 0 where a loop has none. Such a loop keeps what it carries from chunk to chunk
-            only, and runs each once more (as in Chen et al., 2016); loops in others, and in
-            branches, keep only what they carry while they run again. None where all loops are as
-            they are.
-        fixed_bytes: of arguments and results, which no plan can change.
-        before: what is in memory over the step, by the model, where nothing is recomputed; None
-            where the function runs as it is.
+        checkpoints: the option of `plan`.
+        error: relative error of the gradient, as measured for `error_limit`; None if not measured.
+        error_limit: the option `error` of `plan`; None if not given.
+        chunks: lengths of nested scans: iterations in a chunk, for each outermost `scan` of the
+            function that is in no branch; 0 where a loop has no chunks. Such a loop saves its
+            carry between chunks only, and runs each chunk once more (two-level checkpointing, Chen
+            et al., 2016, section 4.2). Loops inside others, and in branches, save only their
+            carries when they run again. None where all loops run as they are.
+        fixed_bytes: of arguments and results, which no plan changes.
+        before: live bytes over the step, by the model, where nothing is recomputed; None where the
+            function runs as it is.
         after: the same as planned.
-        is_cached: whether it was found on the disk, where it had been kept before. It is not
-            stored.
+        is_cached: whether the plan was read from the disk. It is not stored.
     """
 
     decisions: planners.plan.Plan | None
@@ -220,7 +219,7 @@ def _to_lines(data: Mapping[str, Any]) -> str:
 
 
 def _check_regions(plan: PlanRecord) -> None:
-    """That the regions cover the stages in order, and save values that the plan lists."""
+    """Check that the regions cover the stages in order and save values of the plan."""
     regions = plan.decisions.regions if plan.decisions else ()
     covered = [s for region in regions for s in range(region.first, region.last + 1)]
     if plan.decisions and covered != list(range(len(plan.stages))):

@@ -1,4 +1,4 @@
-"""The rows of a report: every value with its bytes, its decision and its source line."""
+"""The tables of a report: every value and stage with its bytes and its decision."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,7 @@ from .record import StageRow, ValueRow
 def value_rows(
     origins: Origins, graph: Graph, decisions: planners.plan.Plan | None
 ) -> tuple[ValueRow, ...]:
-    """A row for each value of the forward pass, codes that are saved included, largest first."""
+    """A row for each value of the forward pass, saved codes included, largest first."""
     decided = _decisions(graph, decisions)
     starts = {loop.first for loop in origins.loops}
     rows = []

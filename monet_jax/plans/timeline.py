@@ -1,12 +1,12 @@
-"""What is in memory over a step, as a report draws it and as a stored plan keeps it?
+"""Live bytes over a step, sampled, for reports and stored plans.
 
-A step may have many thousand op runs. A timeline keeps some hundred *moments* of them: of every so
-many runs the one during which most is in memory, so that no peak is lost. Large values have a
-`Band` each, the others are added up by kind: at each moment, bands and rest are what is live.
+A step may have many thousand op runs. A timeline has some hundred samples: one for every so many
+runs, the run with the most live bytes, so that no peak is lost. Each large value has a `Band`; the
+others are summed by kind. The live bytes of a sample are its bands and its rest.
 
 | index | means |
 |---|---|
-| `m` | a moment of the timeline |
+| `m` | a sample of the timeline |
 | `k` | a run of the plan's schedule |
 """
 
@@ -25,11 +25,11 @@ from planners.runs import Run
 
 from ..tracing.origins import Origins
 
-#: What bytes may be in memory for, from the bottom of a chart to its top.
+#: Kinds of live bytes, from the bottom of a chart to its top.
 KINDS = ("saved", "compressed", "passing", "recomputed", "gradient", "workspace")
 #: "again": a forward op is recomputed.
 PHASES = ("forward", "again", "backward")
-#: Moments of a timeline, at most.
+#: Samples of a timeline, at most.
 MAX_SAMPLES = 600
 #: Values below this share of the peak have no band.
 SMALL = 0.001
@@ -39,7 +39,7 @@ BANDS = 1500
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A run of an op.
+    """A sampled run of an op.
 
     Attributes:
         run: its position among all runs.
@@ -56,14 +56,14 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """A value, or something else, that is in memory for some time.
+    """The bytes of one value, or of a workspace, over some samples.
 
     Attributes:
         kind: of `KINDS`.
         name: of the value; "" where it is none.
         stage, op: the stage and the primitive that write it.
         source: `file:line` of the user's code, where the plan has no row for the value; else "".
-        start, stop: moments, both included.
+        start, stop: samples, both included.
         nbytes: its bytes.
     """
 
@@ -79,13 +79,13 @@ class Band:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """What is in memory over a step, by the model, beside its arguments and results.
+    """Live bytes over a step, by the model, without its arguments and results.
 
     Attributes:
         runs: how many op runs the step has.
         samples: some of them, in order.
         bands: large values, in order of `start`.
-        rest: kinds, each with the bytes of all other values at each moment.
+        rest: kinds, each with the bytes of all other values at each sample.
     """
 
     runs: int
@@ -94,7 +94,7 @@ class Timeline:
     rest: tuple[tuple[str, tuple[int, ...]], ...]
 
     def bytes_of(self, kind: str) -> np.ndarray:
-        """Bytes of one kind at each moment: int64, shape [moments]."""
+        """Bytes of one kind at each sample: int64, shape [samples]."""
         change = np.zeros(len(self.samples) + 1, np.int64)
         for band in self.bands:
             if band.kind == kind:
@@ -104,12 +104,12 @@ class Timeline:
 
     @property
     def live_bytes(self) -> np.ndarray:
-        """Bytes in memory at each moment: int64, shape [moments]."""
+        """Live bytes at each sample: int64, shape [samples]."""
         return np.sum([self.bytes_of(kind) for kind in KINDS], axis=0)
 
     @property
     def peak(self) -> int:
-        """The first moment at which most is in memory."""
+        """The first sample with the most live bytes."""
         return int(self.live_bytes.argmax())
 
     def to_json(self) -> dict[str, Any]:
@@ -149,19 +149,19 @@ def _row[Row](cls: type[Row], row: Any) -> Row:
 
 
 def _check(made: Timeline) -> None:
-    """That a timeline read from a file is one."""
+    """Check a timeline that was read from a file."""
     end = len(made.samples)
     rest_fits = all(
         len(x) == end and all(type(n) is int and n >= 0 for n in x) for _, x in made.rest
     )
     if not (type(made.runs) is int and 0 < end <= made.runs and rest_fits):
-        raise ValueError("a Timeline has one number for each kind and moment, and a moment or more")
+        raise ValueError("a Timeline has one number for each kind and sample, and a sample or more")
     if not {kind for kind, _ in made.rest} | {band.kind for band in made.bands} <= set(KINDS):
         raise ValueError(f"the kinds of a Timeline are {', '.join(KINDS)}")
     if not {sample.phase for sample in made.samples} <= set(PHASES):
         raise ValueError(f"the phases of a Timeline are {', '.join(PHASES)}")
     if not all(0 <= b.start <= b.stop < end and b.nbytes > 0 for b in made.bands):
-        raise ValueError(f"a band of a Timeline lies in its {end} moments and has bytes")
+        raise ValueError(f"a band of a Timeline lies in its {end} samples and has bytes")
 
 
 def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Timeline | None:
@@ -175,7 +175,7 @@ def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Ti
     for x in occupants:
         start = bisect.bisect_left(chosen, x.start)
         stop = bisect.bisect_right(chosen, x.stop) - 1
-        if start > stop:  # between two moments
+        if start > stop:  # between two samples
             continue
         if x.nbytes >= least:
             name = "" if x.value is None else graph.values[x.value].name
@@ -193,13 +193,13 @@ def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Ti
 
 
 def _least(occupants: Sequence[planners.Occupant], peak_bytes: int) -> float:
-    """Bytes from which on values have bands."""
+    """The least bytes of a value with a band."""
     sizes = sorted((x.nbytes for x in occupants), reverse=True)
     return max(SMALL * peak_bytes, *(size + 1 for size in sizes[BANDS : BANDS + 1]), 1)
 
 
 def _samples(live_bytes: Sequence[int]) -> list[int]:
-    """Of every so many runs the one during which most is in memory."""
+    """One of every so many runs: the run with the most live bytes."""
     live = np.array(live_bytes)
     parts = np.array_split(np.arange(len(live)), min(MAX_SAMPLES, len(live)))
     return [int(part[live[part].argmax()]) for part in parts]

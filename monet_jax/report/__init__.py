@@ -1,9 +1,8 @@
-"""How is an answer shown to a person? As text, as a page, as plots.
+"""A plan as text, HTML and pictures.
 
-text     what `print(plan)` shows
-answers  what `print` shows of the answers of `diff`, `fit` and `sweep`
-html     what `Plan.to_html` writes, and what notebooks show; its files are in `templates`
+text     the report of `print(plan)`
+html     the page of `Plan.to_html`, and the snippet in notebooks; its files are in `templates`
+figures  the numbers of a page
 charts   a timeline as shapes
-plots    timelines and sweeps by matplotlib
-claims, results  what benchmarks leave behind
+plots    a timeline by matplotlib
 """

@@ -1,4 +1,4 @@
-"""What does a timeline look like? Stacked areas, as shapes that a page only has to place.
+"""A timeline as stacked areas: shapes that a page only has to place.
 
 Across, a shape counts op runs; upwards, thousandths of the height of the chart. Several charts
 share one `Scale`, so that equal areas mean equal bytes for equally long.
@@ -12,11 +12,11 @@ import numpy as np
 
 from ..plans.timeline import KINDS, Band, Timeline
 
-#: What lies under all other bytes: arguments and results of the step.
+#: The lowest layer: arguments and results of the step.
 FIXED = "argument"
 #: All kinds of bytes, from the bottom to the top.
 LAYERS = (FIXED, *KINDS)
-#: What people call them.
+#: Their names in a chart.
 TITLES = {
     "argument": "arguments and results",
     "saved": "saved",
@@ -39,7 +39,7 @@ COLOURS = {
 }
 #: Units of shapes from the bottom of a chart to its top.
 HEIGHT = 1000
-#: Room above the highest bytes.
+#: The height of a chart over its highest bytes.
 _HEADROOM = 1.10
 #: Tick marks of an axis, about.
 _TICKS = 6
@@ -52,7 +52,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """What is at the end of both axes.
+    """The ends of both axes.
 
     Attributes:
         runs: op runs across.
@@ -78,7 +78,7 @@ class Layer:
     Attributes:
         kind: of `LAYERS`.
         path: its outline, as SVG has it.
-        label: where its name finds room, as shares of width and height; None where it does not.
+        label: where its name fits, as shares of width and height; None where it does not.
     """
 
     kind: str
@@ -128,7 +128,7 @@ def chart_of(timeline: Timeline, fixed_bytes: int, scale: Scale) -> Chart:
         nbytes = np.full(count, fixed_bytes) if kind == FIXED else timeline.bytes_of(kind)
         if nbytes.any():
             path = outline(edges, bottom, bottom + nbytes, scale)
-            label = _room(kind, edges, bottom, bottom + nbytes, scale)
+            label = _label_place(kind, edges, bottom, bottom + nbytes, scale)
             layers.append(Layer(kind, path, label))
         bottom = bottom + nbytes
     m = int(bottom.argmax())
@@ -141,7 +141,7 @@ def chart_of(timeline: Timeline, fixed_bytes: int, scale: Scale) -> Chart:
 
 
 def outline(edges: np.ndarray, low: np.ndarray, high: np.ndarray, scale: Scale) -> str:
-    """The SVG path round what lies between two heights.
+    """The SVG path round the area between two heights.
 
     Arguments:
         edges: where steps begin and end, in runs: shape [steps + 1].
@@ -164,9 +164,9 @@ def _steps(edges: np.ndarray, nbytes: np.ndarray, scale: Scale) -> list[tuple[fl
 
 
 def stacked(timeline: Timeline, fixed_bytes: int) -> Iterator[tuple[Band, np.ndarray]]:
-    """Each band, with the bytes that lie under it at each of its moments.
+    """Each band, with the bytes under it at each of its samples.
 
-    In the area of a kind, bands lie in order of their start; what has no band is above them.
+    In the area of a kind, bands lie in order of their start; bytes without a band are above them.
     """
     bottom, lowest = np.full(len(timeline.samples), fixed_bytes), {}
     for kind in KINDS:
@@ -196,7 +196,7 @@ def _phases(timeline: Timeline, edges: np.ndarray) -> Iterator[tuple[float, floa
             start = m
 
 
-def _room(
+def _label_place(
     kind: str, edges: np.ndarray, low: np.ndarray, high: np.ndarray, scale: Scale
 ) -> tuple[float, float] | None:
     """The middle of the highest place where the name of a kind fits between two heights.

@@ -1,4 +1,4 @@
-"""Which figures stand in a page: at its head, in its bars, and at the peaks of its charts?"""
+"""The figures of a page: the key figures on top, the bars, and the peaks of the charts."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def figures(plan: PlanRecord) -> Iterator[tuple[str, str, str]]:
-    """The few numbers that matter: what it is, the number, and what to compare it with."""
+    """The key figures: a name, the number, and a number to compare it with."""
     taken = plan.compiled_bytes
     yield (
         "compiled",
@@ -39,8 +39,8 @@ def figures(plan: PlanRecord) -> Iterator[tuple[str, str, str]]:
         f"of a budget of {format_bytes(plan.budget_bytes)}",
     )
     if plan.unplanned_bytes:
-        spared = 1 - (plan.predicted_bytes if taken is None else taken) / plan.unplanned_bytes
-        yield "spared", f"{spared:.1%}", f"of {format_bytes(plan.unplanned_bytes)} as written"
+        saved = 1 - (plan.predicted_bytes if taken is None else taken) / plan.unplanned_bytes
+        yield "spared", f"{saved:.1%}", f"of {format_bytes(plan.unplanned_bytes)} as written"
     bound = plan.bound_seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
     yield "overhead", f"{plan.overhead:.2%}", f"proven to be at least {bound:.2%}"
     if plan.error is not None and plan.error_limit is not None:
@@ -75,10 +75,10 @@ def bars(plan: PlanRecord) -> dict[str, Any]:
     rows = [("as written", plan.unplanned_bytes, plan.base_flops, plan.base_seconds)]
     if plan.decisions:
         rows.append(("as planned", plan.compiled_bytes, plan.flops, plan.seconds))
-    room = plan.budget_bytes - plan.reserved_bytes
+    limit = plan.budget_bytes - plan.reserved_bytes
     widest = max((nbytes for _, nbytes, *_ in rows if nbytes), default=1)
-    near = room <= FAR_ABOVE * widest
-    widest = max(widest, room) if near else widest
+    near = limit <= FAR_ABOVE * widest
+    widest = max(widest, limit) if near else widest
     fixed = plan.fixed_bytes
     made = [
         Bar(
@@ -92,11 +92,11 @@ def bars(plan: PlanRecord) -> dict[str, Any]:
         )
         for title, nbytes, flops, seconds in rows
     ]
-    return {"rows": made, "budget": room / widest if near else None, "room": room}
+    return {"rows": made, "budget": limit / widest if near else None, "limit": limit}
 
 
 def peaks(plan: PlanRecord) -> list[tuple[str, int | None, int | None]]:
-    """What is in memory at the peak of each timeline: kind, bytes before, bytes after."""
+    """Bytes in memory at the peak of each timeline: kind, bytes before, bytes after."""
     fixed = fixed_bytes(plan)
 
     def at_peak(timeline: Timeline | None, kind: str) -> int | None:
@@ -109,5 +109,5 @@ def peaks(plan: PlanRecord) -> list[tuple[str, int | None, int | None]]:
 
 
 def fixed_bytes(plan: PlanRecord) -> int:
-    """What lies under a timeline; nothing where values are those of several devices."""
+    """Bytes of arguments and results under a timeline; 0 where values are on several devices."""
     return (plan.fixed_bytes or 0) if plan.devices == 1 else 0

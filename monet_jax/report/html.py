@@ -1,8 +1,8 @@
-"""What does a plan look like in a browser? One file, with all that it needs inside it.
+"""A plan as an HTML page: one file that needs no other.
 
-`page` is what `Plan.to_html` writes: verdict, memory before and after, memory over the step, values
-and stages. `snippet` is what a notebook shows. Every figure is in the plan: nothing is computed
-from JAX, so a plan that was read from a file looks as it did when it was made.
+`page` is for `Plan.to_html`: verdict, memory before and after, memory over the step, values and
+stages. `snippet` is for notebooks. Every figure is in the plan: nothing is computed from JAX, so a
+plan that was read from a file looks as it did when it was made.
 """
 
 import dataclasses
@@ -145,27 +145,27 @@ def _panels(plan: PlanRecord, named: Sequence[_Named]) -> tuple[Scale | None, li
     """The charts of timelines, on one scale."""
     if not named:
         return None, []
-    fixed, room = fixed_bytes(plan), plan.budget_bytes - plan.reserved_bytes
+    fixed, limit = fixed_bytes(plan), plan.budget_bytes - plan.reserved_bytes
     compiled = [nbytes for *_, nbytes in named if nbytes and plan.devices == 1]
     timelines = [timeline for _, timeline, _ in named]
     scale = scale_of(timelines, fixed, compiled)
-    shows_budget = plan.devices == 1 and room <= FAR_ABOVE * scale.top_bytes
+    shows_budget = plan.devices == 1 and limit <= FAR_ABOVE * scale.top_bytes
     if shows_budget:
-        scale = scale_of(timelines, fixed, [*compiled, room])
+        scale = scale_of(timelines, fixed, [*compiled, limit])
     rows = {row.name: row for row in plan.values}
     return scale, [
         Panel(
             title,
             chart_of(timeline, fixed, scale),
-            tuple(_lines(scale, room if shows_budget else None, nbytes if compiled else None)),
+            tuple(_lines(scale, limit if shows_budget else None, nbytes if compiled else None)),
             _data(timeline, fixed, scale, rows),
         )
         for title, timeline, nbytes in named
     ]
 
 
-def _lines(scale: Scale, room: int | None, compiled: int | None) -> Iterator[Line]:
-    for kind, nbytes in (("budget", room), ("compiled", compiled)):
+def _lines(scale: Scale, limit: int | None, compiled: int | None) -> Iterator[Line]:
+    for kind, nbytes in (("budget", limit), ("compiled", compiled)):
         if nbytes:
             yield Line(kind, scale.height(nbytes), f"{kind} {format_bytes(nbytes)}")
 
@@ -173,7 +173,7 @@ def _lines(scale: Scale, room: int | None, compiled: int | None) -> Iterator[Lin
 def _data(
     timeline: Timeline, fixed: int, scale: Scale, rows: dict[str, ValueRow]
 ) -> dict[str, Any]:
-    """A timeline as the page's script reads it; `report.js` says what is where."""
+    """A timeline as the page's script reads it; `report.js` describes its fields."""
     return {
         "runs": timeline.runs,
         "across": scale.runs,
@@ -186,7 +186,7 @@ def _data(
 
 
 def _named(band: Band, rows: dict[str, ValueRow]) -> tuple[str, str, str]:
-    """What a band is: a title, its module, and its line."""
+    """The title, module and line of a band."""
     row = rows.get(band.name)
     if row is not None:
         return f"{row.name}: {row.dtype}{list(row.shape)}", row.path, shorten_source(row.source)

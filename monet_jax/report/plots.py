@@ -32,7 +32,7 @@ OUTSIDE: dict[str, Any] = {
 
 
 def plot_plan(plan: PlanRecord, axes: Axes | None = None) -> Axes:
-    """Memory over the step as planned, stacked by what it is for; as written, as a line.
+    """Memory over the step: as planned, stacked by kind; as written, as a line.
 
     Raises:
         ValueError: the plan was stored by an older version, without its timeline.
@@ -75,8 +75,8 @@ def _title(plan: PlanRecord) -> str:
 def _stack(timeline: Timeline, fixed: int) -> tuple[np.ndarray, list[tuple[str, np.ndarray]]]:
     """Where steps begin, and bytes by kind there; the last one is repeated where it ends."""
     edges = np.linspace(0, timeline.runs, len(timeline.samples) + 1)
-    given = (FIXED, np.full(len(timeline.samples), fixed))
-    layers = [given, *((kind, timeline.bytes_of(kind)) for kind in KINDS)]
+    lowest = (FIXED, np.full(len(timeline.samples), fixed))
+    layers = [lowest, *((kind, timeline.bytes_of(kind)) for kind in KINDS)]
     assert [kind for kind, _ in layers] == list(LAYERS)
     return edges, [(kind, np.append(x, x[-1])) for kind, x in layers]
 
@@ -84,8 +84,8 @@ def _stack(timeline: Timeline, fixed: int) -> tuple[np.ndarray, list[tuple[str, 
 def _lines(plan: PlanRecord, top_bytes: float) -> list[tuple[str, int, str, str]]:
     if plan.devices > 1:  # the timeline is of all of them
         return []
-    room = plan.budget_bytes - plan.reserved_bytes
-    lines = [("budget", room, _BUDGET, "--")] if room <= FAR_ABOVE * top_bytes else []
+    limit = plan.budget_bytes - plan.reserved_bytes
+    lines = [("budget", limit, _BUDGET, "--")] if limit <= FAR_ABOVE * top_bytes else []
     if plan.compiled_bytes is not None:
         lines.append(("compiled", plan.compiled_bytes, INK, "-"))
     return lines

@@ -1,7 +1,7 @@
-"""What did a plan decide, and what does it cost? `report` answers in text, `str(plan)` is it.
+"""The report of a plan as text: its decisions and their costs.
 
-The first line is the verdict. Then come the values by bytes, with rows that say the same of equal
-layers merged into one, the totals of each decision, and the stages.
+The first line is the verdict. Then come the values by bytes, with equal rows of repeated layers
+merged, the totals of each decision, and the stages.
 """
 
 import collections
@@ -55,7 +55,7 @@ def report(plan: PlanRecord) -> str:
 
 
 def verdict(plan: PlanRecord) -> str:
-    """The line that says whether the budget is kept, and at what price."""
+    """The line that says whether the budget is kept, and at what overhead."""
     return " ".join(
         (
             f"{outcome(plan)}: {_compiled(plan)}, {format_bytes(plan.predicted_bytes)} predicted, "
@@ -63,7 +63,7 @@ def verdict(plan: PlanRecord) -> str:
             _overhead(plan),
             *_error(plan),
             f"{'From the cache; planned' if plan.is_cached else 'Planned'} in "
-            f"{plan.planning_seconds:.1f} s, {_counted(plan.compilations, 'round')}, for "
+            f"{plan.planning_seconds:.1f} s, {_counted(plan.compilations, 'compilation')}, for "
             f"{_device(plan)} ({plan.compiler}).",
         )
     )
@@ -83,31 +83,31 @@ def outcome(plan: PlanRecord) -> str:
 
 
 def _error(plan: PlanRecord) -> list[str]:
-    """What lossy codes do to the gradient, where that was measured."""
+    """The gradient error of lossy codes, where it was measured."""
     if plan.error is None or plan.error_limit is None:
         return []
     return [f"Gradient error {plan.error:.2%} on the sample (limit {plan.error_limit:.2%})."]
 
 
 def notes(plan: PlanRecord) -> list[str]:
-    """What else is to be said of a plan as a whole, in sentences."""
+    """Remarks on a plan as a whole, in sentences."""
     return [*_loops(plan), *_use_of_budget(plan)]
 
 
 def _loops(plan: PlanRecord) -> list[str]:
-    """How loops run, where they do not run as they are written."""
+    """How loops run, where they run as nested scans."""
     if plan.chunks is None:
         return []
     lengths = " and ".join(map(str, sorted({n for n in plan.chunks if n})))
     if not lengths:
-        return ["Loops inside others keep only what they carry, and run each iteration once more."]
+        return ["Loops inside others save only their carries, and run each iteration once more."]
     return [
-        f"Loops run in chunks of {lengths} iterations, between which they keep what they carry."
+        f"Loops run in chunks of {lengths} iterations and save only their carries between them."
     ]
 
 
 def _use_of_budget(plan: PlanRecord) -> list[str]:
-    """Why memory is left over, where much of it is."""
+    """Why much of the budget is unused, where it is."""
     if plan.decisions is None or plan.compiled_bytes is None or _used(plan) >= POOR_USE:
         return []
     if plan.next_faster is None:
@@ -125,7 +125,7 @@ def _device(plan: PlanRecord) -> str:
 
 
 def merge_rows(values: Iterable[ValueRow]) -> tuple[MergedRow, ...]:
-    """By bytes, rows that a reader can tell apart by the number of their layer only, as one."""
+    """Rows by bytes; rows that differ only in the number of their layer are merged."""
     groups: dict[tuple, list[ValueRow]] = collections.defaultdict(list)
     for row in values:
         layer = re.sub(r"\d+", "*", row.path)
@@ -139,7 +139,7 @@ def merge_rows(values: Iterable[ValueRow]) -> tuple[MergedRow, ...]:
 
 
 def merge_stages(stages: Sequence[StageRow]) -> list[tuple[str, StageRow, str]]:
-    """The stages in order; neighbours that are equal and are treated alike share a row.
+    """The stages in order; equal neighbours with equal decisions share a row.
 
     Returns:
         Which stages they are, the first of them, and " each" where they are several.
@@ -147,7 +147,7 @@ def merge_stages(stages: Sequence[StageRow]) -> list[tuple[str, StageRow, str]]:
     found, start = [], 0
     while start < len(stages):
         end = start + 1
-        while end < len(stages) and _invariants(stages[start], stages[end]):
+        while end < len(stages) and _are_alike(stages[start], stages[end]):
             end += 1
         several = end > start + 1
         span = f"{start}-{end - 1}" if several else f"{start}"
@@ -274,5 +274,5 @@ def _stages_table(stages: Sequence[StageRow]) -> str:
     return render(table)
 
 
-def _invariants(a: StageRow, b: StageRow) -> bool:
+def _are_alike(a: StageRow, b: StageRow) -> bool:
     return (a.key, a.decision, a.saved_bytes) == (b.key, b.decision, b.saved_bytes)

@@ -1,18 +1,14 @@
-"""How many bytes does each plan of one function take: as compiled, and as predicted before?
+"""The bytes of each plan of one function: predicted by a model, and as compiled.
 
-unplanned   the function as it is; if it fits, nothing is planned
-base        the plan that saves nothing but in the last stage: with the unplanned program (or,
-            where something was rewritten or inlined, the plan that saves all) it places the
-            model on the compiler's scale
+Two programs place the model on the compiler's scale. One is the unplanned program, or, where an
+equation was rewritten or inlined, the plan that saves all. The other is the calibration plan, which
+saves nothing except in the last stage.
 """
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-import jax
 
 import planners
 from planners.graph import Graph
@@ -26,21 +22,21 @@ from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_byte
 from ..compiler.compile import CompiledBytes, compile_bytes, devices_of
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
-from ..ir.costs import Roofline
-from ..ir.gradient import FlatFunction, cotangent_avals, value_and_gradient
-from ..operators import is_lossy_code, not_used
+from ..ir.gradient import FlatFunction
+from ..operators import is_lossy_code
 from ..tracing.nested_scans import as_nested_scans, chunking
 from ..tracing.origins import Origins
-from ..tracing.trace import Traced, context_for, fingerprint, without_operators, without_rewrites
+from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
 from .gradient_error import ErrorBound, with_errors
+from .step import roofline_of, step_to_compile
 
 _Regions = tuple[Region, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPlan:
-    """A plan and what the compiler says of it.
+    """A plan and its bytes.
 
     Attributes:
         decisions: the plan.
@@ -54,20 +50,20 @@ class CompiledPlan:
 
 
 class OtherOptions(Exception):
-    """A program failed under the options that others were compiled with: theirs are other bytes."""
+    """A program failed under the options of earlier ones, whose bytes do not compare with it."""
 
 
 class CompiledPlans:
-    """The plans of one traced function that were looked at, each compiled once.
+    """The plans of one traced function that were tried, each compiled once.
 
     Arguments:
         traced: the function.
         target: what to compile for.
         pins: values that must be saved or must be recomputed.
-        verify: whether planned programs are compiled; without, only what places the model is.
-        bound: what lossy codes may do to the gradient.
-        chunks: how loops run, as in `Plan.chunks`.
-        options: of the compilations; those for the function's programs where none are given.
+        verify: whether planned programs are compiled; if not, only those that place the model are.
+        bound: of the gradient errors of lossy codes.
+        chunks: lengths of nested scans, as in `Plan.chunks`.
+        options: of the compilations; None for those of the function's programs.
     """
 
     def __init__(
@@ -82,9 +78,7 @@ class CompiledPlans:
     ):
         self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
         self.bound, self.chunks = bound, chunks
-        self._options = options or options_of(
-            target, fingerprint(traced.program, traced.derivative)
-        )
+        self._options = options or options_of(target, traced.fingerprint)
         self._conditions: str | None = None
         self._made: dict[_Regions, CompiledPlan] = {}
 
@@ -98,23 +92,14 @@ class CompiledPlans:
         return decisions.regions in self._made
 
     def within(self, bound: ErrorBound) -> "CompiledPlans":
-        """CompiledPlans of the same function with a bound of errors."""
+        """Plans of the same function within a bound of errors."""
         return self._sharing(bound=bound)
 
-    def not_used(self) -> list[str]:
-        """Operators by whose names the function could be planned to take less, but is not.
-
-        With none at all, forward mode is what was asked for.
-        """
-        used = self.traced.terms.operators
-        context = context_for(self.target.name, self.traced.avals)
-        return not_used(used, *without_rewrites(self.traced), context) if used else []
-
     def as_nested_scans(self) -> "tuple[CompiledPlans, int] | None":
-        """Plans of the function with its loops in chunks, and the bytes which that may spare.
+        """Plans of the function with nested scans, and the bytes that these may save.
 
-        None where nothing is spared; where pins name values, of which there are others then; and
-        where errors are limited, which are known for the loops as they are.
+        None where nothing is saved; where pins name values, for nested scans have other values; and
+        where errors are limited, for they are known for the loops as they are.
         """
         if self.pins or self.bound is not None:
             return None
@@ -124,30 +109,30 @@ class CompiledPlans:
         return self._sharing(chunks=found.lengths), found.spared_bytes
 
     def without_operators(self) -> "CompiledPlans | None":
-        """CompiledPlans of the function as it was before any operator.
+        """Plans of the function as it was before any operator.
 
-        None where an operator changes nothing but what a plan asks of it; and where errors are
-        limited, since what else there is would be planned anew for every limit.
+        None where operators change nothing unless a plan chooses them; and where errors are
+        limited, since these plans would be searched anew for every bound.
         """
         if not self.traced.terms.operators or not self.origins.program.keeps_other or self.bound:
             return None
         return self._sharing(without_operators(self.traced, self.target.name))
 
     def _sharing(self, traced: Traced | None = None, **changes: Any) -> "CompiledPlans":
-        """CompiledPlans of the function otherwise planned; as it is, it does not change."""
-        of = traced or self.traced, self.target, self.pins, self.verify
-        made = CompiledPlans(*of, **changes, options=self._options)
+        """Other plans of the function, which share its unplanned program."""
+        common = traced or self.traced, self.target, self.pins, self.verify
+        made = CompiledPlans(*common, **changes, options=self._options)
         made.unplanned, made._conditions = self.unplanned, self._conditions
         return made
 
     def anew(self) -> "CompiledPlans":
-        """CompiledPlans of which none was made yet, by the options that are left."""
-        of = self.traced, self.target, self.pins, self.verify, self.bound, self.chunks
-        return CompiledPlans(*of, options=self._options)
+        """The same with nothing compiled yet, by the options that are left."""
+        same = self.traced, self.target, self.pins, self.verify, self.bound, self.chunks
+        return CompiledPlans(*same, options=self._options)
 
     @property
     def devices(self) -> int:
-        """How many the arguments are sharded over; compiled bytes are those of one of them."""
+        """How many devices the arguments are sharded over; compiled bytes are on one of them."""
         return devices_of(self.traced.avals)
 
     @functools.cached_property
@@ -157,35 +142,35 @@ class CompiledPlans:
 
     @functools.cached_property
     def fixed_bytes(self) -> int:
-        """What no plan can change: arguments and results."""
+        """Bytes of arguments and results, which no plan changes."""
         return self.unplanned.total_bytes - self.unplanned.temp_bytes
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """The planning graph, its stages left alone charged with what the unplanned program takes.
+        """The planning graph; stages left alone are charged with the unplanned program's excess.
 
-        Where nothing is recomputed the compiler decides what the forward keeps, and that is more
+        Where nothing is recomputed the compiler decides what the forward keeps, and it keeps more
         than the backward needs: an elementwise result beside its operand, a copy in another layout.
-        What the stage that the base leaves alone keeps is among the bytes of the compiled base.
+        The stage that the calibration plan leaves alone is charged in that plan's compiled bytes.
         """
         graph, _ = self.analyzed
         modelled = self.modelled(planners.save_all(graph).regions, graph)
-        more = self._all_saved_bytes - modelled - self._base_shift
-        alone = {region.first for region in self.base.regions if region.alone}
+        more = self._all_saved_bytes - modelled - self._calibration_shift
+        alone = {region.first for region in self.calibration_plan.regions if region.alone}
         return with_alone_bytes(graph, max(0, more), alone)
 
     @property
     def origins(self) -> Origins:
-        """Where the graph came from."""
+        """The graph's origins in the program."""
         return self.analyzed[1]
 
     @functools.cached_property
-    def base(self) -> planners.Plan:
+    def calibration_plan(self) -> planners.Plan:
         """The plan that saves nothing, its last stage left alone.
 
-        That stage's backward comes at once: to recompute it spares nothing, and XLA may take a copy
-        more for it (147 MiB of GPT-2's 540 on a GPU, where the vocabulary is padded), which no plan
-        that is worth having does.
+        The backward of the last stage follows at once: recomputing the stage saves no bytes, and
+        XLA may make one more copy for it (147 MiB of GPT-2's 540 on a GPU, where the vocabulary is
+        padded), which no useful plan has.
         """
         graph, _ = self.analyzed
         regions = tuple(minimal_region(graph, s) for s in range(len(graph.stages)))
@@ -194,7 +179,7 @@ class CompiledPlans:
         return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
 
     def of(self, decisions: planners.Plan) -> CompiledPlan:
-        """The trial of a plan, which is compiled if it is new."""
+        """A plan as compiled; it is compiled if it is new."""
         if decisions.regions not in self._made:
             predicted = self.predicted_temp_bytes(decisions.regions)
             function = transform(self.origins, decisions)
@@ -203,29 +188,22 @@ class CompiledPlans:
         return self._made[decisions.regions]
 
     def temp_bytes(self, compiled_plan: CompiledPlan) -> int:
-        """Everything but arguments and results, as compiled where that is known."""
+        """Bytes without arguments and results: as compiled where known, else as predicted."""
         if compiled_plan.figures is None:
             return compiled_plan.predicted_temp_bytes
         return compiled_plan.figures.total_bytes - self.fixed_bytes
 
     def smallest(self) -> CompiledPlan:
-        """The trial with the least temporaries."""
+        """The plan with the least temporaries."""
         return min(self, key=self.temp_bytes)
 
-    def fastest_within(self, room: int) -> CompiledPlan | None:
-        """The fastest trial whose temporaries fit in `room` bytes."""
-        fits = [t for t in self if self.temp_bytes(t) <= room]
-        return min(fits, key=lambda t: t.decisions.seconds, default=None)
-
-    def nearest_over(self, room: int) -> CompiledPlan | None:
-        """The least of the trials that do not fit and are faster than all that do."""
-        best = self.fastest_within(room)
-        limit = best.decisions.seconds if best else math.inf
-        over = [t for t in self if self.temp_bytes(t) > room and t.decisions.seconds < limit]
-        return min(over, key=self.temp_bytes, default=None)
+    def fastest_within(self, limit: int) -> CompiledPlan | None:
+        """The fastest plan whose temporaries take at most `limit` bytes."""
+        fits = [x for x in self if self.temp_bytes(x) <= limit]
+        return min(fits, key=lambda x: x.decisions.seconds, default=None)
 
     def predicted_temp_bytes(self, regions: _Regions) -> int:
-        """Temporaries of a plan by the model and what was compiled to place it."""
+        """Temporaries of a plan by the model, placed on the compiler's scale."""
         return self._scale.compiled_for(self.modelled(regions))
 
     def modelled(self, regions: _Regions, graph: Graph | None = None) -> int:
@@ -238,7 +216,7 @@ class CompiledPlans:
 
     @functools.cached_property
     def analyzed(self) -> tuple[Graph, Origins]:
-        """The planning graph as the analysis has it, and where it came from."""
+        """The planning graph as it was analyzed, and its origins in the program."""
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
         program, derivative = self.traced.program, self.traced.derivative
         if self.chunks is not None:
@@ -250,38 +228,38 @@ class CompiledPlans:
 
     @functools.cached_property
     def lossy_codes(self) -> frozenset[int]:
-        """Values of the graph that are arrays of codes which are not exact."""
+        """Values of the graph that are arrays of lossy codes."""
         graph, origins = self.analyzed
         written = ((name, i, origins.writer[i]) for name, i in origins.values.items())
         return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
     @functools.cached_property
     def _scale(self) -> Scale:
-        """From modelled temporaries to compiled ones, by the base and by saving all."""
-        small = self.modelled(self.base.regions, self.analyzed[0])
-        least = small + self._base_shift
+        """From modelled to compiled temporaries, by the calibration plan and by saving all."""
+        small = self.modelled(self.calibration_plan.regions, self.analyzed[0])
+        least = small + self._calibration_shift
         large, most = self.modelled(planners.save_all(self.graph).regions), self._all_saved_bytes
-        if large <= small or most <= least:  # saving all takes no more: the base says it alone
+        if large <= small or most <= least:  # saving all takes no more: one plan sets the scale
             large, most = small + 1, least + 1
-        if self.devices > 1:  # the model counts what all of them hold
+        if self.devices > 1:  # the model counts the bytes on all of them
             return Scale((0, small, large), (0, least, most))
         return Scale((small, large), (least, most))
 
     @functools.cached_property
     def _all_saved_bytes(self) -> int:
         """Compiled temporaries where nothing is recomputed."""
-        if self.origins.program.keeps_other:  # then that is not the unplanned program
+        if self.origins.program.keeps_other:  # saving all is then not the unplanned program
             return self._measured(planners.save_all(self.analyzed[0])).temp_bytes
         return self.unplanned.temp_bytes
 
     @functools.cached_property
-    def _base_shift(self) -> int:
-        """Compiled minus modelled temporaries of the base."""
-        modelled = self.modelled(self.base.regions, self.analyzed[0])
-        return self._measured(self.base).temp_bytes - modelled
+    def _calibration_shift(self) -> int:
+        """Compiled minus modelled temporaries of the calibration plan."""
+        modelled = self.modelled(self.calibration_plan.regions, self.analyzed[0])
+        return self._measured(self.calibration_plan).temp_bytes - modelled
 
     def _measured(self, decisions: planners.Plan) -> CompiledBytes:
-        """A plan that the model is placed by, as compiled."""
+        """The compiled bytes of a plan that places the model."""
         figures = self._compile(transform(self.origins, decisions))
         self._made[decisions.regions] = CompiledPlan(decisions, figures.temp_bytes, figures)
         return figures
@@ -290,7 +268,7 @@ class CompiledPlans:
         """The bytes of a program.
 
         Raises:
-            OtherOptions: those of earlier ones were compiled under other options.
+            OtherOptions: earlier programs were compiled under other options.
         """
         step = step_to_compile(self.traced, function)
         figures = compile_bytes(*step, target=self.target, options=self._options)
@@ -298,22 +276,3 @@ class CompiledPlans:
             raise OtherOptions
         self._conditions = str(self._options)
         return figures
-
-
-def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..., Any], tuple]:
-    """The value and gradient of a traced function, run by `function`, and its arguments."""
-    step = value_and_gradient(function, traced.program, traced.derivative)
-    avals = map(jax.typeof, traced.constants)
-    constants = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    cotangents = cotangent_avals(traced.program, traced.derivative)
-    return step, (list(traced.avals), constants, cotangents)
-
-
-def roofline_of(target: Target) -> Roofline:
-    """The peaks of a target."""
-    half = target.matmul_flops_per_second(2)
-    return Roofline(
-        {"float32": target.matmul_flops_per_second(4), "bfloat16": half, "float16": half},
-        target.flops_per_second,
-        target.bandwidth_bytes_per_second,
-    )

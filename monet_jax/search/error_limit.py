@@ -1,7 +1,8 @@
-"""Which plan keeps a limit of the gradient's error?
+"""The search for a plan that keeps a limit on the gradient's error.
 
-What codes do one by one (`gradient_error`) adds up roughly. So a plan is made for a sum of it,
-measured as a whole, and made anew where that is more than it may be, or much less.
+The errors of single codes (`gradient_error`) add up roughly. So a plan is made for a bound on their
+sum, and its error is measured as a whole. Where that is over the limit, or far below, the bound
+changes and another plan is made.
 """
 
 import dataclasses
@@ -14,31 +15,31 @@ from ..operators import selected
 from ..plans.record import PlanRecord
 from ..tracing.signature import Call, abstract_leaf
 from ..tracing.trace import Terms
+from .failures import InfeasibleBudget
 from .gradient_error import ErrorBound, Errors
-from .search import InfeasibleBudget
 
-#: Of the error that is asked for what may be measured: on other data it is larger. On one sample,
-#: which tells nothing of how it differs between batches and grows in training, and on several.
+#: Share of the error limit that may be measured, for the error is larger on other data: on one
+#: sample, which does not show how it differs between batches and grows in training; and on several.
 OF_ONE, OF_SEVERAL = 0.7, 0.8
-#: Of that what the errors of codes, one by one, may add up to at first: they do so roughly.
+#: Share of the measured limit that the errors of single codes may add up to at first.
 AIM = 6 / 7
-#: A plan that brings in less than the first share of what is asked for, and takes more than the
-#: second of the step's time, is made anew with more: together, codes may do less than one by one,
-#: or only the next ones be of use.
+#: A plan with less than the first share of the error limit, and more than the second share of
+#: overhead, is made anew with a higher bound: codes may do less together than one by one, or only
+#: the next ones may be of use.
 LITTLE, FAST = 0.5, 0.005
-#: How much of what it may add up to a modelled error takes that was in the way.
+#: From this share of its bound on, a modelled error counts as having limited the plan.
 BLOCKING = 0.8
-#: How often a plan is made anew whose measured error is more, or less, than it may be.
+#: Plans, at most, that are made one after the other for one error limit.
 ROUNDS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class ErrorLimit:
-    """What a user allows.
+    """A limit on the relative error of the gradient.
 
     Attributes:
-        error: the relative error of the gradient.
-        samples: arguments on which it is measured, flat, once or more.
+        error: the limit.
+        samples: one or more flat lists of arguments, on which the error is measured.
     """
 
     error: float
@@ -46,31 +47,31 @@ class ErrorLimit:
 
     @property
     def measured(self) -> float:
-        """What may be measured on the samples, so that it is kept on other data."""
+        """The error that may be measured on the samples, so that other data keep the limit."""
         return self.error * (OF_SEVERAL if len(self.samples) > 1 else OF_ONE)
 
 
 def samples_of(args: Sequence[Any], sample: Sequence[Any] | None) -> list[Sequence[Any]]:
-    """What is given as a sample, one after the other: a list of tuples is several."""
+    """The samples of the argument `sample`: a list of tuples is several."""
     if sample and isinstance(sample, list) and all(isinstance(x, tuple) for x in sample):
         return sample
     return [args if sample is None else sample]
 
 
 def limit_of(error: float, terms: Terms, call: Call, samples: Sequence[Call]) -> ErrorLimit:
-    """The limit that the arguments of `plan` mean.
+    """The limit for the arguments `error` and `sample` of `plan`.
 
     Raises:
-        ValueError: they mean none, nothing is lossy, or a sample is not one of such a call.
+        ValueError: the error is no share, nothing is lossy, or a sample does not fit the call.
     """
     if not 0 < error < 1:
         raise ValueError(f"`error` must be between 0 and 1; got {error!r}.")
     if not any(x.kind.is_lossy for x in selected(terms.operators)):
         raise ValueError('`error` is about lossy operators; give `operators="lossy"` as well.')
-    wanted, *given = (
+    shapes, *of_samples = (
         [(x.shape, x.dtype) for x in map(abstract_leaf, some.leaves)] for some in (call, *samples)
     )
-    if any(shapes != wanted for shapes in given):
+    if any(found != shapes for found in of_samples):
         raise ValueError(
             "`sample` must be a tuple of arguments of the same shapes and dtypes as `args`, or a "
             "list of such tuples."
@@ -83,22 +84,22 @@ def limit_of(error: float, terms: Terms, call: Call, samples: Sequence[Call]) ->
 def plan_within(
     limit: ErrorLimit, errors: Errors, find_plan: Callable[[ErrorBound], PlanRecord]
 ) -> PlanRecord:
-    """The plan whose gradient is as right as a limit asks for, as measured on its samples.
+    """The plan whose gradient keeps an error limit, as measured on its samples.
 
-    It is no slower than the one without lossy codes, or takes next to nothing.
+    It is no slower than the plan without lossy codes, or has next to no overhead.
 
     Arguments:
         limit: the limit.
-        errors: measures them.
-        find_plan: the plan for a bound of the modelled errors.
+        errors: of the function's codes.
+        find_plan: the plan for a bound on the modelled errors.
 
     Raises:
-        InfeasibleBudget: for every bound there is none; that of the least minimum.
+        InfeasibleBudget: there is none for any bound; the error with the least minimum.
     """
     of_codes, best, most = errors.of_codes(), None, (AIM * limit.measured) ** 2
     refused: list[InfeasibleBudget] = []
 
-    def settled(most: float) -> PlanRecord | None:
+    def plan_of(most: float) -> PlanRecord | None:
         try:
             return find_plan(ErrorBound(of_codes, most))
         except InfeasibleBudget as error:
@@ -106,7 +107,7 @@ def plan_within(
             return None
 
     for _ in range(ROUNDS):
-        made = settled(most)
+        made = plan_of(most)
         if made is None:
             break
         regions = made.decisions.regions if made.decisions else ()
@@ -119,13 +120,13 @@ def plan_within(
         if is_enough if is_right else best is not None:
             break
         modelled = errors.modelled(regions, ErrorBound(of_codes, most))
-        wanted = _next_bound(limit, error, most, modelled)
-        if is_right and wanted <= most:
+        bound = _next_bound(limit, error, most, modelled)
+        if is_right and bound <= most:
             break
-        most = wanted
+        most = bound
     if best is None or best.overhead > FAST:
-        # Among fewer plans a search may find a faster one.
-        made = settled(0.0)
+        # In a smaller space a search may find a faster plan.
+        made = plan_of(0.0)
         if made is not None and (best is None or made.overhead < best.overhead):
             best = dataclasses.replace(made, error=0.0, error_limit=limit.error)
     if best is None:
@@ -134,13 +135,13 @@ def plan_within(
 
 
 def _next_bound(limit: ErrorLimit, error: float, most: float, modelled: float) -> float:
-    """What errors of a plan may add up to next.
+    """The next bound on the sum of a plan's modelled errors.
 
     Arguments:
         limit: the limit.
         error: of the last plan, as measured.
-        most: what its errors could add up to.
-        modelled: what they do.
+        most: its bound.
+        modelled: the sum of its errors.
     """
     is_blocking = error > 0 and modelled >= BLOCKING * most
     if error > limit.measured or is_blocking:

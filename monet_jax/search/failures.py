@@ -1,18 +1,17 @@
-"""No call is worse than plain JAX: what planning raises ends in the user's own function.
+"""The errors of planning: those that are raised, and faults, after which the function runs as is.
 
-That is so for whatever is no statement about the user's arguments, budget or target. A warning says
-so once and asks for a report. Where `MONET_JAX_STRICT` is set, as in the tests, the error is raised
-instead.
+Errors about the user's arguments, budget or target are raised. After any other error of planning
+the user's own function runs, so that no call is worse than plain JAX. A warning says so once and
+asks for a report. Where `MONET_JAX_STRICT` is set, as in the tests, the error is raised instead.
 """
 
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..compiler.targets import TargetUnavailable
 from ..ir import compat
-from .search import InfeasibleBudget
 
 #: Set to anything but "" or "0", this environment variable makes faults of ours errors.
 STRICT = "MONET_JAX_STRICT"
@@ -22,15 +21,37 @@ class PlanningWarning(UserWarning):
     """A function runs as it is, or on less than full knowledge; the message says why."""
 
 
+class InfeasibleBudget(ValueError):
+    """No plan brings the compiled program within the budget.
+
+    Where arguments and results alone exceed the budget, no plan was looked for: then the first
+    reading of `minimum_budget` plans and compiles to find it.
+    """
+
+    def __init__(self, message: str, minimum_budget: int | Callable[[], int]):
+        super().__init__(message)
+        self._minimum_budget = minimum_budget
+
+    @property
+    def minimum_budget(self) -> int:
+        """Bytes; planning with it succeeds."""
+        if callable(self._minimum_budget):
+            self._minimum_budget = self._minimum_budget()
+        return self._minimum_budget
+
+    def __reduce__(self):
+        return InfeasibleBudget, (str(self), self.minimum_budget)
+
+
 class BadArgument(ValueError):
     """An argument that is found to be wrong only while planning."""
 
 
 class BadPlanner(BadArgument, TypeError):
-    """The user's own planner does not answer with a plan."""
+    """The user's own planner does not return a plan."""
 
 
-#: What is said to the user, who can act on it. All else that planning raises is a fault of ours.
+#: Errors that the user can act on. All others that planning raises are faults of ours.
 STATEMENTS = (InfeasibleBudget, TargetUnavailable, BadArgument, MemoryError)
 
 
@@ -49,12 +70,12 @@ def is_strict() -> bool:
 
 
 def warn(message: str) -> None:
-    """Warn about the user's line that called."""
+    """Warn, at the user's line that called."""
     warnings.warn(message, PlanningWarning, skip_file_prefixes=compat.INTERNAL)
 
 
 def report(name: str, error: Exception) -> None:
-    """Say that planning a function has failed, which is a fault of ours.
+    """Warn that planning a function has failed by a fault of ours.
 
     Raises:
         Exception: `error`, where such faults are errors.
@@ -62,7 +83,7 @@ def report(name: str, error: Exception) -> None:
     if is_strict():
         raise error
     warn(
-        f"No plan was made for `{name}` ({type(error).__name__}: {error}); it runs as it is, and "
-        f"takes the memory that it takes. That is a fault of monet_jax: please report it, with the "
+        f"No plan was made for `{name}` ({type(error).__name__}: {error}); it runs as it is, "
+        "whatever memory it takes. This is a fault of monet_jax: please report it, with the "
         f"traceback that {STRICT}=1 gives."
     )

@@ -1,11 +1,11 @@
-"""How wrong do lossy codes make a gradient? Measured, on sample arguments.
+"""The gradient errors of lossy codes, measured on sample arguments.
 
-The error of a code is the expected square of what it adds to the gradient, over the square of the
-gradient, both as norms over all that is differentiated. Codes are drawn independently, so that the
-errors of several add up, and a plan is held to a sum of them: the form in which ActNN (Chen et al.,
-ICML 2021, arXiv 2104.14129) and GACT (Liu et al., ICML 2022, arXiv 2206.11357) choose their bits.
-There the terms are estimated from norms; here each value is encoded by itself and gradients are
-compared. How the codecs of one value differ is taken from what they do to all values together.
+The error of a code is the expected squared norm of its noise in the gradient, over the squared norm
+of the gradient, both over all differentiated inputs. Codes are drawn independently, so the errors
+of several add up, and a plan is held to a bound on the sum, as ActNN (Chen et al., ICML 2021, arXiv
+2104.14129) and GACT (Liu et al., ICML 2022, arXiv 2206.11357) choose their bits. They estimate the
+terms from norms; here each value is encoded by itself and gradients are compared. The ratio between
+codecs is measured once, with all values encoded.
 """
 
 import collections
@@ -32,19 +32,19 @@ from ..tracing.trace import Traced
 from ..transformer.transform import transform
 from .progress import progress
 
-#: What "lossy" means where there is a limit of the error.
+#: The operators of "lossy" where the error is limited.
 GRADED = (*(x.name for x in selected("lossy")), "int4", "int2", "slope4", "slope2")
-#: How often the gradient of a plan is drawn.
+#: Draws of a plan's gradient, for the mean of its squared error.
 DRAWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBound:
-    """What lossy codes may do to a gradient.
+    """A bound on the gradient error of a plan's lossy codes.
 
     Attributes:
         of_codes: the first value of each lossy code -> its error.
-        most: errors of a plan may add up to this.
+        most: the errors of a plan may add up to this.
     """
 
     of_codes: Mapping[int, float]
@@ -56,10 +56,10 @@ class _Code:
     """A lossy code.
 
     Attributes:
-        number: the first of the program's values that hold it; those of the iterations of a loop
-            are taken for one, that of the first block.
-        of: the value that is encoded.
-        codec: by which.
+        number: the first of the program's values that hold it; the iterations of a loop count as
+            one, by the value of the first block.
+        of: the encoded value.
+        codec: its codec.
     """
 
     number: int
@@ -68,11 +68,11 @@ class _Code:
 
 
 class Errors:
-    """What the lossy codes of a traced function do to its gradient: on the worst of some samples.
+    """The gradient errors of a traced function's lossy codes, on the worst of some samples.
 
     Arguments:
         traced: the function.
-        samples: its arguments, flat, on which errors are measured, once or more.
+        samples: one or more flat lists of its arguments.
         graph, origins: of its analysis.
     """
 
@@ -86,7 +86,7 @@ class Errors:
         self.codes = self._codes()
 
     def of_codes(self) -> dict[int, float]:
-        """For each value of the program that is the first of a lossy code its error."""
+        """The first value of each lossy code -> its error."""
         found: dict[int, float] = {}
         with progress() as say:
             for are_local_derivatives in (False, True):
@@ -99,7 +99,7 @@ class Errors:
         return found | {i: found[first] for i, first in self._same.items() if first in found}
 
     def _of_codes(self, codes: Sequence[_Code], say: Callable[[str], None]) -> dict[int, float]:
-        """The same for some of the codes, all of operands or all of slopes."""
+        """The same for some of the codes: all of operands, or all of local derivatives."""
         by_name: dict[str, list[_Code]] = collections.defaultdict(list)
         for code in codes:
             by_name[code.codec.name].append(code)
@@ -133,7 +133,7 @@ class Errors:
         return math.sqrt(float(np.max(squares)))
 
     def modelled(self, regions: Sequence[Region], bound: ErrorBound) -> float:
-        """What the errors of a plan's codes add up to, one by one."""
+        """The sum of the errors of a plan's codes."""
         return planners.error_of(with_errors(self.graph, self.origins, bound), regions)
 
     def _codes(self) -> list[_Code]:
@@ -142,13 +142,14 @@ class Errors:
             for e in filter(is_hook, stage.equations):
                 for representation, values in representations_of(e):
                     if isinstance(representation, Stored) and representation.codec.kind.is_lossy:
-                        number, (base,) = self._same.get(values[0], values[0]), e.reads
-                        code = _Code(number, self._same.get(base, base), representation.codec)
+                        number, (encoded,) = self._same.get(values[0], values[0]), e.reads
+                        encoded = self._same.get(encoded, encoded)
+                        code = _Code(number, encoded, representation.codec)
                         found.setdefault(number, code)
         return list(found.values())
 
     def _measure(self, regions: Sequence[Region]) -> Callable[[Sequence[_Code]], list[float]]:
-        """A function of codes: on each sample the error of reading just these, once drawn."""
+        """A function: codes -> on each sample, the error of one draw that reads just these."""
         program, derivative = self.traced.program, self.traced.derivative
         plan = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "measured")
         seeds = [
@@ -157,26 +158,26 @@ class Errors:
         ]
 
         @jax.jit
-        def gradient(inputs, words, compiled_plan):
-            planned = transform(self.origins, plan, Encoding(words, compiled_plan))
+        def gradient(inputs, words, chosen):
+            planned = transform(self.origins, plan, Encoding(words, chosen))
             step = value_and_gradient(planned, program, derivative)
             return step(inputs, list(self.traced.constants), seeds)[1]
 
-        def compiled_plan(codes: Sequence[_Code]) -> Mapping[int, Any]:
+        def selector(codes: Sequence[_Code]) -> Mapping[int, Any]:
             chosen = {code.number for code in codes}
             return {code.number: jnp.int32(code.number in chosen) for code in self.codes}
 
         def words() -> jax.Array:
             return jnp.asarray(self._rng.integers(2**32, size=2, dtype=np.uint32))
 
-        exact = [(sample, gradient(sample, words(), compiled_plan([]))) for sample in self.samples]
+        exact = [(sample, gradient(sample, words(), selector([]))) for sample in self.samples]
         return lambda codes: [
-            float(_error(gradient(x, words(), compiled_plan(codes)), y)) for x, y in exact
+            float(_error(gradient(x, words(), selector(codes)), y)) for x, y in exact
         ]
 
 
 def with_errors(graph: Graph, origins: Origins, bound: ErrorBound) -> Graph:
-    """A graph whose plans keep a bound."""
+    """A graph whose plans keep a bound on the error."""
     error_of = {name: bound.of_codes.get(i, 0.0) for name, i in origins.values.items()}
 
     def known(op: planners.Op) -> planners.Op:
@@ -191,7 +192,7 @@ def with_errors(graph: Graph, origins: Origins, bound: ErrorBound) -> Graph:
 
 
 def _first_blocks(origins: Origins) -> dict[int, int]:
-    """Value of an iteration of a loop -> the same value in the loop's first block."""
+    """Values of a loop's iterations -> the same value in the loop's first block."""
     found = {}
     for loop in origins.loops:
         for stage in loop.stages:

@@ -1,7 +1,7 @@
-"""Mistakes that no budget mends, told before anything is planned or compiled.
+"""Mistakes that no budget mends: they are found before anything is planned or compiled.
 
-A function that returns its own gradient is told by its jaxpr: JAX marks what it transposes, and the
-results that depend on such equations have the shapes of all that is differentiated.
+A function that returns its own gradient is found by its jaxpr: JAX names the equations that it
+transposes, and the results that depend on them have the shapes of all differentiated inputs.
 """
 
 import collections
@@ -12,12 +12,17 @@ from ..compiler.budget import format_bytes
 from ..ir.gradient import has_loss
 from ..ir.program import Program, aval_nbytes, dependents, mutable_references
 from ..tracing.trace import Traced
-from .failures import BadArgument
-from .search import InfeasibleBudget
+from .failures import BadArgument, InfeasibleBudget
+
+#: The mistake of a function for which `returns_own_gradient` holds.
+OWN_GRADIENT = (
+    "it contains its own gradient, which it returns: put `monet_jax.remat` round the loss inside "
+    "it, or plan the loss"
+)
 
 
-def mistake_in(traced: Traced) -> str | None:
-    """Why there is no gradient of a function to plan, in words; None where there is one."""
+def missing_gradient(traced: Traced) -> str | None:
+    """Why a function has no gradient to plan, in words; None where it has one."""
     if not traced.derivative.outputs:
         return "it has no differentiable output: none of its results is an array of floats"
     if not traced.derivative.inputs:
@@ -27,21 +32,18 @@ def mistake_in(traced: Traced) -> str | None:
         )
     if mutable_references(traced.program):
         return "it reads or writes mutable references that it is given or closes over"
-    if returns_own_gradient(traced):
-        return (
-            "it contains its own gradient, which it returns: put `monet_jax.remat` round the loss "
-            "inside it, or plan the loss"
-        )
     return None
 
 
 def refuse(traced: Traced, name: str) -> None:
-    """Refuse to plan what has no gradient to plan.
+    """Refuse to plan a function that has no gradient to plan, or that returns it.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it is such a function.
     """
-    mistake = mistake_in(traced)
+    mistake = missing_gradient(traced)
+    if mistake is None and returns_own_gradient(traced):
+        mistake = OWN_GRADIENT
     if mistake is not None:
         raise BadArgument(f"`{name}` cannot be planned: {mistake}.")
 
@@ -49,7 +51,7 @@ def refuse(traced: Traced, name: str) -> None:
 def returns_own_gradient(traced: Traced) -> bool:
     """Whether a function is a value and gradient, or a whole training step.
 
-    A loss in which a gradient takes part, as a penalty of gradients does, is none.
+    A loss that contains a gradient, such as a gradient penalty, is neither.
     """
     program = traced.program
     transposed = [i for e in program.equations if _is_transposed(e) for i in e.outputs]
@@ -60,8 +62,8 @@ def returns_own_gradient(traced: Traced) -> bool:
     if has_loss(program) and program.outputs[0] in reached:
         return False
     found = collections.Counter(_shape(program, i) for i in returned if i in reached)
-    wanted = collections.Counter(_shape(program, i) for i in traced.derivative.inputs)
-    return wanted <= found
+    differentiated = collections.Counter(_shape(program, i) for i in traced.derivative.inputs)
+    return differentiated <= found
 
 
 def _is_transposed(equation: Any) -> bool:
@@ -93,7 +95,7 @@ def refuse_budget(traced: Traced, budget_bytes: int, reserved: int, minimum: Any
         traced: the function.
         budget_bytes: the budget.
         reserved: the part of it that is for other things.
-        minimum: finds the smallest budget that can be kept; it is asked only if somebody reads it.
+        minimum: finds the smallest budget that can be kept; called when somebody reads it.
 
     Raises:
         ValueError: nothing is left of the budget.
@@ -114,7 +116,7 @@ def refuse_budget(traced: Traced, budget_bytes: int, reserved: int, minimum: Any
 def least_bytes(traced: Traced) -> int:
     """Bytes of the arguments that are read, of the results and of the gradient, on one device.
 
-    Of what is sharded over several devices, the arguments alone.
+    Where arguments are sharded over several devices, the bytes of the arguments alone.
     """
     program = traced.program
     read = {i for e in program.equations for i in e.reads}

@@ -1,4 +1,4 @@
-"""How far is a long operation? It says so on a terminal, and nowhere else."""
+"""Shows the progress of a long operation on a terminal, and nowhere else."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,9 +8,9 @@ from rich.console import Console
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A function that shows what is being done, in one line of the terminal's error stream.
+    """A function that shows the current operation, in one line of the terminal's error stream.
 
-    The line is gone in the end. Where that stream is no terminal, nothing is ever written.
+    The line is removed at the end. Where the stream is no terminal, nothing is written.
     """
     console = Console(stderr=True)
     if not console.is_terminal or console.is_jupyter:

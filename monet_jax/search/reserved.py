@@ -1,4 +1,4 @@
-"""How many bytes of a budget are kept for what lives outside of the planned function?"""
+"""The bytes of a budget that are reserved for values outside the planned function."""
 
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ from ..tracing.signature import abstract_leaf, is_traced
 
 
 class Optimizer(Protocol):
-    """What makes its state from parameters: an `optax.GradientTransformation`."""
+    """An optimizer: it makes its state from parameters, as an `optax.GradientTransformation`."""
 
     def init(self, params: Any, /) -> Any:
         """The state for some parameters."""
@@ -19,7 +19,7 @@ class Optimizer(Protocol):
 
 
 def check_reserved(reserved: Any) -> None:
-    """Checks all of `reserved` that can be checked before there are parameters.
+    """Check all of `reserved` that can be checked before there are parameters.
 
     Raises:
         TypeError: it is neither an int nor an optimizer.
@@ -40,10 +40,10 @@ def _is_optimizer(x: Any) -> bool:
 
 
 def reserved_bytes(reserved: int | Optimizer, params: Any) -> int:
-    """The bytes to reserve; of an optimizer, those of its state for some parameters.
+    """The bytes to reserve; for an optimizer, the bytes of its state for some parameters.
 
-    Where the parameters are sharded, it is the bytes of one device: a part of the state that has a
-    parameter's shape is taken to be sharded like it, all else to be on every device.
+    Where the parameters are sharded, they are the bytes on one device: a part of the state with a
+    parameter's shape counts as sharded like the parameter, all else as replicated.
 
     Arguments:
         reserved: bytes, or an optimizer.

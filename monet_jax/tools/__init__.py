@@ -1,1 +1,1 @@
-"""Questions asked of plans: fit, sweep, check, diff."""
+"""The largest size that fits, sweeps over budgets, and checks and differences of plans."""

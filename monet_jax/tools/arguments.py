@@ -1,4 +1,4 @@
-"""What did a function of the user's make: positional arguments, or keyword arguments as well?"""
+"""Positional and keyword arguments from the result of a user's function."""
 
 from typing import Any
 

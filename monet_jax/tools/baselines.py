@@ -1,4 +1,4 @@
-"""What do people do without a planner, and what does any program of a step cost?"""
+"""Baselines: `jax.checkpoint` placed by hand, and the costs of any program of a step."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from ..compiler.backend import backend_of
 from ..compiler.compile import CompiledBytes, compile_bytes
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
-from ..search.compiled_plans import roofline_of, step_to_compile
+from ..search.step import roofline_of, step_to_compile
 from ..tracing.signature import is_traced
 from ..tracing.trace import Traced
 
@@ -26,7 +26,7 @@ POLICIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What a program takes.
+    """The costs of a program.
 
     Attributes:
         bytes: as compiled.

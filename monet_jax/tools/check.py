@@ -1,4 +1,4 @@
-"""Does a stored plan still hold: is the program the one that was planned, and does it fit?"""
+"""Checks that a stored plan still holds: the program is the one that was planned, and it fits."""
 
 import dataclasses
 import json
@@ -8,31 +8,32 @@ from typing import Any
 import jax
 
 from .._plan import Plan
-from ..compiler.budget import format_bytes, parse_budget
+from ..compiler.budget import format_bytes
 from ..compiler.compile import compile_bytes, devices_of
 from ..compiler.options import options_of
-from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
+from ..compiler.targets import Target, compiler_version, resolve_target
 from ..ir import compat
 from ..plans.record import ValueRow
-from ..search.compiled_plans import step_to_compile
+from ..search.options import PlanOptions
+from ..search.step import step_to_compile
 from ..tracing.origins import Origins, origins_of, value_number
-from ..tracing.trace import Traced, difference, fingerprint, summary, trace_for
+from ..tracing.trace import Traced, difference, summary
 from ..transformer.apply import as_planned
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What became of a plan.
+    """Whether a plan still holds.
 
     Attributes:
         problems: why the plan does not hold; none where it does.
-        changes: what else is not as it was when the plan was made.
-        planned_bytes: what the program took then, as compiled.
-        compiled_bytes: what it takes now; None where it is another program.
-        budget_bytes: what it may take, `reserved_bytes` included.
-        reserved_bytes: the part of that which is kept for other things.
+        changes: other differences since the plan was made.
+        planned_bytes: of the program then, as compiled.
+        compiled_bytes: of the program now; None where it is another program.
+        budget_bytes: the budget, `reserved_bytes` included.
+        reserved_bytes: the part of it for other things.
         target: what was compiled for.
-        compiler: by which compiler.
+        compiler: which compiled it.
     """
 
     problems: tuple[str, ...]
@@ -55,13 +56,13 @@ class Check:
 
     def __str__(self) -> str:
         if self.holds:
-            head = (
+            verdict = (
                 f"The plan holds: {format_bytes(self.compiled_bytes or 0)} compiled for "
                 f"{self.target}, within {_budget_text(self)} ({self.compiler})."
             )
         else:
-            head = "\n".join(f"The plan does not hold: {problem}" for problem in self.problems)
-        return "\n".join([head, *(f"Changed since: {change}" for change in self.changes)])
+            verdict = "\n".join(f"The plan does not hold: {problem}" for problem in self.problems)
+        return "\n".join([verdict, *(f"Changed since: {change}" for change in self.changes)])
 
 
 def check(
@@ -94,25 +95,21 @@ def check(
     Raises:
         TargetUnavailable: the compiler of the plan's target is not installed.
     """
-    target = resolve_target(plan.target)
-    traced = trace_for(
-        target,
-        fun,
-        args,
-        kwargs,
+    options = PlanOptions(
+        budget=plan.budget_bytes if budget is None else budget,
+        target=plan.target,
         argnums=argnums,
         static_argnums=static_argnums,
         static_argnames=static_argnames,
         operators=plan.operators,
         checkpoints=plan.checkpoints,
     )
-    allowed = plan.budget_bytes
-    if budget is not None:
-        allowed = parse_budget(
-            budget,
-            unplanned_bytes=lambda: _bytes_of(traced, None, target),
-            target_memory=lambda: usable_bytes(target),
-        )
+    return _checked(plan, options.traced(fun, args, kwargs), options)
+
+
+def _checked(plan: Plan, traced: Traced, options: PlanOptions) -> Check:
+    target = resolve_target(options.target)
+    allowed = options.budget_bytes(target, lambda: _bytes_of(traced, None, target))
     problems = list(_mismatches(plan, traced))
     taken = None
     if not problems:
@@ -135,13 +132,13 @@ def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
     function = traced.flat
     if plan is not None and plan.decisions is not None:
         function = as_planned(traced, plan)
-    options = options_of(target, fingerprint(traced.program, traced.derivative))
+    options = options_of(target, traced.fingerprint)
     step = step_to_compile(traced, function)
     return compile_bytes(*step, target=target, options=options).total_bytes
 
 
 def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
-    """Why the plan is not one for this function."""
+    """Why the plan is for another function."""
     devices = devices_of(traced.avals)
     if devices != plan.devices:
         yield (
@@ -149,7 +146,7 @@ def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
             f"{plan.devices}. Plan again, or give the arguments their shardings."
         )
     program = traced.program
-    if fingerprint(program, traced.derivative) == plan.fingerprint:
+    if traced.fingerprint == plan.fingerprint:
         return
     what = difference(summary(program), (plan.inputs, plan.equations))
     if summary(program)[0] == plan.inputs:
@@ -159,7 +156,7 @@ def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
 
 
 def _first_difference(origins: Origins, rows: Sequence[ValueRow]) -> Iterator[str]:
-    """Where a program first departs from the values of a plan, if that can be seen."""
+    """The first value in which a program differs from a plan, if one differs."""
     for row in sorted(rows, key=lambda row: value_number(row.name)):
         number = value_number(row.name)
         equation = origins.writer.get(number)
@@ -180,19 +177,19 @@ def _first_difference(origins: Origins, rows: Sequence[ValueRow]) -> Iterator[st
 
 
 def _outgrown(plan: Plan, taken: int, allowed: int) -> Iterator[str]:
-    room = allowed - plan.reserved_bytes
-    if taken <= room:
+    limit = allowed - plan.reserved_bytes
+    if taken <= limit:
         return
     reserved = f" less {format_bytes(plan.reserved_bytes)} reserved" if plan.reserved_bytes else ""
     yield (
         f"the program takes {format_bytes(taken)} ({taken:,} bytes) as compiled for {plan.target}, "
-        f"{taken - room:,} bytes more than its budget of {format_bytes(allowed)}{reserved}. Plan "
+        f"{taken - limit:,} bytes more than its budget of {format_bytes(allowed)}{reserved}. Plan "
         "again, or raise the budget."
     )
 
 
 def _changes(plan: Plan, target: Target, taken: int | None, allowed: int) -> Iterator[str]:
-    """What is not as it was, in words."""
+    """Differences since the plan was made, in words."""
     if allowed != plan.budget_bytes:
         tighter = "tighter" if allowed < plan.budget_bytes else "wider"
         yield f"the budget is {tighter}: {plan.budget_bytes:,} bytes then, {allowed:,} now"

@@ -1,7 +1,7 @@
-"""What differs between two plans: what was asked for, what it takes, and the fate of each value?
+"""The differences of two plans: their options, their costs, and the decision on each value.
 
-How long a plan took to make is no part of it. Values are matched by name where both plans are of
-one program; else by module, primitive, shape and order, as far as that goes.
+The time to plan is not compared. Values are matched by name where both plans are of one program;
+else by module, primitive, shape and order, as far as these match.
 """
 
 import collections
@@ -35,7 +35,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class ValueChange:
-    """A value that is treated in another way.
+    """A value with another decision.
 
     Attributes:
         value: its row in the second plan, or in the first one where that alone has it.

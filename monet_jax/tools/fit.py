@@ -1,9 +1,11 @@
-"""What is the largest batch, or the longest sequence, that fits a budget: planned, and as written?
+"""The largest batch, or longest sequence, with which a step fits a budget: planned, and as written.
 
-Compiled bytes are all but linear in such a size, so that two programs say where to look; what was
-found is then shown by its own compiled bytes, and by those of the next size up.
+Compiled bytes are nearly linear in such a size, so two programs say where to look. The size that is
+found, and the next one up, are then confirmed by their own compiled bytes.
 """
 
+import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,18 +13,17 @@ from typing import Any
 import planners
 
 from .._plan import Plan
-from ..analyzer.pins import make_pins
-from ..compiler.budget import parse_budget
-from ..compiler.targets import Target, resolve_target, usable_bytes
+from ..compiler.targets import Target, resolve_target
 from ..plans.record import PlanRecord
 from ..search.compiled_plans import CompiledPlans
-from ..search.mistakes import refuse
+from ..search.failures import InfeasibleBudget
+from ..search.mistakes import refuse, refuse_reserved
+from ..search.options import PlanOptions
 from ..search.progress import progress
-from ..search.reserved import Optimizer, check_reserved, reserved_bytes
-from ..search.search import InfeasibleBudget, PlanSearch
+from ..search.reserved import Optimizer, reserved_bytes
+from ..search.search import PlanSearch
 from ..tracing.marked import name_of
 from ..tracing.modules import on_arrays
-from ..tracing.trace import trace_for
 from .arguments import arguments_of
 from .fit_result import Fit, FitSize
 from .largest import largest
@@ -68,49 +69,97 @@ def fit(
         InfeasibleBudget: not even the smallest size fits.
         TargetUnavailable: the target's compiler is not installed.
     """
-    resolved = resolve_target(target)
-    _check_sizes(step, limit)
-    _check_axis(make_args, axis)
-    check_reserved(reserved)
-    total = _budget_bytes(budget, resolved)
-    which: dict[str, Any] = {
-        "argnums": argnums,
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-    }
-    terms: dict[str, Any] = {"operators": operators, "checkpoints": checkpoints}
+    options = PlanOptions(
+        budget=budget,
+        target=target,
+        argnums=argnums,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        operators=operators,
+        checkpoints=checkpoints,
+        reserved=reserved,
+        time_limit=time_limit,
+    )
+    _refuse_share(options)
+    return _fitted(_Step(fun, make_args, axis, options), step, limit)
 
-    def arguments(size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return arguments_of(make_args(**{axis: size}))
 
-    def compiled_plans_of(size: int) -> CompiledPlans:
-        traced = trace_for(resolved, fun, *arguments(size), **which, **terms)
-        refuse(traced, name_of(fun))
-        return CompiledPlans(traced, resolved, make_pins(None))
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """A step whose arguments have a size.
 
-    params = on_arrays(fun, *arguments(step), tuple(which.values()))[1].params
-    aside = _reserved_bytes(reserved, params, total)
+    Attributes:
+        fun: the function.
+        make_args: makes its arguments from a size.
+        axis: the keyword of the size.
+        options: of its plans.
+    """
+
+    fun: Callable[..., Any]
+    make_args: Callable[..., Any]
+    axis: str
+    options: PlanOptions
+
+    def __post_init__(self) -> None:
+        try:
+            inspect.signature(self.make_args).bind(**{self.axis: 1})
+        except TypeError as error:
+            raise TypeError(
+                "The function that makes the arguments must take the size by the keyword "
+                f"`{self.axis}` ({error}); name another axis, or give it that parameter."
+            ) from error
+
+    @functools.cached_property
+    def target(self) -> Target:
+        """The target to compile for."""
+        return resolve_target(self.options.target)
+
+    @functools.cached_property
+    def budget_bytes(self) -> int:
+        """The budget, `reserved` included."""
+        return self.options.budget_bytes(self.target, lambda: 0)
+
+    def reserved_bytes(self, size: int) -> int:
+        """The bytes to reserve; for an optimizer, of its state with the parameters of a size."""
+        flat = on_arrays(self.fun, *self._arguments(size), self.options.given)
+        found = reserved_bytes(self.options.reserved, flat[1].params)
+        refuse_reserved(self.budget_bytes, found)
+        return found
+
+    def compiled_plans(self, size: int) -> CompiledPlans:
+        """The plans of the step with a size, of which none is compiled yet."""
+        traced = self.options.traced(self.fun, *self._arguments(size))
+        refuse(traced, name_of(self.fun))
+        return CompiledPlans(traced, self.target, self.options.pinned)
+
+    def _arguments(self, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return arguments_of(self.make_args(**{self.axis: size}))
+
+
+def _fitted(step: _Step, unit: int, limit: int) -> Fit:
+    """The largest size of a step, of the multiples of `unit` up to `limit`."""
+    _check_sizes(unit, limit)
+    reserved, count = step.reserved_bytes(unit), limit // unit
     with progress() as say:
-        planner = planners.Stages(time_limit=time_limit)
-        probes = _Probes(compiled_plans_of, planner, total - aside, aside, say)
-        planned, above = largest(probes.planned, probes.room, limit // step, step, {})
+        probes = _Probes(step, step.budget_bytes - reserved, reserved, say)
+        planned, above = largest(probes.planned, probes.limit_bytes, count, unit, {})
         if planned is None:
-            raise _nothing_fits(axis, step, probes, total)
-        known = {n: probes.plain(n) for n in sorted(probes.settlings)[:2]}
-        plain, plain_above = largest(probes.plain, probes.room, limit // step, step, known)
+            raise _nothing_fits(step, unit, probes)
+        known = {n: probes.plain(n) for n in sorted(probes.searches)[:2]}
+        plain, plain_above = largest(probes.plain, probes.limit_bytes, count, unit, known)
         plan = probes.plan(planned)
-    assert plan.compiled_bytes is not None  # these trials verify every plan
+    assert plan.compiled_bytes is not None  # `CompiledPlans` verifies every plan
     return Fit(
-        axis,
+        step.axis,
         FitSize(planned, plan.compiled_bytes),
         _size(above, probes.planned),
         _size(plain, probes.plain),
         _size(plain_above, probes.plain),
         Plan.of(plan),
-        total,
-        aside,
-        resolved.name,
-        limit // step * step,
+        step.budget_bytes,
+        reserved,
+        step.target.name,
+        count * unit,
     )
 
 
@@ -119,27 +168,19 @@ def _size(size: int | None, need: Callable[[int], int]) -> FitSize | None:
 
 
 class _Probes:
-    """What the step takes at each size that was looked at; every program is compiled once.
+    """The bytes of a step at each size that was tried; every program is compiled once.
 
     Arguments:
-        compiled_plans_of: size -> the trials of the step.
-        planner: as in `PlanSearch`.
-        room: bytes that the step may take.
-        reserved: bytes of the budget beside that.
-        say: is told what is being done.
+        step: the step.
+        limit_bytes: bytes that it may take.
+        reserved: bytes of the budget for other things.
+        say: shows the progress.
     """
 
-    def __init__(
-        self,
-        compiled_plans_of: Callable[[int], CompiledPlans],
-        planner: Any,
-        room: int,
-        reserved: int,
-        say: Callable[[str], None],
-    ):
-        self.compiled_plans_of, self.planner = compiled_plans_of, planner
-        self.room, self.reserved, self.say = room, reserved, say
-        self.settlings: dict[int, PlanSearch] = {}
+    def __init__(self, step: _Step, limit_bytes: int, reserved: int, say: Callable[[str], None]):
+        self.step, self.limit_bytes, self.reserved, self.say = step, limit_bytes, reserved, say
+        self.searches: dict[int, PlanSearch] = {}
+        self._planner = planners.Stages(time_limit=step.options.time_limit)
         self._planned: dict[int, int] = {}
 
     def plain(self, size: int) -> int:
@@ -148,7 +189,7 @@ class _Probes:
         return self._plan_search(size).compiled_plans.unplanned.total_bytes
 
     def planned(self, size: int) -> int:
-        """Compiled bytes of the smallest plan known, which is only searched for where none fits."""
+        """Compiled bytes of the smallest known plan; it is searched for only where none fits."""
         if size not in self._planned:
             self._planned[size] = self._least(size)
         return self._planned[size]
@@ -157,31 +198,31 @@ class _Probes:
         """The plan for a size that fits.
 
         Raises:
-            InfeasibleBudget: it does not.
+            InfeasibleBudget: it does not fit.
         """
         self.say(f"planning at {size}")
-        return self._plan_search(size).plan(lambda _: self.room + self.reserved, self.reserved)
+        budget = self.limit_bytes + self.reserved
+        return self._plan_search(size).plan(lambda _: budget, self.reserved)
 
     def _plan_search(self, size: int) -> PlanSearch:
-        if size not in self.settlings:
-            self.settlings[size] = PlanSearch(self.compiled_plans_of(size), self.planner)
-        return self.settlings[size]
+        if size not in self.searches:
+            self.searches[size] = PlanSearch(self.step.compiled_plans(size), self._planner)
+        return self.searches[size]
 
     def _least(self, size: int) -> int:
         self.say(f"compiling at {size}")
         compiled_plans = self._plan_search(size).compiled_plans
-        base = compiled_plans.of(compiled_plans.base)
-        taken = compiled_plans.fixed_bytes + compiled_plans.temp_bytes(base)
-        if taken <= self.room:  # then the search for the fastest plan is left for later
+        small = compiled_plans.of(compiled_plans.calibration_plan)
+        taken = compiled_plans.fixed_bytes + compiled_plans.temp_bytes(small)
+        if taken <= self.limit_bytes:  # the search for the fastest plan is left for later
             return taken
         try:
             found = self.plan(size).compiled_bytes
         except InfeasibleBudget as error:
             return error.minimum_budget - self.reserved
-        assert found is not None  # these trials verify every plan
-        return min(
-            found, compiled_plans.fixed_bytes + compiled_plans.temp_bytes(compiled_plans.smallest())
-        )
+        assert found is not None  # `CompiledPlans` verifies every plan
+        smallest = compiled_plans.temp_bytes(compiled_plans.smallest())
+        return min(found, compiled_plans.fixed_bytes + smallest)
 
 
 def _check_sizes(step: int, limit: int) -> None:
@@ -192,40 +233,19 @@ def _check_sizes(step: int, limit: int) -> None:
         raise ValueError(f"`limit` is {limit}, less than one `step` of {step}.")
 
 
-def _budget_bytes(budget: int | str, target: Target) -> int:
-    if isinstance(budget, float):
+def _refuse_share(options: PlanOptions) -> None:
+    if options.is_share:
         raise ValueError(
-            f"The budget {budget!r} is a share of what the step takes, which grows with the size; "
-            'give bytes, an amount such as "12GiB", or "auto".'
+            f"The budget {options.budget!r} is a share of what the step takes, which grows with "
+            'the size; give bytes, an amount such as "12GiB", or "auto".'
         )
-    return parse_budget(
-        budget, unplanned_bytes=lambda: 0, target_memory=lambda: usable_bytes(target)
-    )
 
 
-def _reserved_bytes(reserved: int | Optimizer, params: Any, total: int) -> int:
-    found = reserved_bytes(reserved, params)
-    if found >= total:
-        raise ValueError(
-            f"`reserved` must be less than the budget of {total:,} bytes; got {found:,} bytes."
-        )
-    return found
-
-
-def _check_axis(make_args: Callable[..., Any], axis: str) -> None:
-    try:
-        inspect.signature(make_args).bind(**{axis: 1})
-    except TypeError as error:
-        raise TypeError(
-            f"The function that makes the arguments must take the size by the keyword `{axis}` "
-            f"({error}); name another axis, or give it that parameter."
-        ) from error
-
-
-def _nothing_fits(axis: str, step: int, probes: _Probes, total: int) -> InfeasibleBudget:
-    least = probes.planned(step) + probes.reserved
+def _nothing_fits(step: _Step, size: int, probes: _Probes) -> InfeasibleBudget:
+    least = probes.planned(size) + probes.reserved
     return InfeasibleBudget(
-        f"No plan fits in {total:,} bytes with `{axis}={step}`; the smallest one found takes "
-        f"{least:,}, of which {probes.reserved:,} are reserved. Raise `budget` to that.",
+        f"No plan fits in {step.budget_bytes:,} bytes with `{step.axis}={size}`; the smallest one "
+        f"found takes {least:,}, of which {probes.reserved:,} are reserved. Raise `budget` to "
+        f"{least:,}.",
         least,
     )

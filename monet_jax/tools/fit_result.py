@@ -1,4 +1,4 @@
-"""The largest size that fits a budget, as its user sees it."""
+"""The largest size that fits a budget, as data, as JSON and as a table."""
 
 import dataclasses
 import json
@@ -10,11 +10,11 @@ from ..compiler.budget import format_bytes
 
 @dataclasses.dataclass(frozen=True)
 class FitSize:
-    """A size of the arguments, and what the step takes with it.
+    """A size of the arguments, and the bytes of the step with it.
 
     Attributes:
         size: of the axis.
-        total_bytes: as compiled; of a planned step that does not fit, the least that was found.
+        total_bytes: as compiled; for a planned step that does not fit, the least that was found.
     """
 
     size: int
@@ -34,8 +34,8 @@ class Fit:
             smallest does.
         plain_next: the next size, with which it does not; None where the limit fits.
         plan: for `planned`.
-        budget_bytes: what the step may take, `reserved_bytes` included.
-        reserved_bytes: the part of that which is kept for other things.
+        budget_bytes: the budget, `reserved_bytes` included.
+        reserved_bytes: the part of it for other things.
         target: what was compiled for.
         limit: sizes up to this one were considered.
     """
@@ -78,7 +78,7 @@ def _described(found: Fit) -> str:
         budget += f" (of which {format_bytes(found.reserved_bytes)} reserved)"
     plain = found.plain.size if found.plain else 0
     times = f", {found.size / plain:.1f}x as many" if plain else ""
-    head = (
+    verdict = (
         f"In {budget} on {found.target}: {found.axis} {found.size} planned{times} as written "
         f"({plain or 'none fits'}). Overhead {found.plan.overhead:.2%}."
     )
@@ -90,7 +90,7 @@ def _described(found: Fit) -> str:
     ):
         table.add_row(title, *_size_and_bytes(fits, "none"), *_size_and_bytes(above, "not tried"))
     limit = [] if found.planned_next else [f"Sizes above {found.limit} were not tried."]
-    return "\n".join([head, "", render(table), *limit])
+    return "\n".join([verdict, "", render(table), *limit])
 
 
 def _size_and_bytes(size: FitSize | None, otherwise: str) -> tuple[str, str]:

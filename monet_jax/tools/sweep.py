@@ -1,8 +1,9 @@
-"""Plans over a range of budgets, beside what people do by hand: bytes against seconds.
+"""Plans over a range of budgets, beside `jax.checkpoint` placed by hand: bytes against seconds.
 
 All programs go through the same compiler, the same counter of FLOPs and the same roofline.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,14 +12,15 @@ import numpy as np
 
 import planners
 
-from ..analyzer.pins import make_pins
 from ..compiler.targets import Target, compiler_version, resolve_target
 from ..search.compiled_plans import CompiledPlans
+from ..search.failures import InfeasibleBudget
 from ..search.mistakes import refuse
+from ..search.options import PlanOptions
 from ..search.progress import progress
-from ..search.search import InfeasibleBudget, PlanSearch
+from ..search.search import PlanSearch
 from ..tracing.marked import name_of
-from ..tracing.trace import Traced, trace_for
+from ..tracing.trace import Traced
 from ..transformer.apply import as_planned, as_traced_for
 from .baselines import POLICIES, Costs, costs_of, round_the_loss, work_of_step
 from .sweep_points import SweepPoint
@@ -61,34 +63,46 @@ def sweep(
     """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:
         raise ValueError(f"`points` must be 2 or more; got {points!r}.")
-    resolved = resolve_target(target)
-    options: dict[str, Any] = {
-        "argnums": argnums,
-        "static_argnums": static_argnums,
-        "static_argnames": static_argnames,
-        "operators": operators,
-        "checkpoints": checkpoints,
-    }
-
-    def traced(one: Callable[..., Any]) -> Traced:
-        return trace_for(resolved, one, args, kwargs, **options)
-
-    baselines = {f"jax.checkpoint: {p}": round_the_loss(fun, p) for p in POLICIES} | dict(
-        baselines or {}
+    options = PlanOptions(
+        target=target,
+        argnums=argnums,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        operators=operators,
+        checkpoints=checkpoints,
+        time_limit=time_limit,
     )
-    found: list[SweepPoint] = []
+    by_hand = {f"jax.checkpoint: {p}": round_the_loss(fun, p) for p in POLICIES}
+
+    def traced(fun: Callable[..., Any]) -> Traced:
+        return options.traced(fun, args, kwargs)
+
     with progress() as say:
-        say("compiling the plain program")
-        plain = traced(fun)
-        refuse(plain, name_of(fun))
-        compiled_plans = CompiledPlans(plain, resolved, make_pins(None))
-        found.append(_plain(compiled_plans))
-        for name, baseline in baselines.items():
-            say(f"compiling {name}")
-            found.append(_baseline(name, lambda baseline=baseline: traced(baseline), resolved))
-        for point in _planned(compiled_plans, planners.Stages(time_limit=time_limit), points, say):
-            found.append(point)
-    return Sweep(tuple(found), resolved.name, compiler_version(resolved), jax.__version__)
+        made = _points(fun, by_hand | dict(baselines or {}), traced, options, points, say)
+        found, resolved = tuple(made), resolve_target(target)
+    return Sweep(found, resolved.name, compiler_version(resolved), jax.__version__)
+
+
+def _points(
+    fun: Callable[..., Any],
+    baselines: Mapping[str, Callable[..., Any]],
+    traced: Callable[[Callable[..., Any]], Traced],
+    options: PlanOptions,
+    points: int,
+    say: Callable[[str], None],
+) -> Iterator[SweepPoint]:
+    """The plain program, the baselines, and plans at falling budgets."""
+    target = resolve_target(options.target)
+    say("compiling the plain program")
+    plain = traced(fun)
+    refuse(plain, name_of(fun))
+    compiled_plans = CompiledPlans(plain, target, options.pinned)
+    yield _plain(compiled_plans)
+    for name, baseline in baselines.items():
+        say(f"compiling {name}")
+        yield _baseline(name, functools.partial(traced, baseline), target)
+    planner = planners.Stages(time_limit=options.time_limit)
+    yield from _planned(compiled_plans, planner, points, say)
 
 
 def _plain(compiled_plans: CompiledPlans) -> SweepPoint:
@@ -99,7 +113,7 @@ def _plain(compiled_plans: CompiledPlans) -> SweepPoint:
 def _baseline(name: str, traced: Callable[[], Traced], target: Target) -> SweepPoint:
     try:
         costs = costs_of(traced(), target)
-    except Exception as error:  # one rival that fails must not end the comparison
+    except Exception as error:  # one baseline that fails must not end the comparison
         return SweepPoint(name, "baseline", error=f"{type(error).__name__}: {error}")
     return _point(name, "baseline", costs)
 
@@ -122,13 +136,13 @@ def _planned(
         say(f"planning for budget {n + 1} of {points}")
         try:
             plan = plan_search.plan(lambda _, budget=budget: budget)
-        except InfeasibleBudget as error:  # found while looking for the smallest, lost since
+        except InfeasibleBudget as error:  # the search for the smallest found it, this one did not
             yield SweepPoint("planned", "planned", budget, error=str(error))
             continue
         traced = as_traced_for(compiled_plans.traced, plan)
         function = as_planned(traced, plan) if plan.decisions else traced.flat
         work = work_of_step(traced, function, compiled_plans.target)
-        assert plan.compiled_bytes is not None  # these trials verify every plan
+        assert plan.compiled_bytes is not None  # `CompiledPlans` verifies every plan
         temp = plan.compiled_bytes - compiled_plans.fixed_bytes
         costs = (plan.compiled_bytes, temp, work.seconds, work.flops)
         yield SweepPoint("planned", "planned", budget, *costs)

@@ -1,4 +1,4 @@
-"""The programs of a sweep, and what each takes."""
+"""The programs of a sweep, and the costs of each."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ class SweepPoint:
     Attributes:
         program: "plain", "jax.checkpoint: dots", ..., or "planned".
         kind: "plain", "baseline" or "planned".
-        budget_bytes: what a planned one may take; None for others.
+        budget_bytes: of a planned one; None for others.
         total_bytes: as compiled, XLA's own rematerialization off; None where it failed.
         temp_bytes: the temporaries of it.
         seconds: of a step, by a roofline of the target.

@@ -1,4 +1,4 @@
-"""A sweep as its user sees it: as a table, as a curve, as JSON."""
+"""A sweep as data, as a table, as a curve and as JSON."""
 
 import dataclasses
 import json
@@ -19,13 +19,13 @@ PICTURES = (".svg", ".png", ".pdf")
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Programs of one step: what each takes in bytes and in seconds.
+    """Programs of one step, with the bytes and seconds of each.
 
     Attributes:
         points: the plain program, the baselines, and plans with falling budgets.
         target: what they were compiled for.
-        compiler: by which compiler.
-        jax_version: that traced them.
+        compiler: which compiled them.
+        jax_version: the version that traced them.
     """
 
     points: tuple[SweepPoint, ...]

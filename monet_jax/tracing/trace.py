@@ -1,6 +1,7 @@
 """From a function and example arguments to a flat program, and back from its flat outputs."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -89,6 +90,11 @@ class Traced:
     derivative: Differentiation
     recorded: Recorded
     terms: Terms = Terms()
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of the program and its derivative."""
+        return fingerprint(self.program, self.derivative)
 
     @property
     def avals(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Which training losses do the demo, the benchmarks, the notebooks and the tests share?
+"""The training losses that the demo, the benchmarks, the notebooks and the tests share.
 
 `build(name)` returns one of `MODELS` as a `Problem`: a loss as people train it (BatchNorm in
 train mode, dropout, cross-entropy), its abstract arguments, and a way to make real ones. The

@@ -1,4 +1,4 @@
-"""How is a problem of the zoo made from its name?"""
+"""Makes a problem of the zoo from its name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How does GoogLeNet train? (Szegedy et al., 2015, CVPR)
+"""GoogLeNet (Szegedy et al., 2015, CVPR)
 
 The variant of torchvision: BatchNorm after every convolution, and 3x3 where the paper has 5x5.
 The auxiliary classifiers are left out.

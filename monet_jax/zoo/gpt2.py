@@ -1,4 +1,4 @@
-"""How does GPT-2 small train? (Radford et al., 2019, OpenAI)
+"""GPT-2 small (Radford et al., 2019, OpenAI)
 
 The embedding is tied to the output layer, and dropout is 0.1 on the embeddings, the attention
 weights and the residual branches. The layers are written one after another, or run under a scan.

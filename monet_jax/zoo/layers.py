@@ -1,4 +1,4 @@
-"""Which layers do several of the zoo's networks share?
+"""Layers that several networks of the zoo share.
 
 The convolutional ones a convolution with BatchNorm, the others attention weights.
 """

@@ -1,4 +1,4 @@
-"""How does a Llama-style decoder train? (Touvron et al., 2023; Grattafiori et al., 2024, Meta)
+"""A Llama-style decoder (Touvron et al., 2023; Grattafiori et al., 2024, Meta)
 
 RMSNorm, rotary positions (Su et al., 2021), attention in which several queries share a key and a
 value (Ainslie et al., 2023), SwiGLU (Shazeer, 2020); no biases and no dropout. The layers run under

@@ -1,4 +1,4 @@
-"""How does a recurrent language model train? (Zaremba et al., 2014, its large model)
+"""A recurrent language model (Zaremba et al., 2014, the large model)
 
 Two layers of LSTM, each a scan over time, 1500 units wide; dropout on what is not recurrent. The
 weights are the same at every step, so a scan's gradient adds to them step by step.

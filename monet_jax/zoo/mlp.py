@@ -1,4 +1,4 @@
-"""How does a deep, wide MLP train: LayerNorm, Dense and gelu, over and over, no residuals?"""
+"""A deep, wide MLP: LayerNorm, Dense and gelu in each layer, no residual connections."""
 
 from typing import Any
 

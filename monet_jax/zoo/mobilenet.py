@@ -1,4 +1,4 @@
-"""How does MobileNetV2 train? (Sandler et al., 2018, CVPR)"""
+"""MobileNetV2 (Sandler et al., 2018, CVPR)"""
 
 import functools
 from typing import Any

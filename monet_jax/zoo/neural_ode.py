@@ -1,8 +1,8 @@
-"""How does a neural ODE train through a solver of fixed steps? (Chen et al., 2018, NeurIPS)
+"""A neural ODE, differentiated through a solver of fixed steps (Chen et al., 2018, NeurIPS)
 
 Their ODE-Net for MNIST: three convolutions, then features that follow a differential equation from
 time 0 to 1, whose right-hand side is two convolutions. The solver, the classical Runge-Kutta method
-in equal steps, is a scan, and its gradient is that of the steps.
+in equal steps, is a scan, whose steps are differentiated.
 """
 
 from typing import Any

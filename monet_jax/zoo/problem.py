@@ -1,4 +1,4 @@
-"""What does every model of the zoo share: the `Problem`, its loss, its data and block remat."""
+"""The `Problem` of each model of the zoo: its loss, its data and its block remat."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How does ResNet-50 train? (He et al., 2016, CVPR)
+"""ResNet-50 (He et al., 2016, CVPR)
 
 The stride of a stage is in its first 3x3 convolution, as in torchvision, not in the 1x1 before it.
 """

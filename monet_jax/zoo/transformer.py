@@ -1,4 +1,4 @@
-"""How does the encoder-decoder Transformer train? (Vaswani et al., 2017, NeurIPS, its base model)
+"""The encoder-decoder Transformer (Vaswani et al., 2017, NeurIPS, the base model)
 
 Six layers read the source, six write the target and look at what the encoder made of the source;
 each half is a scan over its layers. One embedding serves source, target and output; norms come

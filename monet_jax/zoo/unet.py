@@ -1,4 +1,4 @@
-"""How does U-Net train? (Ronneberger et al., 2015, MICCAI)
+"""U-Net (Ronneberger et al., 2015, MICCAI)
 
 With padded convolutions and BatchNorm, so that the logits are as large as the image.
 """

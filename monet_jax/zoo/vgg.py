@@ -1,4 +1,4 @@
-"""How does VGG-16 train? (Simonyan and Zisserman, 2015, ICLR)
+"""VGG-16 (Simonyan and Zisserman, 2015, ICLR)
 
 Configuration D: no BatchNorm, and most parameters in the first fully connected layer.
 """

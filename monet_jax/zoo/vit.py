@@ -1,6 +1,6 @@
-"""How does the vision transformer ViT-S/16 train? (Dosovitskiy et al., 2021, ICLR)
+"""The vision transformer ViT-S/16 (Dosovitskiy et al., 2021, ICLR)
 
-The S size, twelve blocks of width 384, is that of DeiT (Touvron et al., 2021, ICML). No dropout.
+Twelve blocks of width 384, the S size of DeiT (Touvron et al., 2021, ICML). No dropout.
 """
 
 from typing import Any

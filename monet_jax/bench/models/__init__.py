@@ -1,16 +1,17 @@
-"""How do plans compare with `jax.checkpoint` placed by hand, on the models of the zoo?
+"""Compares plans with `jax.checkpoint` placed by hand, on the models of the zoo.
 
 For each model and target: the baselines as compiled, then plans at the baselines' bytes, at shares
 of the plain program's temporaries, and at the smallest budget that works. All programs go through
 the same compiler, the same FLOP counter and the same roofline.
 
-    _rows      what is kept of a program
-    _programs  the baselines
-    _cells     the programs of one model on one target
-    _clock     measured step times
-    _claims    what the rows have to show
-    _text      rows and claims as tables
-    _run       all of it
+    rows      the costs of a program
+    fields    the fields of a row
+    programs  the baselines
+    cells     the programs of one model on one target
+    clock     measured step times
+    claims    claims that the rows must bear out
+    text      rows and claims as tables
+    run       all of it
 
 Needs the extra `flax`.
 """

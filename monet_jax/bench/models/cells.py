@@ -1,4 +1,4 @@
-"""Which programs stand for a model on a target, and what is kept of each?"""
+"""The programs of one model on one target, each with its row: plain, the baselines, and plans."""
 
 import dataclasses
 import time
@@ -9,18 +9,18 @@ import planners
 
 from ... import zoo
 from ...analyzer.pins import make_pins
-from ...analyzer.step_costs import StepCosts
-from ...compiler.compile import CompiledBytes
 from ...compiler.targets import Target
 from ...plans.record import PlanRecord
 from ...search.compiled_plans import CompiledPlans
-from ...search.search import InfeasibleBudget, PlanSearch
+from ...search.failures import InfeasibleBudget
+from ...search.search import PlanSearch
 from ...tools.baselines import costs_of, work_of_step
 from ...transformer.apply import as_planned, as_traced_for
+from .fields import cost_fields, plan_fields, work_fields
 from .programs import baselines, trace_loss
 from .rows import Row
 
-#: Shares of plain's temporaries that are asked for; of a model with loops, which saves more there.
+#: Shares of plain's temporaries that are budgets; of a model with loops, which can save more.
 SHARES, LOOP_SHARES = (0.80, 0.60, 0.45, 0.35), (0.80, 0.60, 0.45, 0.30, 0.20)
 #: A plan is free where its FLOPs are within this of plain's.
 FREE = 1.01
@@ -35,7 +35,7 @@ class Program:
     """A row, and the program behind it.
 
     Attributes:
-      row: what is kept of it.
+      row: its costs.
       key: equal for equal programs of a model; None where there is no program.
       traced: the loss, as `Traced`.
       function: the `FlatFunction` that runs it.
@@ -48,7 +48,7 @@ class Program:
 
 
 class Cell:
-    """One model on one target. Programs come one by one, so that what is done is never lost."""
+    """One model on one target. Programs come one by one, so that no finished one is lost."""
 
     def __init__(self, model: str, scale: Any, target: Target):
         self.model, self.scale, self.target = model, scale, target
@@ -92,16 +92,16 @@ class Cell:
     def _plain(self) -> Program:
         work = work_of_step(self.traced, self.traced.flat, self.target)
         self.plain_work = work
-        row = self._row("plain", "plain", **self._costs(self.compiled_plans.unplanned, work))
+        row = self._row("plain", "plain", **cost_fields(self.compiled_plans.unplanned, work, work))
         return Program(row, "plain", self.traced, self.traced.flat)
 
     def _baseline(self, name: str, make: Callable[[], Callable[..., Any]]) -> Program:
         try:
             traced = trace_loss(make(), self.args, self.target)
             costs = costs_of(traced, self.target)
-        except Exception as error:  # one rival that fails must not end the comparison
+        except Exception as error:  # one baseline that fails must not end the comparison
             return Program(self._failed(name, "baseline", error))
-        row = self._row(name, "baseline", **self._costs(costs.bytes, costs.work))
+        row = self._row(name, "baseline", **cost_fields(costs.bytes, costs.work, self.plain_work))
         return Program(row, name, traced, traced.flat)
 
     def _ours(
@@ -119,11 +119,11 @@ class Cell:
         yield self._plan("below", f"ours @ 97% of minimum {minimum:,}", below)
 
     def _plan(self, budget: str, name: str, nbytes: int, baseline: str | None = None) -> Program:
-        asked = {"budget": budget, "baseline": baseline, "budget_bytes": nbytes}
+        request = {"budget": budget, "baseline": baseline, "budget_bytes": nbytes}
         started = time.perf_counter()
         try:
             plan = self.plan_search.plan(lambda unplanned: nbytes)
-            return self._planned(name, plan, asked)
+            return self._planned(name, plan, request)
         except InfeasibleBudget as error:
             row = self._row(
                 name,
@@ -132,13 +132,13 @@ class Cell:
                 message=str(error),
                 minimum_budget=error.minimum_budget,
                 planning_seconds=time.perf_counter() - started,
-                **asked,
+                **request,
             )
             return Program(row)
         except Exception as error:  # one budget that fails must not end the comparison
-            return Program(self._failed(name, "ours", error, **asked))
+            return Program(self._failed(name, "ours", error, **request))
 
-    def _planned(self, name: str, plan: PlanRecord, asked: dict[str, Any]) -> Program:
+    def _planned(self, name: str, plan: PlanRecord, request: dict[str, Any]) -> Program:
         traced = self.traced
         if plan.decisions is None:
             function, key, work = traced.flat, "plain", self.plain_work
@@ -147,35 +147,17 @@ class Cell:
             function = as_planned(traced, plan)
             key = plan.operators, plan.chunks, plan.decisions.regions
             work = work_of_step(traced, function, self.target)
-        row = self._row(name, "ours", **asked, **self._work(work), **self._outcome(plan))
+        row = self._row(
+            name,
+            "ours",
+            **request,
+            **work_fields(work, self.plain_work),
+            **plan_fields(plan, self.compiled_plans),
+        )
         return Program(row, key, traced, function)
 
-    def _outcome(self, plan: PlanRecord) -> dict[str, Any]:
-        """What a row keeps of a plan."""
-        assert plan.compiled_bytes is not None  # the search verifies every plan
-        temp = plan.compiled_bytes - self._fixed_bytes
-        predicted = plan.predicted_bytes - self._fixed_bytes
-        return {
-            "total_bytes": plan.compiled_bytes,
-            "temp_bytes": temp,
-            "used": plan.compiled_bytes / plan.budget_bytes,
-            "planning_seconds": plan.planning_seconds,
-            "compilations": plan.compilations,
-            "overhead": plan.overhead,
-            "gap": plan.gap,
-            "next_faster_bytes": plan.next_faster and plan.next_faster[1],
-            "predicted_temp_bytes": predicted,
-            "prediction_error": abs(predicted - temp) / temp if self._is_predicted(plan) else None,
-        }
-
-    def _is_predicted(self, plan: PlanRecord) -> bool:
-        """Whether the bytes were predicted, and not among those that the model is placed by."""
-        graph = self.compiled_plans.graph
-        known = planners.save_nothing(graph).regions, planners.save_all(graph).regions
-        return plan.decisions is not None and plan.decisions.regions not in known
-
     def _free(self) -> Iterator[Program]:
-        """Plans that close in on the least temporaries at plain's FLOPs."""
+        """Plans by bisection towards the least temporaries at plain's FLOPs."""
         plain_bytes = self.compiled_plans.unplanned.temp_bytes
         for _ in range(FREE_STEPS):
             ours = [r for r in self.rows if r.kind == "ours" and r.budget_bytes]
@@ -186,18 +168,6 @@ class Cell:
             share = (low + high) / 2 / plain_bytes
             name = f"ours @ {share:.1%}, for free?"
             yield self._plan("free", name, self._share_bytes(share))
-
-    def _costs(self, figures: CompiledBytes, work: StepCosts) -> dict[str, Any]:
-        sizes = {"total_bytes": figures.total_bytes, "temp_bytes": figures.temp_bytes}
-        return sizes | self._work(work)
-
-    def _work(self, work: StepCosts) -> dict[str, Any]:
-        return {
-            "flops": work.flops,
-            "seconds": work.seconds,
-            "flops_ratio": work.flops / self.plain_work.flops,
-            "seconds_ratio": work.seconds / self.plain_work.seconds,
-        }
 
     def _row(self, program: str, kind: str, **fields: Any) -> Row:
         return Row(model=self.model, target=self.target.name, program=program, kind=kind, **fields)

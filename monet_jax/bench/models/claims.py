@@ -1,4 +1,4 @@
-"""What do the rows have to show, and do they?"""
+"""The claims that the rows of a benchmark of models must bear out."""
 
 import collections
 import statistics
@@ -8,7 +8,7 @@ from ..claims import Claim
 from .cells import FREE
 from .rows import FORMAT, Results, Row
 
-#: Ours may exceed a rival's FLOPs or seconds by this fraction.
+#: Ours may exceed a baseline's FLOPs or seconds by this fraction.
 TOLERANCE = 0.01
 #: Least share of a budget that the median plan with overhead uses.
 USED_AT_LEAST = 0.90

@@ -1,4 +1,4 @@
-"""How long do the steps take on this device? All programs of a model run in turns, medians kept."""
+"""Median step times on this device; all programs of a model run in turns."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ... import zoo
-from ...search.compiled_plans import step_to_compile
+from ...search.step import step_to_compile
 from ...tracing.signature import make_options, take_apart
 from .cells import Program
 

@@ -1,4 +1,4 @@
-"""Which programs does a model of the zoo run as, beside plans?"""
+"""The programs of a model of the zoo beside plans: as written, and with `jax.checkpoint`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +19,7 @@ def baselines(model: str, scale: Any) -> Iterator[tuple[str, Callable[[], Callab
 
 
 def trace_loss(loss: Callable[..., Any], args: tuple[Any, ...], target: Target) -> Traced:
-    """A loss, traced as `plan` traces it: differentiated by its first argument."""
+    """A loss, traced as `plan` traces it and differentiated by its first argument."""
     return trace_for(target, loss, args)
 
 

@@ -1,4 +1,4 @@
-"""What does a benchmark keep of each program?"""
+"""A row of a benchmark of models: one program and its costs."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""How is a benchmark run, so that an interruption loses nothing?"""
+"""Runs a benchmark of models; rows are stored after each program, so none is ever lost."""
 
 import dataclasses
 import datetime
@@ -22,7 +22,7 @@ from .clock import step_seconds
 from .rows import Results, Row
 from .text import one_line
 
-#: The groups of budgets that ours is asked for.
+#: The groups of budgets that plans are made for.
 BUDGETS = ("minimum", "baselines", "temps", "free")
 SCALES = ("full", "bench", "tiny")
 
@@ -126,7 +126,7 @@ def _require_known(argument: str, names: Sequence[str], known: Sequence[str]) ->
 
 
 def _context(request: Request) -> dict[str, Any]:
-    """Under what the rows come about."""
+    """The versions, machine and command of the rows."""
     return {
         "monet_jax": __version__,
         "jax": jax.__version__,

@@ -1,4 +1,4 @@
-"""How do the results of a benchmark read as tables?"""
+"""The results of a benchmark of models as tables."""
 
 import collections
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _COLUMNS = (
     "Used",
     "Predicted",
     "Planning",
-    "Rounds",
+    "Compilations",
 )
 
 

@@ -1,13 +1,13 @@
-"""How do the planners do on published problems: as good, as fast, as safe as their rivals?
+"""Compares the planners with published results, on published problems.
 
 For each instance, published budget and planner: the objective and the peak by replay, the proven
-bound and the seconds it took, beside what was published. Neither JAX nor a device has a part in it.
+bound and the seconds, beside the published ones. Neither JAX nor a device takes part.
 
-    _rows     what is kept of an answer
-    _answers  a planner's answer, checked by replay
-    _run      all of it
-    _claims   what the rows have to show
-    _text     rows and claims as tables
+    rows     a planner's answer beside a published result
+    answers  a planner's answer, checked by replay
+    run      all of it
+    claims   claims that the rows must bear out
+    text     rows and claims as tables
 """
 
 from .claims import check_claims as check_claims

@@ -1,4 +1,4 @@
-"""What does a planner answer, and does replay agree?"""
+"""A planner's answer, checked by replay."""
 
 import dataclasses
 import time
@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a planner said. The fields are those of `Row`."""
+    """A planner's answer; the fields are named as in `Row`."""
 
     status: str
     planning_seconds: float
@@ -29,7 +29,7 @@ class Answer:
 
 
 def ask(planner: Planner, graph: Graph, budget_bytes: int) -> Answer:
-    """The planner's answer; whatever goes wrong is one, too."""
+    """The planner's answer; an error of any kind is an answer, too."""
     started = time.perf_counter()
     try:
         schedule = planner(graph, budget_bytes)
@@ -45,7 +45,7 @@ def _status_of(error: Exception) -> str:
 
 
 def _checked(graph: Graph, budget_bytes: int, schedule: Schedule, seconds: float) -> Answer:
-    """The answer with figures of our own: none of the schedule's is believed."""
+    """The answer with figures by replay: those of the schedule are not trusted."""
     try:
         cost = cost_of(graph, schedule.steps)
     except InvalidPlan as error:

@@ -1,7 +1,7 @@
-"""What do the rows have to show of our planners, and do they?
+"""The claims that the rows of a benchmark of planners must bear out.
 
-Only clean published results count: where the publication contradicts itself, a row is shown and
-left out here. A clean cell without an answer of ours speaks against a claim as a bad one does.
+Only clean published results count: where a publication contradicts itself, its row is shown in the
+tables and left out here. A clean cell without an answer contradicts a claim as a bad answer does.
 """
 
 import collections
@@ -25,7 +25,7 @@ ROUNDING = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What is asked of the instances of one publication.
+    """A goal for the instances of one publication.
 
     Attributes:
       number: of the goal.

@@ -1,4 +1,4 @@
-"""What does a benchmark keep of each answer of a planner?"""
+"""A row of a benchmark of planners: one answer beside one published result."""
 
 import dataclasses
 
@@ -17,13 +17,13 @@ class Row:
     Attributes:
       instance: its published name, or its path where it could not be read.
       planner: by its name in `planners.registry`, or "" where the instance could not be read.
-      purpose: why it was asked: "published", "sweep", "limits" (of time), or "read".
+      purpose: why the planner was called: "published", "sweep", "limits" (of time), or "read".
       budget: as published: GiB in all, or a share of the peak without recomputation.
       budget_bytes: for values.
       time_limit: that the planner was given.
       status: "ok"; "infeasible" or "stopped", as the planner says; "refused", where replay refuses
         its schedule or it is over the budget; "error".
-      message: of what is not ok.
+      message: of an answer that is not ok.
       objective: seconds of the schedule, by replay.
       peak_bytes: of the schedule, by replay.
       used: `peak_bytes` over `budget_bytes`.

@@ -1,4 +1,4 @@
-"""How is a benchmark of planners run, so that an interruption loses nothing?"""
+"""Runs a benchmark of planners; rows are stored after each answer, so none is ever lost."""
 
 import dataclasses
 import datetime
@@ -142,7 +142,7 @@ def _file_rows(path: Path, request: Request) -> Iterator[Row]:
 
 
 def _cells(instance: Instance, request: Request) -> dict[int, list[Cell]]:
-    """The chosen published results by their bytes: rivals are compared at the same budget."""
+    """The chosen published results by their bytes: baselines are compared at the same budget."""
     found: dict[int, list[Cell]] = {}
     for cell in instance.cells:
         if request.budgets is None or cell.budget in request.budgets:
@@ -155,7 +155,7 @@ def _labels(instance: Instance, name: str, purpose: str, limit: float) -> dict[s
 
 
 def _published_rows(instance: Instance, name: str, request: Request) -> Iterator[Row]:
-    """An answer at each published budget, in one row for each rival."""
+    """An answer at each published budget, in one row for each baseline."""
     planner = registry.planner(name, time_limit=request.time_limit)
     same = _labels(instance, name, "published", request.time_limit)
     for budget_bytes, cells in _cells(instance, request).items():
@@ -195,12 +195,12 @@ def _most_bytes(graph: Graph) -> int:
     return cost_of(graph, with_frees(graph, range(len(graph.ops)))).peak_bytes
 
 
-def _least_bytes(graph: Graph, asked: Callable[[int], Answer], most: int) -> int:
+def _least_bytes(graph: Graph, answer_at: Callable[[int], Answer], most: int) -> int:
     """The smallest budget with an answer, by bisection from the largest value's bytes."""
     none, least = max(value.nbytes for value in graph.values) - 1, most
     while least - none > FLOOR_STEP * most:
         middle = (none + least) // 2
-        if asked(middle).status == "ok":
+        if answer_at(middle).status == "ok":
             least = middle
         else:
             none = middle
@@ -208,7 +208,7 @@ def _least_bytes(graph: Graph, asked: Callable[[int], Answer], most: int) -> int
 
 
 def _context(request: Request) -> dict[str, Any]:
-    """Under what the rows come about."""
+    """The versions, machine and command of the rows."""
     return {
         "monet_jax": __version__,
         "cvxpy": importlib.metadata.version("cvxpy"),

@@ -1,4 +1,4 @@
-"""How do the results of a benchmark of planners read as tables?"""
+"""The results of a benchmark of planners as tables and as Markdown."""
 
 import collections
 from collections.abc import Sequence
@@ -46,11 +46,11 @@ def describe(results: Results) -> str:
 
 
 def to_markdown(results: Results) -> str:
-    """The same as Markdown, with what it came about under at the end."""
+    """The same as Markdown, with its context at the end."""
     parts = []
     for title, rows in _tables(results.rows):
-        marks = [":--" if column in _LEFT else "--:" for column in _COLUMNS]
-        lines = [_line(_COLUMNS), _line(marks), *(_line(_cells(row)) for row in rows)]
+        alignments = [":--" if column in _LEFT else "--:" for column in _COLUMNS]
+        lines = [_line(_COLUMNS), _line(alignments), *(_line(_cells(row)) for row in rows)]
         parts.append("\n".join([f"### {title}", "", *lines]))
     claims = check_claims(results.rows)
     lines = [_line((c.title, c.figure, _VERDICTS[c.holds])) for c in claims]

@@ -1,0 +1,155 @@
+"""The shared options of `remat`, `plan`, `fit`, `sweep`, `check` and `flax`, as one record.
+
+They are checked once, when the record is made, and handed on whole.
+"""
+
+import dataclasses
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..analyzer.pins import Pins, make_pins
+from ..compiler.budget import parse_budget, validate_budget
+from ..compiler.targets import Target, resolve_target, usable_bytes
+from ..ir.program import Rewrite
+from ..tracing import trace
+from ..tracing.modules import Given, on_arrays
+from ..tracing.signature import Call
+from ..tracing.trace import Terms, Traced
+from .mistakes import refuse_reserved
+from .reserved import Optimizer, check_reserved, reserved_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What a user wants of the plans of a function.
+
+    The fields are the keyword arguments of `remat`, under their names and with their meanings. A
+    function that takes fewer of them leaves the others at their defaults.
+
+    Attributes:
+        terms: the operators and checkpoints that the function is planned with.
+        pinned: the values that the user decides.
+
+    Raises:
+        TypeError, ValueError: an option is not what it must be.
+        TargetUnavailable: there is no such target.
+    """
+
+    budget: int | float | str = "auto"
+    target: str | None = None
+    argnums: int | Sequence[int] = 0
+    static_argnums: int | Sequence[int] = ()
+    static_argnames: str | Sequence[str] = ()
+    operators: str | Sequence[str] = "exact"
+    checkpoints: str = "keep"
+    reserved: int | Optimizer = 0
+    pins: Mapping[str, str] | None = None
+    planner: Any = None
+    time_limit: float = 10.0
+    verify: bool = True
+    cache: bool = True
+
+    terms: Terms = dataclasses.field(init=False)
+    pinned: Pins = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", Terms.of(self.operators, self.checkpoints))
+        validate_budget(self.budget)
+        check_reserved(self.reserved)
+        _check_time_limit(self.time_limit)
+        _check_planner(self.planner)
+        if self.target is not None:
+            resolve_target(self.target)
+        object.__setattr__(self, "pinned", make_pins(self.pins))
+        self._check_rest()
+
+    @property
+    def given(self) -> Given:
+        """How the arguments of the function are meant."""
+        return self.argnums, self.static_argnums, self.static_argnames
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the budget is a share of the bytes that the function takes unplanned."""
+        return not isinstance(self.budget, str | numbers.Integral)
+
+    def rewrite(self, call: Call) -> Rewrite:
+        """The replacements of equations for a call."""
+        return trace.rewrite_for(self.terms, resolve_target(self.target).name, call)
+
+    def traced(
+        self, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    ) -> Traced:
+        """The trace of a function on some arguments.
+
+        Raises:
+            TypeError, ValueError: there is no function, or the options do not fit its arguments.
+        """
+        pure, call = on_arrays(fun, args, kwargs or {}, self.given)
+        return trace.trace(pure, call, self.rewrite(call), self.terms)
+
+    def for_call(self, call: Call) -> "PlanRequest":
+        """The options for one call.
+
+        Raises:
+            ValueError: the optimizer to reserve for cannot make a state from its parameters.
+        """
+        return PlanRequest(self, reserved_bytes(self.reserved, call.params))
+
+    def budget_bytes(self, target: Target, unplanned_bytes: Callable[[], int]) -> int:
+        """The budget in bytes.
+
+        Arguments:
+            target: the target to plan for.
+            unplanned_bytes: called for a share: the bytes that the function takes unplanned.
+        """
+        return parse_budget(
+            self.budget,
+            unplanned_bytes=unplanned_bytes,
+            target_memory=lambda: usable_bytes(target),
+        )
+
+    def _check_rest(self) -> None:
+        """Check that `reserved` leaves some of the budget, where both are known."""
+        if self.is_share or self.budget == "auto" or not isinstance(self.reserved, int):
+            return
+        total = parse_budget(self.budget, unplanned_bytes=int, target_memory=int)
+        refuse_reserved(total, self.reserved)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRequest:
+    """The options for one call of a function.
+
+    Attributes:
+        options: of the function.
+        reserved_bytes: the part of the budget for other things; for an optimizer, the bytes of its
+            state for the parameters of the call.
+        floor_bytes: a budget that is a share is a share of at least these bytes: the largest
+            program of the function, of those that were planned before, takes them unplanned.
+    """
+
+    options: PlanOptions
+    reserved_bytes: int
+    floor_bytes: int = 0
+
+    def budget_bytes(self, target: Target, unplanned_bytes: Callable[[], int]) -> int:
+        """The budget in bytes; see `PlanOptions.budget_bytes`."""
+        return self.options.budget_bytes(target, lambda: max(unplanned_bytes(), self.floor_bytes))
+
+    def with_options(self, **changes: Any) -> "PlanRequest":
+        """The same request with other options."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))
+
+
+def _check_time_limit(time_limit: Any) -> None:
+    if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):
+        raise TypeError(f"`time_limit` must be a number of seconds; got {time_limit!r}.")
+    if not time_limit > 0:
+        raise ValueError(f"`time_limit` must be a positive number of seconds; got {time_limit!r}.")
+
+
+def _check_planner(planner: Any) -> None:
+    if planner is not None and not callable(planner):
+        raise TypeError(f"`planner` must be callable: (Graph, int) -> Plan; got {planner!r}.")

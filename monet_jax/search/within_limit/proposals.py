@@ -1,0 +1,185 @@
+"""The planner's proposals for one program by one model of it; each budget is solved once.
+
+The planner bounds the peak of live values. A finished plan has a closer model of its compiled bytes
+(`compiler/buffer_model`). So for one limit on modelled temporaries the planner is called several
+times, and a local search follows.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import planners
+from planners.graph import Graph
+from planners.regions.simple_plans import certified
+
+from ..compiled_plans import CompiledPlans
+from .solved import SolvedBudgets
+from .uniform import Regions, tidied, uniform_regions, with_regions, with_uniform_iterations
+
+#: Corrections of the planner's budget by the model of the buffer assignment, for one limit.
+MODEL_ROUNDS = 8
+#: A plan that uses this share of its limit on modelled temporaries is good enough.
+GOOD_USE = 0.98
+#: The search ends when this share of the limit is all that is undecided.
+ENOUGH = 0.01
+#: A budget whose plan takes too much is lowered by this share of the limit at least.
+STEP = 0.005
+#: Where a plan takes less than this share of its live bytes, more live bytes are tried.
+CLEARLY_LESS = 0.98
+#: Then the planner's budgets are up to the first times the limit, in steps by the second factor.
+REACH, STRIDE = 1.25, 1.04
+#: Plans that the local search after each plan of the planner may try.
+POLISH_CANDIDATES = 60
+#: Shares of output-aliased bytes that local search charges to the peak: pessimistic, then
+#: optimistic, for they take nothing until the results are full.
+ALIASED_SHARES = (1.0, 0.1)
+#: Shares of the way from the smallest plan to saving all, for plans to try where nothing fits.
+LARGER = (0.05, 0.1, 0.3, 0.6)
+
+
+class Proposals:
+    """The planner's plans for one program by one model of it.
+
+    Every plan is replayed in `compiled_plans.graph` before it is proposed.
+
+    Arguments:
+        compiled_plans: of the program.
+        planner: `(Graph, int) -> planners.Plan`.
+        graph: the model: `compiled_plans.graph`, or a graph with other assumptions about the
+            compiler.
+    """
+
+    def __init__(self, compiled_plans: CompiledPlans, planner: Any, graph: Graph):
+        self.graph, self.solved = graph, SolvedBudgets(planner, graph)
+        self._compiled_plans = compiled_plans
+        self._modelled: dict[Regions, int] = {}
+
+    def modelled(self, regions: Regions) -> int:
+        """Temporaries of a plan by this model."""
+        if regions not in self._modelled:
+            self._modelled[regions] = self._compiled_plans.modelled(regions, self.graph)
+        return self._modelled[regions]
+
+    def within(self, limit: int) -> planners.Plan | None:
+        """The fastest known plan whose modelled temporaries take at most `limit` bytes."""
+        best = self._polished(self._bisected(limit), limit)
+        if best is not None and self._takes_less(best) and best.seconds > self.graph.seconds:
+            others = [x for x in self._with_more_live(limit) if self.modelled(x.regions) <= limit]
+            other = min(others, key=lambda x: x.seconds, default=best)
+            if other.seconds < best.seconds:
+                best = self._polished(other, limit) or other
+        return None if best is None else self._checked(best)
+
+    def _bisected(self, limit: int) -> planners.Plan | None:
+        """The fastest of the planner's plans for fewer and fewer live bytes that keeps a limit."""
+        best, low, high, budget = None, 0, None, max(limit, self.solved.floor)
+        for _ in range(MODEL_ROUNDS):
+            if self.solved.has_used(1.0):
+                break
+            decisions = self.solved.fastest(budget)
+            if decisions is None:
+                if self.solved.floor <= budget:
+                    break  # the solver stopped without an answer
+                low, budget = max(low, budget), self.solved.floor
+                if high is not None and budget >= high:
+                    break
+                continue
+            modelled = self.modelled(decisions.regions)
+            if modelled <= limit:
+                low = max(low, budget)
+                if best is None or decisions.seconds < best.seconds:
+                    best = decisions
+                if modelled >= GOOD_USE * limit or decisions.seconds <= self.graph.seconds:
+                    break
+            else:
+                high = min(budget, high or budget)
+            over = modelled - limit
+            # Plans that are over by next to nothing would creep towards the limit.
+            guess = budget - (max(over, int(STEP * limit)) if over > 0 else over)
+            budget = guess if high is None or low < guess < high else (low + high) // 2
+            budget = max(budget, self.solved.floor)
+            if high is not None and high - low < ENOUGH * limit:
+                break
+        return best
+
+    def _takes_less(self, decisions: planners.Plan) -> bool:
+        """Whether some live values take no memory of their own: they reuse output buffers."""
+        return self.modelled(decisions.regions) < CLEARLY_LESS * decisions.peak_bytes
+
+    def _with_more_live(self, limit: int) -> Iterator[planners.Plan]:
+        """Plans with more live bytes than `limit`, some of which may take no more than it.
+
+        Plans differ in how many bytes take no memory, so budgets are tried all along the way, while
+        there is time. They are the same whatever the limit, so that each is solved once.
+        """
+        first = math.ceil(math.log(max(limit, self.solved.floor, 1), STRIDE))
+        for n in range(first, int(math.log(max(REACH * limit, 1), STRIDE)) + 1):
+            if self.solved.has_used(0.5):
+                break
+            decisions = self.solved.fastest(int(STRIDE**n))
+            if decisions is not None:
+                yield decisions
+
+    def small(self) -> Iterator[planners.Plan]:
+        """Plans with few bytes, and some larger ones.
+
+        The compiler's schedule decides which bytes a recomputation takes beyond the model: a plan
+        that saves a little more may be smaller as compiled.
+        """
+        smallest = self.solved.smallest(self._compiled_plans.calibration_plan)
+        yield self._checked(smallest)
+        if self.graph.loops:
+            yield self._checked(planners.whole_iterations(self.graph))
+        least, most = smallest.peak_bytes, planners.save_all(self.graph).peak_bytes
+        for share in LARGER:
+            decisions = self.solved.fastest(int(least + share * (most - least)))
+            if decisions is not None:
+                yield self._checked(decisions)
+
+    def _polished(self, decisions: planners.Plan | None, limit: int) -> planners.Plan | None:
+        """A faster plan that keeps a limit on modelled temporaries, if local search finds one.
+
+        Its bound is the planner's for as many live bytes as it takes.
+        """
+        singles = self.solved.singles
+        starts = [
+            x
+            for x in (decisions, self._compiled_plans.calibration_plan)
+            if x and self.modelled(x.regions) <= limit
+        ]
+        if singles is None or not starts or starts[0].seconds <= self.graph.seconds:
+            return decisions
+        found = starts[0]
+        for start, aliased_share in itertools.product(starts, ALIASED_SHARES):
+            regions = planners.polished(
+                self.graph,
+                start.regions,
+                singles,
+                lambda some: self._fits(uniform_regions(self.graph, some), limit),
+                compiled_plans=POLISH_CANDIDATES,
+                aliased_share=aliased_share,
+            )
+            plan = with_uniform_iterations(self.graph, with_regions(self.graph, start, regions))
+            if self._fits(plan.regions, limit):
+                found = min(found, plan, key=lambda x: x.seconds)
+        if found is decisions:
+            return decisions
+        bound = self.solved.bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
+        return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
+
+    def _fits(self, regions: Regions, limit: int) -> bool:
+        """Whether a plan keeps the limits on gradient error and on modelled temporaries."""
+        is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
+        return is_right and self.modelled(regions) <= limit
+
+    def _checked(self, decisions: planners.Plan) -> planners.Plan:
+        """A plan replayed in `compiled_plans.graph`, where the bound of another model is none."""
+        graph = self._compiled_plans.graph
+        decisions = tidied(self.graph, decisions, self.modelled)
+        if self.graph is graph:
+            return decisions
+        planner = decisions.planner
+        return certified(graph, decisions.regions, planner=planner, bound_seconds=graph.seconds)
