@@ -48,7 +48,7 @@ from monet_jax.search.proposals import Proposals
 from monet_jax.tracing import loops
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import scan
-from monet_jax.transformer import transform as transform_module
+from monet_jax.transformer.parts import parts_of
 from monet_jax.transformer.transform import transform
 from planners.errors import InvalidPlan
 from planners.plan import Region
@@ -183,7 +183,7 @@ def test_forward_mode_of_a_jitted_loop_works_where_plans_are_made_for_it(name):
 def test_a_planted_fault_in_a_loop_is_caught(fault, monkeypatch):
     f, function = in_runs("layers_under_scan")
     if fault == "wrong place in the stack":
-        monkeypatch.setattr(scan._Shape, "at", lambda self, k: k)
+        monkeypatch.setattr(scan.Shape, "at", lambda self, k: k)
     else:
         update = scan._update
         monkeypatch.setattr(
@@ -417,7 +417,7 @@ def test_iterations_are_dealt_out_by_what_they_keep():
 def lengths(origins, regions):
     """How many trips each run of equal iterations has, as it is emitted."""
     decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    parts = transform_module._parts(decisions.regions, origins.loops, ())
+    parts = parts_of(decisions.regions, origins.loops, ())
     (part,) = [x for x in parts if hasattr(x, "loop")]
     pairs = zip(part.blocks, part.loop.trips, strict=True)
     return [sum(n for _, n in some) for _, some in it.groupby(pairs, lambda x: x[0])]
