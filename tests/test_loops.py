@@ -376,7 +376,7 @@ def test_what_waits_for_a_backward_counts_as_often_as_it_is_stacked():
 @pytest.mark.parametrize("trips", [2, 16, 17, 97, 1000])
 @pytest.mark.parametrize("stages", [1, 5, 200])
 def test_blocks_have_all_iterations(trips, stages):
-    blocks = loops._blocks(trips, stages)
+    blocks = loops.block_lengths(trips, stages)
     assert sum(blocks) == trips and min(blocks) > 0
     assert 2 <= len(blocks) <= max(2, min(16, 128 // stages))
     assert len({*blocks[1:]}) <= 1 and blocks[0] <= blocks[-1]
@@ -396,7 +396,7 @@ def test_a_long_recurrence_keeps_its_budget():
     budget = unplanned.total_bytes - int(0.5 * unplanned.temp_bytes)
     plan = monet_jax.plan(last, weights, x, budget=budget, target="cpu", cache=False)
     assert plan.compiled_bytes <= budget
-    assert sum(loops._blocks(300, 1)) == 300 and len(plan.stages) < 40
+    assert sum(loops.block_lengths(300, 1)) == 300 and len(plan.stages) < 40
     ours, plain = jax.jit(jax.grad(plan.apply(last)))(weights, x), jax.grad(last)(weights, x)
     jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), ours, plain)
 

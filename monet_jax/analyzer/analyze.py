@@ -1,6 +1,6 @@
 """A traced function as a planning graph, and where each part of the graph came from.
 
-Stages are found by `tracing/loops` and `tracing/split`, each stage's ops by `joint`, once for all
+Stages are found by `tracing/layout`, each stage's ops by `joint`, once for all
 stages that are isomorphic; `builder` puts them together.
 """
 
@@ -21,7 +21,7 @@ from ..ir.costs import Roofline
 from ..ir.program import Program, parameters_of
 from ..ir.stage import Differentiation, Stage
 from ..tracing.branches import Choice
-from ..tracing.loops import Layout, lay_out
+from ..tracing.layout import Layout, lay_out
 from ..tracing.origins import Origins
 from .builder import Builder, Place
 from .joint import Joint, joint_of

@@ -26,7 +26,7 @@ from ..plans import cache as cache_module
 from ..plans import multihost
 from ..plans.record import FORMAT, PlanMismatch, PlanRecord
 from ..tracing import trace
-from ..tracing.loops import lay_out
+from ..tracing.layout import lay_out
 from ..tracing.signature import Call
 from ..tracing.trace import Terms, Traced
 from ..transformer.apply import as_traced_for

@@ -10,7 +10,8 @@ from ..ir.program import Equation, Program
 from ..ir.stage import Differentiation, Stage
 from ..operators import AS_PLANNED, Encoding
 from .branches import Choice, walk
-from .loops import Loop, lay_out
+from .layout import lay_out
+from .loops import Loop
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
