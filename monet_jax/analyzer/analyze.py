@@ -23,8 +23,17 @@ from ..ir.stage import Differentiation, Stage
 from ..tracing.branches import Choice
 from ..tracing.layout import Layout, lay_out
 from ..tracing.origins import Origins
-from .builder import Builder, Place
+from .builder import add_backward, add_forward
+from .choices import (
+    enter_branch,
+    enter_branch_backward,
+    expect_choice,
+    leave_branch,
+    leave_branch_backward,
+)
+from .graph_state import GraphState, Place
 from .joint import Joint, joint_of
+from .loops import close_loop, close_loop_backward, expect_loop, open_loop, open_loop_backward
 from .pins import Pins, find, saved_by_name
 
 NO_PINS = Pins()
@@ -53,10 +62,13 @@ def analyze(
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
-    builder = Builder(program, pinned, cloned, backend, layout.invariant_values)
-    _build(builder, layout, choices, [joints[key] for key in keys])
-    made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
-    values = builder.stored_values()
+    arguments = {*program.inputs, *program.constants}
+    returned = {i for i in program.outputs if isinstance(i, int)}
+    invariants = layout.invariant_values
+    state = GraphState(program, pinned, cloned, backend, invariants, arguments, returned)
+    _build(state, layout, choices, [joints[key] for key in keys])
+    made = zip(state.forwards, reversed(state.backwards), keys, stages, strict=True)
+    values = state.stored_values()
     graph = Graph(
         values,
         tuple(
@@ -66,7 +78,7 @@ def analyze(
                 _fitted(b, values),
                 _with_count(key, f),
                 may_be_alone=not _must_recompute(stage, pinned),
-                result_bytes=builder.results_of(b),
+                result_bytes=state.results_of(b),
             )
             for f, b, key, stage in made
         ),
@@ -75,12 +87,12 @@ def analyze(
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
         uniform_blocks=True,
     )
-    tables = builder.origins, builder.output_bytes, layout.loops, layout.choices, builder.lines
+    tables = state.origins, state.output_bytes, layout.loops, layout.choices, state.lines
     return graph, Origins(program, stages, *tables)
 
 
 def _build(
-    builder: Builder,
+    state: GraphState,
     layout: Layout,
     choices: Sequence[Choice],
     joints: Sequence[tuple[Stage, Joint]],
@@ -94,30 +106,30 @@ def _build(
         entries[choice.branches[b].first].append((choice, b))
         exits[choice.branches[b].stop - 1].insert(0, (choice, b))  # the inner one ends first
     for loop in layout.loops:
-        builder.expect(loop)
+        expect_loop(state, loop)
     for choice in choices:
-        builder.expect_choice(choice)
+        expect_choice(state, choice)
     places = [_place(choices, s) for s in range(len(layout.stages))]
     for s, stage in enumerate(layout.stages):
-        opened = builder.open_loop(starts[s], joints[s][1]) if s in starts else []
+        opened = open_loop(state, starts[s], joints[s][1]) if s in starts else []
         for branch in entries[s]:
-            builder.enter_branch(*branch)
-        builder.forward(stage, *joints[s], places[s], opened)
+            enter_branch(state, *branch)
+        add_forward(state, stage, *joints[s], places[s], opened)
         for branch in exits[s]:
-            builder.leave_branch(*branch)
+            leave_branch(state, *branch)
         if s in ends:
-            builder.close_loop(ends[s])
+            close_loop(state, ends[s])
     for s, stage in reversed([*enumerate(layout.stages)]):
         opened = []
         if s in ends:
-            opened = builder.open_loop_backward(ends[s], joints[ends[s].first][1])
+            opened = open_loop_backward(state, ends[s], joints[ends[s].first][1])
         for branch in reversed(exits[s]):
-            builder.enter_branch_backward(*branch)
-        builder.backward(stage, *joints[s], places[s], opened)
+            enter_branch_backward(state, *branch)
+        add_backward(state, stage, *joints[s], places[s], opened)
         for branch in reversed(entries[s]):
-            builder.leave_branch_backward(*branch)
+            leave_branch_backward(state, *branch)
         if s in starts:
-            builder.close_loop_backward(starts[s])
+            close_loop_backward(state, starts[s])
 
 
 def _place(choices: Sequence[Choice], s: int) -> Place:
