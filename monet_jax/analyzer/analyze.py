@@ -1,7 +1,7 @@
-"""A traced function as a planning graph, and where each part of the graph came from.
+"""Builds the planning graph of a traced function, and records where its parts came from.
 
-Stages are found by `tracing/layout`, each stage's ops by `joint`, once for all
-stages that are isomorphic; `builder` puts them together.
+`tracing/layout` finds the stages. `joint` finds the ops of a stage, once for all stages that are
+isomorphic. `builder`, `loops` and `choices` put them together.
 """
 
 import collections
@@ -97,7 +97,7 @@ def _build(
     choices: Sequence[Choice],
     joints: Sequence[tuple[Stage, Joint]],
 ) -> None:
-    """Adds all stages, forward and then backward; `joints` are templates with what they do."""
+    """Adds all stages, forward and then backward; `joints` are template stages and their ops."""
     starts = {loop.first: loop for loop in layout.loops}
     ends = {loop.stop - 1: loop for loop in layout.loops}
     branches = [(choice, b) for choice in choices for b in range(len(choice.branches))]
@@ -140,12 +140,12 @@ def _place(choices: Sequence[Choice], s: int) -> Place:
 
 
 def _with_count(key: str, ops: Iterable[Op]) -> str:
-    """A stage's key; that of a loop's first one differs, if it begins with what opens the loop."""
+    """A stage's key; a loop's first stage has another key if it begins with ops of the loop."""
     return f"{key}:{sum(len(op.outputs) for op in ops)}"
 
 
 def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
-    """The ops, none of which writes more over its inputs than it writes at all."""
+    """The ops; none reuses more bytes of its inputs than it writes."""
     found = []
     for op in ops:
         least = -sum(values[i].nbytes for i in op.outputs)
@@ -193,7 +193,7 @@ def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str
         return local.setdefault(atom, len(local))
 
     def is_kept(i: int) -> bool | None:
-        """Of what all iterations compute alike: whether it is the one that is kept."""
+        """For a loop-invariant value: whether it is the one that is kept."""
         return layout.invariant_values[i] == i if i in layout.invariant_values else None
 
     given = program.given

@@ -41,7 +41,7 @@ def add_forward(
 def add_backward(
     state: GraphState, stage: Stage, template: Stage, joint: Joint, place: Place, before: list[Op]
 ) -> None:
-    """Add a stage's backward ops, and add its gradients to those of later stages."""
+    """Add a stage's backward ops, and add its gradients to the gradients of later stages."""
     state.repeats, state.place = stage.repeats, place
     local = state.locals.pop()
     for j, i in zip(joint.cotangents, stage.differentiated_outputs, strict=True):
@@ -56,7 +56,7 @@ def add_backward(
 
 
 def _finished(state: GraphState, stage: Stage, joint: Joint) -> set[int]:
-    """Joint values that are gradients of arguments and final: they are the step's outputs."""
+    """Joint values that are final gradients of arguments: they are the step's outputs."""
     pairs = zip(stage.differentiated_inputs, joint.gradients, strict=True)
     return {
         j
@@ -122,7 +122,7 @@ def _add_op(
 def _note_lines(
     state: GraphState, local: Sequence[LocalOp], ops: Sequence[Op], template: Stage, stage: Stage
 ) -> None:
-    """Keep from which lines come the values that have no name in the program."""
+    """Record the source lines of values that have no name in the program."""
     for one, op in zip(local, ops, strict=True):
         line = Line(template, stage, one.source)
         names = (state.values[i].name for i in op.outputs)

@@ -13,20 +13,20 @@ from .graph_state import GraphState
 
 
 def expect_choice(state: GraphState, choice: Choice) -> None:
-    """Note whose gradients a choice will add to."""
+    """Count the gradients that a choice will add to."""
     for i in choice.operands:
         if isinstance(i, int):
             state.pending[i] = state.pending.get(i, 0) + 1
 
 
 def enter_branch(state: GraphState, choice: Choice, b: int) -> None:
-    """Before a branch: its inputs are the operands."""
+    """Before a branch: the operands become its inputs."""
     pairs = zip(choice.operands, choice.branches[b].inputs, strict=True)
     state.index |= {v: state.index[i] for i, v in pairs if isinstance(i, int) and i in state.index}
 
 
 def leave_branch(state: GraphState, choice: Choice, b: int) -> None:
-    """After a branch; after the last one there are results."""
+    """After a branch; the last branch defines the results."""
     if b + 1 < len(choice.branches):
         return
     for i in choice.equation.outputs:
@@ -36,7 +36,7 @@ def leave_branch(state: GraphState, choice: Choice, b: int) -> None:
 
 
 def enter_branch_backward(state: GraphState, choice: Choice, b: int) -> None:
-    """Before a branch's backward: the gradients of its outputs are those of the results."""
+    """Before a branch's backward: gradients of the results become gradients of its outputs."""
     branch = choice.branches[b]
     for i, v in zip(choice.equation.outputs, branch.outputs, strict=True):
         if isinstance(v, int) and i in state.gradients:
@@ -46,7 +46,7 @@ def enter_branch_backward(state: GraphState, choice: Choice, b: int) -> None:
 
 
 def leave_branch_backward(state: GraphState, choice: Choice, b: int) -> None:
-    """After a branch's backward; after the first branch's those of the operands are known."""
+    """After a branch's backward; the first branch defines the gradients of the operands."""
     ops, inputs = state.backwards[-1], choice.branches[b].inputs
     written = {state.gradients[v] for v in inputs if v in state.gradients}
     read = tuple(sorted(written))
@@ -71,6 +71,6 @@ def leave_branch_backward(state: GraphState, choice: Choice, b: int) -> None:
 
 
 def _is_final(state: GraphState, i: Any) -> bool:
-    """Whether a choice alone has a gradient of an argument: then it is the step's result."""
+    """Whether only this choice has a gradient of an argument: then it is the step's result."""
     is_known = isinstance(i, int) and i not in state.gradients
     return is_known and i in state.arguments and state.pending[i] == 1

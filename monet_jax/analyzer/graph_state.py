@@ -1,4 +1,4 @@
-"""The state of a planning graph while it is put together: values, cotangents, what they stand for.
+"""A planning graph while it is put together: its values, and what they stand for.
 
 A value that one stage hands to another is one value of the graph. What the program returns takes no
 memory in the graph, since the compiler counts it as output.

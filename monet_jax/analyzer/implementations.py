@@ -34,13 +34,13 @@ _MOST_HOOKS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Representation:
-    """In which form a residual may be read.
+    """A representation in which an op may read a residual.
 
     Attributes:
-        codec: by which it is decoded, if by any.
-        codes: what a plan saves for it.
-        others: what is read beside.
-        direct: how the code is read as it is, if it is not decoded.
+        codec: what decodes it, if anything does.
+        codes: the compressed residual, which a plan saves.
+        others: what is read beside the compressed residual.
+        direct: how the compressed residual is read without decoding, if it is.
     """
 
     codec: Codec | None
@@ -52,7 +52,7 @@ class _Representation:
 def with_encoders(
     traced: TracedStage, ops: Sequence[LocalOp], fusions: Sequence[Fusion]
 ) -> list[LocalOp]:
-    """The ops of fusions, the backward ones in all their ways, and what encodes for them."""
+    """The ops of fusions, backward ones with all implementations, and the encoders for them."""
     found = []
     for op, fusion in zip(ops, fusions, strict=True):
         if not op.forward and op.outputs:
@@ -71,7 +71,7 @@ def with_encoders(
 def _implementations(
     traced: TracedStage, fusion: Fusion, least_seconds: float
 ) -> Iterator[LocalImplementation]:
-    """The ways of an op beside its own, the best ones last."""
+    """The implementations of an op beside its own, the best ones last."""
     equation, fusions = fusion.equation, traced.fusions
     _, hooks = fusions.reads_past(equation)
     if not hooks:
@@ -81,7 +81,7 @@ def _implementations(
     read = set(fusion.inputs)
     representations = {}
     for i, hook in hooks.items():
-        # Taps beside which everything is read anyway are of no use.
+        # A hook spares nothing where the other hooks read the same.
         if fusions.reads_past(equation, hooks.keys() - {i})[0] > fewest:
             representations[i] = [
                 x for x in _representations(traced, hook) if x.codes[0] not in read
@@ -93,7 +93,7 @@ def _implementations(
         inputs = fusions.reads_past(equation, known)[0]
         for representation in known.values():
             inputs |= {*representation.codes, *representation.others}
-        # Where no more is spared than in another way, this one is of no use.
+        # An implementation that reads all that another one reads is of no use.
         if any(inputs.issuperset(other) for other in seen):
             continue
         seen.append(inputs)
@@ -106,7 +106,7 @@ def _implementations(
 def _work_by(
     traced: TracedStage, fusion: Fusion, known: Mapping[int, _Representation]
 ) -> tuple[Work, int]:
-    """The work of an op by forms of some taps, and the bytes of workspace that they take."""
+    """The work of an op that reads some representations, and their bytes of workspace."""
     work, nbytes = fusion.work, 0
     for i, representation in known.items():
         if representation.direct is not None:
@@ -118,7 +118,7 @@ def _work_by(
 
 
 def _representations(traced: TracedStage, hook: Equation) -> list[_Representation]:
-    """The forms of a tap that a plan can use: what is read for them is kept in this stage."""
+    """The representations of a hook that a plan can use: this stage keeps what they read."""
     found = []
     for representation, values in representations_of(hook):
         roots = tuple(traced.fusions.root(i) for i in values)
@@ -134,9 +134,9 @@ def _representations(traced: TracedStage, hook: Equation) -> list[_Representatio
 
 
 def _encoders(traced: TracedStage, hook: Equation, read: Set[int]) -> list[LocalOp]:
-    """The ops that write the codes of what passes a tap, and marks, those that some op reads.
+    """The ops that write a hook's compressed residuals and selectors, where some op reads them.
 
-    Marks are written for nothing.
+    A selector costs nothing to write.
     """
     written = [
         (representation, values)
@@ -159,7 +159,7 @@ def _encoders(traced: TracedStage, hook: Equation, read: Set[int]) -> list[Local
 
 
 def _primal_codes(traced: TracedStage, hook: Equation) -> dict[int, int]:
-    """Code in the joint program -> code in the stage."""
+    """Compressed residual in the joint program -> the same in the stage."""
     named = next(traced.hooked[i] for i in hook.outputs if i in traced.hooked)
     (original,) = (e for e in traced.stage.equations if named in e.outputs)
     return dict(zip(hook.outputs[1:], original.outputs[1:], strict=True))
@@ -168,10 +168,10 @@ def _primal_codes(traced: TracedStage, hook: Equation) -> dict[int, int]:
 def _choices(
     representations: Mapping[int, Sequence[_Representation]],
 ) -> Iterator[tuple[_Representation | None, ...]]:
-    """For each tap one of its forms or none, the best choices last.
+    """For each hook one of its representations or none, the best choices last.
 
-    At most one lossy codec at a time for operands, and one for slopes, and then for every tap that
-    knows it.
+    A choice has at most one lossy codec for operands and one for local derivatives; every hook that
+    knows the codec then uses it.
     """
     lossy: dict[bool, dict[str, None]] = {False: {}, True: {}}
     for representation in it.chain.from_iterable(representations.values()):
@@ -192,7 +192,7 @@ def _choices(
 def _by_any(
     representations: Sequence[_Representation], names: Sequence[str | None]
 ) -> _Representation | None:
-    """The form by a lossy codec of these names; if there is none, the first exact one."""
+    """The representation by a lossy codec of these names, or else the first exact one."""
     exact = [x for x in representations[:1] if not _is_lossy(x)]
     named = [x for x in representations if x.codec is not None and x.codec.name in names]
     return next(iter((*named, *exact)), None)
@@ -202,7 +202,7 @@ def _is_lossy(representation: _Representation) -> bool:
     return representation.codec is not None and representation.codec.kind.is_lossy
 
 
-def _encoder(inputs: tuple[int, ...], code: tuple[int, ...], seconds: float) -> LocalOp:
+def _encoder(inputs: tuple[int, ...], codes: tuple[int, ...], seconds: float) -> LocalOp:
     return LocalOp(
-        "encode", inputs, code, seconds, 0, forward=True, recomputable=True, optional=True
+        "encode", inputs, codes, seconds, 0, forward=True, recomputable=True, optional=True
     )

@@ -96,9 +96,9 @@ def _ops(traced: TracedStage) -> tuple[LocalOp, ...]:
 
 
 def _with_copies(traced: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
-    """The ops; an op of its own copies what gradients of kernels read of the forward pass.
+    """The ops; a separate op copies each forward value that gradients of kernels read.
 
-    XLA:CPU runs the copy as soon as it can, so that it is the copy which waits for the
+    XLA:CPU runs the copy as soon as it can, so that the copy waits for the
     backward, beside its original where that is needed too. In a region that runs again, the
     copy runs again as well; it costs nothing more, since the forward then makes none.
     """
@@ -157,9 +157,9 @@ def _narrowed(traced: TracedStage, equation: Equation) -> tuple[int, ...]:
 def _is_default_product(equation: Equation) -> bool:
     if equation.primitive not in PRODUCTS:
         return False
-    asked = equation.eqn.params["precision"]
-    asked = asked if isinstance(asked, tuple) else (asked,)
-    return all(x in (None, jax.lax.Precision.DEFAULT) for x in asked)
+    precision = equation.eqn.params["precision"]
+    precisions = precision if isinstance(precision, tuple) else (precision,)
+    return all(x in (None, jax.lax.Precision.DEFAULT) for x in precisions)
 
 
 def _copy(source: int, copy: int) -> LocalOp:

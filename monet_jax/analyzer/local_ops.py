@@ -23,7 +23,7 @@ class LocalOp:
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
-        implementations: further ways to run it, by what a plan saves.
+        implementations: further implementations, by what a plan saves.
         optional: whether it runs only where its outputs are saved.
         source: `file:line` of the user's code that it comes from; "" where that is not known.
     """
@@ -48,14 +48,14 @@ class LocalOp:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LocalImplementation:
-    """A way in which a backward op may run.
+    """Another implementation of a backward op.
 
     Attributes:
-        inputs: what it reads, codes included.
-        seconds: no less than those of the op, so that plans are compared with saving everything,
-            and no code is kept for the sake of speed.
-        flops: as those of the op.
-        more_bytes: of workspace, for what it decodes or sums up.
+        inputs: what it reads, compressed residuals included.
+        seconds: at least the op's own, so that plans are compared with saving everything, and no
+            compressed residual is saved for the sake of speed.
+        flops: of the op and everything fused into it.
+        more_bytes: of workspace, for what it decodes or adds up.
     """
 
     inputs: tuple[int, ...]
@@ -66,8 +66,8 @@ class LocalImplementation:
 
 def placed(new: Sequence[LocalOp], ops: Sequence[LocalOp]) -> list[LocalOp]:
     """The ops, new ones behind the last that writes something they read."""
-    wanted = {i for op in new for i in op.inputs}
-    places = [n + 1 for n, op in enumerate(ops) if wanted.intersection(op.outputs)]
+    read = {i for op in new for i in op.inputs}
+    places = [n + 1 for n, op in enumerate(ops) if read.intersection(op.outputs)]
     n = max(places, default=0)
     return [*ops[:n], *new, *ops[n:]]
 
@@ -88,22 +88,24 @@ def reading(op: LocalOp, instead: Mapping[int, int]) -> LocalOp:
 def with_reuse(
     ops: Sequence[LocalOp], joint: Program, kept: set[int | None]
 ) -> tuple[LocalOp, ...]:
-    """The ops; backward ones that XLA writes over an input say how many bytes that spares.
+    """The ops; a backward one that XLA writes over an input has the bytes that are reused.
 
-    Elementwise results may lie where an input of their size lay that nothing reads later.
+    An elementwise result may lie where an input of its size lay that nothing reads later.
     """
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
     found = []
     for n, op in enumerate(ops):
-        wanted = sum(joint.nbytes(i) for i in op.outputs)
+        output_bytes = sum(joint.nbytes(i) for i in op.outputs)
         dying = (i for i in op.inputs if last[i] == n and i not in kept)
-        reuse = op.in_place and not op.forward and any(joint.nbytes(i) >= wanted for i in dying)
-        found.append(dataclasses.replace(op, reused_bytes=wanted if reuse else 0))
+        reuse = (
+            op.in_place and not op.forward and any(joint.nbytes(i) >= output_bytes for i in dying)
+        )
+        found.append(dataclasses.replace(op, reused_bytes=output_bytes if reuse else 0))
     return tuple(found)
 
 
 def with_what_forward_ops_need(ops: Sequence[LocalOp]) -> list[LocalOp]:
-    """Marks as forward what forward ops read: inside a user's `checkpoint`, values have no name."""
+    """Sets as forward what forward ops read: inside a user's `checkpoint`, values have no name."""
     read: set[int] = set()
     found = []
     for op in reversed(ops):
@@ -115,7 +117,7 @@ def with_what_forward_ops_need(ops: Sequence[LocalOp]) -> list[LocalOp]:
 
 
 def each_after_its_inputs(ops: Sequence[LocalOp], known: Sequence[LocalOp]) -> list[LocalOp]:
-    """The ops in order, each preceded by those of the known ops that only it waits for."""
+    """The ops in order, each preceded by the known ops that only it waits for."""
     writer = {i: op for op in known for i in op.outputs}
     placed: set[int] = set()
     ordered: list[LocalOp] = []

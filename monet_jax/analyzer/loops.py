@@ -13,7 +13,7 @@ from .joint import Joint
 
 
 def expect_loop(state: GraphState, loop: Loop) -> None:
-    """Note what a loop will return, and whose gradients it will add to."""
+    """Record what a loop will return, and count the gradients that it will add to."""
     state.returned.update(i for result, i in loop.carried if result in state.returned)
     sliced = {v for stage in loop.stages for v in stage.differentiated_inputs}
     for choice in reversed([*walk(loop.choices)]):
@@ -28,7 +28,7 @@ def expect_loop(state: GraphState, loop: Loop) -> None:
 def open_loop(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
     """What runs before a loop: its stacked results are in memory from here on.
 
-    `first` is what its first stage does.
+    `first` is the joint program of its first stage.
     """
     state.repeats = 1
     for i, v in loop.stacked:
@@ -42,13 +42,13 @@ def open_loop(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
 
 
 def close_loop(state: GraphState, loop: Loop) -> None:
-    """After a loop: what the last iteration carries out is the result."""
+    """After a loop: the last iteration's carry becomes the result."""
     state.forwards[-1] += _drop_hoisted(state, loop)
     state.index |= {result: state.index[i] for result, i in loop.carried if i in state.index}
 
 
 def open_loop_backward(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
-    """What runs before a loop's backward: gradients of what is stacked are from here on."""
+    """What runs before a loop's backward: gradients of stacked operands are live from here on."""
     state.repeats = 1
     for result, i in loop.carried:
         if result in state.gradients:
@@ -69,7 +69,7 @@ def open_loop_backward(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
 
 
 def close_loop_backward(state: GraphState, loop: Loop) -> None:
-    """After a loop's backward: the gradients of what is stacked join those of later stages."""
+    """After a loop's backward: gradients of stacked operands join later stages' gradients."""
     ops = state.backwards[-1]
     ops += _drop_hoisted(state, loop)
     for i in {i for i, _ in loop.stacked}:
@@ -82,7 +82,7 @@ def close_loop_backward(state: GraphState, loop: Loop) -> None:
 
 
 def _hoist(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
-    """What computes what is hoisted out of a loop, which is in memory until the loop ends."""
+    """The op that computes what is hoisted out of a loop; the result is live until its end."""
     if not loop.hoists:
         return []
     own = [op for op in first.ops if op.forward]

@@ -99,7 +99,7 @@ def _ask(target: Target, request: _Request) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Process:
-    """A running worker and what it writes beside its answers."""
+    """A running worker, its pipes, and its standard error."""
 
     popen: subprocess.Popen[bytes]
     pipes: tuple[BinaryIO, BinaryIO]
@@ -139,7 +139,7 @@ class _Process:
 
 
 class _CompilerChild:
-    """The process that compiles for devices of one target; it starts when it is first asked."""
+    """The process that compiles for devices of one target; it starts with the first request."""
 
     def __init__(self, target: Target, devices: int):
         self._target, self._devices = target, devices

@@ -20,7 +20,7 @@ def exported_program(
     target: Target,
     mesh: Mesh | None,
 ) -> tuple[bytes, tuple[bool, ...]]:
-    """The program in a form that another process can compile, and which arguments it donates."""
+    """The program, serialized for another process, and which arguments it donates."""
     if traced.effects:
         effects = ", ".join(sorted(str(type(effect).__name__) for effect in traced.effects))
         raise NotImplementedError(_cannot_leave(target, f"it has side effects ({effects})"))

@@ -2,8 +2,8 @@
 
 The roofline model (Williams et al., CACM 2009) bounds an op's time from below by its arithmetic at
 the device's peak and by its memory traffic at the device's bandwidth. Here the two are added rather
-than overlapped, and products are charged several times over: of two recomputations that spare the
-same bytes, the one without products is the cheaper. It ranks ops; it is not a clock.
+than overlapped, and products are charged several times over: of two recomputations that save the
+same bytes, the one without products costs less. It ranks ops; it is not a clock.
 """
 
 import dataclasses
@@ -126,7 +126,7 @@ def _conv_flops(eqn: Any) -> int:
     kernel, result = eqn.invars[1].aval.shape, eqn.outvars[0].aval.shape
     features_in = kernel[numbers.rhs_spec[1]]
     window = math.prod(kernel[i] for i in numbers.rhs_spec[2:])
-    # Taps that fall between the zeros of a dilated input (a strided convolution's gradient)
+    # Window elements that fall on the zeros of a dilated input (a strided convolution's gradient)
     # are not work; XLA and the hardware skip them.
     dilation = math.prod(eqn.params["lhs_dilation"])
     return 2 * math.prod(result) * features_in * window // dilation

@@ -1,4 +1,4 @@
-"""Which values of a program XLA keeps in memory, and which it computes inside their consumers.
+"""The kinds of primitives: whether XLA materialises a result or fuses it into its consumers.
 
 XLA fuses elementwise work into whatever reads it, so most equations of a jaxpr never own memory: a
 model that counts them is off by 2 to 3.5 times (docs/how-it-works.md). Each primitive is one of
@@ -50,9 +50,9 @@ _REDUCTIONS = frozenset(
     reduce
     """.split()
 )
-#: Through which no tangent passes.
+#: Primitives through which no tangent passes.
 STOPS = frozenset(("stop_gradient", "monet_hook"))
-#: What the matrix units run.
+#: Primitives that the matrix units run.
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 #: Elementwise functions that take many instructions; XLA does not fuse them twice for free.
 EXPENSIVE = {

@@ -25,8 +25,8 @@ class Layout:
         stages: of the program, in order.
         loops: the planned loops, in order.
         choices: the planned choices that are in no loop and in no branch, in order.
-        invariant_values: what all iterations of a loop compute alike, from its constants -> the
-            value of the last block. However many blocks save such a value, JAX keeps that one.
+        invariant_values: values that depend on a loop's constants alone -> the value of the last
+            block. However many blocks save such a value, JAX keeps that one.
     """
 
     program: Program
@@ -36,7 +36,7 @@ class Layout:
     invariant_values: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def all_choices(self) -> Iterator[Choice]:
-        """Every planned choice, those of each block of iterations among them."""
+        """Every planned choice, including the choices of each block of iterations."""
         yield from branches_module.walk(self.choices)
         for loop in self.loops:
             for k in range(loop.blocks):
@@ -55,7 +55,7 @@ class _Unrolled:
         given: values that are in memory throughout.
         keeps_other: as `Program.keeps_other`.
         stages, loops, choices: so far.
-        listed: for an equation (its id) those of its stages.
+        listed: for an equation (its id), the equations of its stages.
         invariant_values: as `Layout.invariant_values`.
     """
 
@@ -95,7 +95,7 @@ class _Unrolled:
 
 
 def lay_out(program: Program, derivative: Differentiation, has_loops: bool = True) -> Layout:
-    """The program as consecutive stages, those of iterations and of branches among them.
+    """The program as consecutive stages, including stages of iterations and of branches.
 
     Arguments:
         program: the program.

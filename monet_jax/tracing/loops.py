@@ -1,10 +1,10 @@
-"""Loops whose iterations are planned one by one: their blocks, and what their bodies are.
+"""Loops whose iterations are planned one by one: their blocks and their bodies.
 
 To the planner a `lax.scan` looks unrolled: each iteration has stages and values of its own, so that
-"the first seven recompute, the others save" is a plan like any other. The stages are those of the
-body, cut once. In a long loop, all iterations of a block share one plan, and one iteration stands
-for its block. `transformer/scan` rolls up again what has the same plan. Where forward mode must
-work, a loop is one block: it is a plain `lax.scan` then.
+"the first seven recompute, the others save" is a plan like any other. The body is cut into stages
+once. In a long loop, all iterations of a block share one plan, and one iteration stands for its
+block. `transformer/scan` rolls up again what has the same plan. Where forward mode must work, a
+loop is one block: it is a plain `lax.scan` then.
 
 Known limit: of what is carried through the iterations of a loop's first block, one copy is counted.
 
@@ -193,7 +193,7 @@ def without_hoisted(
 
 
 def invariants_of(loop: Loop, active: frozenset[int]) -> dict[int, int]:
-    """Values that all iterations of a loop compute alike -> the value of the last block."""
+    """Loop-invariant values of all blocks -> the value of the last block."""
     own = _invariants(loop.body, loop.counts[0], active, loop.choices)
     if loop.hoists:
         own -= {i for e in loop.stages[0].equations for i in e.outputs}

@@ -1,4 +1,4 @@
-"""What analysis and emission share: where each part of a planning graph came from."""
+"""Where each part of a planning graph came from, for emission and for reports."""
 
 import collections
 import dataclasses
@@ -29,7 +29,7 @@ class Line:
     source: str
 
     def source_in_stage(self) -> str:
-        """`file:line` in the stage: that of the equation which has this line in the template."""
+        """`file:line` in the stage, of the equation that has this line in the template."""
         if self.template is not self.stage:
             for equation, own in zip(self.template.equations, self.stage.equations, strict=True):
                 if compat.source_of(equation.eqn) == self.source:
@@ -49,7 +49,7 @@ class Origins:
             may lie in its memory. In the graph such values are free: they are no temporaries.
         loops: the planned loops.
         choices: the planned choices that are in no loop and in no branch.
-        encoding: how lossy codes are written and read, while a plan is emitted.
+        encoding: how lossy codecs encode and decode, while a plan is emitted.
         lines: name of a graph value that is not in `values` -> where it is from, if that is known.
         hoisted: while a loop's body is emitted, what of it is computed before the loop.
     """

@@ -63,7 +63,7 @@ def split(
     """The program as consecutive stages.
 
     The equations at the positions `alone` are one each; one that is to be apart begins a stage, to
-    which the little that often follows a loss head, a division say, belongs as well.
+    which the few equations that often follow a chunked loss, a division say, belong as well.
     """
     free = _free_values(program, {i for p in alone for i in program.equations[p].reads})
     ends = {p for position in alone for p in (position, position + 1)}
@@ -103,18 +103,18 @@ def _make_stages(program, derivative, slices: list[list[int]], free) -> tuple[St
     later = {i for i in program.outputs if isinstance(i, int)}
     stages = []
     for n, positions in reversed(list(enumerate(slices))):
-        wanted = later if n == len(slices) - 1 else set()
-        positions = _with_free(program, producer, free, positions, wanted)
+        returned = later if n == len(slices) - 1 else set()
+        positions = _with_free(program, producer, free, positions, returned)
         stage = _make_stage(program, active, positions, later)
         later = (later - free) | set(stage.inputs)  # the last stage returns the free outputs
         stages.append(stage)
     return tuple(reversed(stages))
 
 
-def _with_free(program, producer, free, positions: list[int], wanted: Iterable[int]) -> list[int]:
-    """The positions, and those of the free values that they (or `wanted`) read."""
+def _with_free(program, producer, free, positions: list[int], returned: Iterable[int]) -> list[int]:
+    """The positions, and the positions of the free values that they or `returned` need."""
     found = set(positions)
-    queue = [i for p in positions for i in program.equations[p].reads] + list(wanted)
+    queue = [i for p in positions for i in program.equations[p].reads] + list(returned)
     while queue:
         i = queue.pop()
         if i in free and producer[i] not in found:
@@ -204,7 +204,7 @@ def _cumulative_share(amounts: list[int]) -> np.ndarray:
 def _best_cut(profile: _Profile, lo: int, hi: int) -> int | None:
     """The best position strictly inside [lo, hi), or None where no point stands out.
 
-    Values live throughout the interval are left out: no cut in it could spare them.
+    Values live throughout the interval are left out: no cut in it could drop them.
     """
     length = hi - lo
     if length < 2 or profile.shares(lo, hi) < 2 * MIN_SHARE:

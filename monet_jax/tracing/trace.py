@@ -1,4 +1,4 @@
-"""From a function and example arguments to a flat program, and back from its flat outputs."""
+"""Traces a function on example arguments to a flat program, and rebuilds its outputs."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -236,12 +236,12 @@ def trace_for(
 
 
 def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
-    """By what the equations of a function are replaced that is called like that.
+    """The rewrite of a function's equations for a target.
 
     Arguments:
         terms: what it is planned as.
         target: the name of what is planned for.
-        call: the arguments; whether they are spread over devices is what counts.
+        call: the arguments; whether they are sharded over devices counts.
     """
     avals = [abstract_leaf(leaf) for leaf in call.leaves]
     return rewriter(selected(terms.operators), context_for(target, avals))

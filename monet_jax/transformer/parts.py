@@ -32,7 +32,7 @@ Part = Region | PlannedLoop | PlannedChoice
 def parts_of(
     regions: Sequence[Region], loops: Sequence[Loop], choices: Sequence[Choice]
 ) -> list[Part]:
-    """The regions of a plan, those of each loop and each choice together."""
+    """The regions of a plan, with the regions of each loop and each choice together."""
     parts: list[Part] = []
     remaining = list(regions)
     for whole in sorted((*loops, *choices), key=lambda whole: whole.first):

@@ -1,10 +1,10 @@
-"""How does a loop run whose iterations have different plans?
+"""Runs a loop whose iterations have different plans, with its own derivative.
 
 Iterations with one plan are a `lax.scan`. Where there are several plans, runs of iterations follow
-each other, and the loop has a derivative of its own: to differentiate a scan over part of a stacked
+each other, and the loop has its own derivative: to differentiate a scan over part of a stacked
 array, JAX would copy that part and its gradient. Here every run indexes the whole array, and its
-backward, a loop of its own, writes into one gradient. What every iteration of a run would keep
-alike for it (a mask, say) is computed once, before the run (`invariants`).
+backward, another loop, writes into one gradient. Loop-invariant residuals of a run (a mask, say)
+are computed once, before the run (`invariants`).
 
 What is hoisted out of the body (`tracing/hoist`) is computed before the loop, and anew before the
 loop's backward. Its own backward is part of each iteration's: gradients of constants are added up
@@ -35,8 +35,8 @@ from .scan_operands import Active, Body, Hoisted, Shape
 NO_FORWARD_MODE = (
     "jax.jvp cannot push tangents through a planned loop whose iterations have different plans, or "
     "share what is computed before it: it has a derivative of its own, which only goes backward. "
-    'Plan with operators="none", which has all iterations of a loop alike, or take jax.jvp inside '
-    "jax.jit."
+    'Plan with operators="none", which gives all iterations of a loop one plan, or take jax.jvp '
+    "inside jax.jit."
 )
 
 
@@ -142,7 +142,7 @@ class _Runs:
     def _forward(
         self, operands: Sequence[Any], active: "Active | None"
     ) -> tuple[list[Any], list[Any]]:
-        """The results, and what each run keeps for its backward where that is asked for."""
+        """The results; and where there is an `active`, the residuals of each run."""
         consts, carry, xs = self.shape.split(operands)
         consts = _with_hoisted(self.hoisted, consts)
         ys = [compat.zeros(a) for a in self.shape.results[self.shape.carry :]]
@@ -204,7 +204,7 @@ class _Runs:
     def _hoisted_anew(
         self, active: "Active", consts: list[Any], carry: list[Any], given: list[Any]
     ) -> tuple[list[Any], list[Any], list[Any], Callable[[list[Any]], list[Any]]]:
-        """What is hoisted, no earlier than the loop's cotangents; these; and its backward."""
+        """What is hoisted, no earlier than the loop's cotangents; these; and its pullback."""
         if self.hoisted is None:
             return [], carry, given, lambda gradients: gradients
         places = [n for n in active.ys if not isinstance(given[n], SymbolicZero)]

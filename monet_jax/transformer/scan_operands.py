@@ -13,7 +13,7 @@ from ..ir.places import filled, float_places
 from ..ir.program import flatten
 from ..ir.stage import active_in
 
-#: `(constants, carry, slices) -> (carry, slices of results)`. The constants are those of the loop
+#: `(constants, carry, slices) -> (carry, slices of results)`. The constants are the loop's own
 #: and, behind them, what is hoisted.
 Body = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
 
@@ -24,7 +24,7 @@ class Hoisted:
 
     Attributes:
         values: `constants -> values`.
-        reached: places of constants -> places of the values that tangents of theirs reach.
+        reached: places of constants -> places of the values that their tangents reach.
     """
 
     values: Callable[[Sequence[Any]], list[Any]]
@@ -67,9 +67,9 @@ class Shape:
 
 @jax.tree_util.register_static
 class Active:
-    """What of a scan is differentiated: positions of constants, carry, stacked, and results.
+    """The differentiated positions of a scan: constants, carry, stacked operands, and results.
 
-    What is carried may be perturbed in the loop, where it is not before.
+    A carry without a tangent before the loop may have one inside it.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Active:
     def linked(
         self, values_of: Callable[[Sequence[Any]], list[Any]], consts: Sequence[Any]
     ) -> tuple[list[Any], Callable[[list[Any]], list[Any]]]:
-        """What is hoisted, and from gradients of `all_consts` those of the loop's own."""
+        """What is hoisted; and a function: gradients of `all_consts` -> gradients of `consts`."""
 
         def differentiated(some_consts):
             values = values_of(filled(consts, self.consts, some_consts))

@@ -1,10 +1,10 @@
-"""From a plan to a program: the function again, run stage by stage as the plan says.
+"""Emits a program as a JAX function that runs stage by stage, as a plan says.
 
 A region that recomputes becomes a `jax.checkpoint` whose name policy keeps exactly the planned
 values; a nested region becomes one inside another. Every region's inputs pass through one
 `optimization_barrier`: its transpose joins all their cotangents, so that a stage's weight gradients
-leave together with what it passes on, and the compiled order is the planned order. Without that tie
-the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
+leave together with what it passes on, and the compiled order is the planned order. Without that
+barrier the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
 """
 
 import dataclasses
@@ -44,8 +44,8 @@ def transform(
     Arguments:
         origins: of the graph that the plan was made for.
         plan: the decisions.
-        encoding: how lossy codes are written and read; if nothing is said, with noise drawn from
-            the keys that the function is given, and from what is encoded.
+        encoding: how lossy codecs encode and decode; by default with noise drawn from the keys that
+            the function is given, and from what is encoded.
 
     Returns:
         A function of the values of `program.inputs` and of `program.constants`, in their order.
@@ -67,7 +67,7 @@ def transform(
 
 
 def _words(program: Program, env: Mapping[int, Any]) -> jax.Array | None:
-    """What the noise of lossy codes is drawn from: the keys that a function is given, if any."""
+    """The seed of lossy codecs' noise: the keys that a function is given, if any."""
     if not program.rewrite.codecs:
         return None
     words = jnp.zeros(2, jnp.uint32)
@@ -160,15 +160,19 @@ def _run_parts(
     origins: Origins,
     parts: Sequence[Part],
     env: dict[int, Any],
-    wanted: set[int],
+    live: set[int],
     outer: Mapping[int, str] | None,
 ) -> None:
     """Run consecutive regions, loops and choices in `env`.
 
-    `wanted` are the values read after the last of them, `outer` the names by which the regions
-    round them save values; `None` where there are none.
+    Arguments:
+        origins: of the graph that the plan was made for.
+        parts: consecutive.
+        env: value number -> array; the results are added to it.
+        live: values that are read after the last part.
+        outer: names by which the enclosing regions save values; None where there are none.
     """
-    needed = [set(wanted)]
+    needed = [set(live)]
     for part in reversed(parts[1:]):
         needed.append(needed[-1] | set(_reads(origins, part)))
     for part, later in zip(parts, reversed(needed), strict=True):
@@ -184,20 +188,20 @@ def _run_region(
     origins: Origins,
     region: Region,
     env: dict[int, Any],
-    wanted: set[int],
+    live: set[int],
     outer: Mapping[int, str] | None,
 ) -> None:
     if not any(stage.equations for stage in _stages(origins, region)):
         return
     reads = _reads(origins, region)
-    writes = [i for i in _writes(origins, region) if i in wanted]
+    writes = [i for i in _writes(origins, region) if i in live]
     saved = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
     names = {**(outer or {}), **saved}
 
     def body(inputs: Sequence[Any]) -> list[Any]:
         local = dict(zip(reads, inputs, strict=True))
         if region.inner:
-            _run_parts(origins, region.inner, local, wanted, names)
+            _run_parts(origins, region.inner, local, live, names)
         else:
             for stage in _stages(origins, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
@@ -210,19 +214,19 @@ def _run_region(
         policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
         body = jax.checkpoint(body, policy=policy)
     barrier = with_barrier if outer is None else cotangents_with_barrier
-    # Of what several stages read, the cotangent is tied where it begins, in the last of them:
-    # tied in each, its sum would be held twice. Of what is hoisted, an iteration adds it at once to
-    # that of the constants, and the end of the iteration ties that.
-    untied = origins.hoisted | (origins.shared & wanted)
-    wanting = [i not in untied for i in reads]
-    inputs = barrier([env[i] for i in reads], wanting)
+    # The cotangent of a value that several stages read passes a barrier in the last of them, where
+    # it begins: with a barrier in each stage, its sum would be live twice. An iteration adds the
+    # cotangent of what is hoisted to the constants' cotangents at once, and these pass a barrier at
+    # the end of the iteration.
+    without_barrier = origins.hoisted | (origins.shared & live)
+    inputs = barrier([env[i] for i in reads], [i not in without_barrier for i in reads])
     env.update(zip(writes, body(inputs), strict=True))
 
 
 def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str]) -> None:
-    """What a stage hands on is there no earlier than the codes of what it has computed.
+    """Put a stage's outputs behind a barrier with the compressed residuals that it writes.
 
-    XLA would otherwise encode when the backward is about to begin, and keep what is to be encoded.
+    XLA would otherwise encode just before the backward, and keep the uncompressed residuals.
     """
     representations = (x for e in stage.equations if is_hook(e) for x in representations_of(e))
     written = (

@@ -44,7 +44,7 @@ def integers_of(eqn: Any) -> list[Any]:
 
 
 def subjaxprs(eqn: Any) -> list[Any]:
-    """The jaxprs among the parameters of an equation, those of a hijax primitive included."""
+    """The jaxprs among the parameters of an equation, including a hijax primitive's parameters."""
     found = []
     hidden = getattr(eqn.params.get("_prim"), "params", None) or {}
     for value in (*eqn.params.values(), *hidden.values()):

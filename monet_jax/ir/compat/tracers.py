@@ -30,7 +30,7 @@ def current_trace() -> Any:
 
 
 def no_gradient_is_taken() -> bool:
-    """Whether no transformation is under way but `vmap`, so that no gradient can be taken."""
+    """Whether `vmap` is the only transformation under way, so that no gradient can be taken."""
     return type(_below("BatchTrace")).__name__ == "EvalTrace"
 
 
@@ -40,7 +40,7 @@ def is_staged() -> bool:
 
 
 def _below(*kinds: str) -> Any:
-    """The trace below those of some kinds."""
+    """The trace below all traces of some kinds."""
     trace = trace_ctx.trace
     while type(trace).__name__ in kinds:
         trace = trace.parent_trace

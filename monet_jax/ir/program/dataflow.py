@@ -1,4 +1,4 @@
-"""What equations need, what depends on them, and what they run on."""
+"""Dataflow of equations: dead code, dependents, and running them on arrays."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def without_dead_code(
 
 
 def dependents(equations: Iterable[Equation], sources: Iterable[int]) -> set[int]:
-    """The values that some reach, through equations in execution order, themselves included."""
+    """The values that depend on some sources, and the sources; equations in execution order."""
     found = set(sources)
     for equation in equations:
         if found.intersection(equation.reads):
@@ -55,10 +55,10 @@ def run(equations: Iterable[Equation], env: dict[int, Any], names: Mapping[int, 
         env: value number -> array; the results are added to it.
         names: value number -> the name to give it with `checkpoint_name`.
     """
-    base = compat.current_name_stack()
+    stack = compat.current_name_stack()
     for equation in equations:
         inputs = values_of(env, equation.inputs)
-        outputs = compat.bind(equation.eqn, inputs, base + equation.name_stack)
+        outputs = compat.bind(equation.eqn, inputs, stack + equation.name_stack)
         for i, output in zip(equation.outputs, outputs, strict=True):
             name = names.get(i)
             env[i] = output if name is None else checkpoint_name(output, name)

@@ -37,8 +37,8 @@ def flatten(
 
     Arguments:
         jaxpr: what `jax.make_jaxpr` returns.
-        rewrite: what to list in the place of an equation. It is not asked about the bodies of
-            loops, branches and calls with rules of their own.
+        rewrite: what to list in the place of an equation. It does not apply to the bodies of loops,
+            branches and calls with their own derivative rules.
         inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
             recomputes nothing.
         closed_over: values of the first of the jaxpr's inputs, which are constants of the program.
@@ -206,7 +206,7 @@ def listed(
         function: of arrays.
         operands: value numbers and literals, for its arguments.
         like: an equation whose source line and module path they have.
-        avals: of all values; those of new ones are added.
+        avals: of all values; new values are added.
         outputs: the numbers of its results, where these have some already.
     """
     shapes = [shape_of(avals[i] if isinstance(i, int) else i.aval) for i in operands]

@@ -1,4 +1,4 @@
-"""A flat program: its equations, its values, and how equations are replaced."""
+"""A flat program as data: its equations, its values, and the rewrites that were applied."""
 
 import dataclasses
 import math
@@ -45,8 +45,8 @@ class Replacement:
 
     Attributes:
         jaxpr: closed; of the equation's operands and results.
-        changes_what_is_kept: whether its gradient, with no plan to say so, needs other things than
-            that of the equation.
+        changes_what_is_kept: whether its gradient, without a plan, saves other residuals than
+            the equation's own gradient.
     """
 
     jaxpr: Any
@@ -59,17 +59,17 @@ class Rewrite:
 
     Attributes:
         equation: of a JAX equation what replaces it, or None.
-        codecs: how values may be kept for derivatives that are linear in them, the preferred codec
+        codecs: encodings of residuals whose derivatives are linear in them, the preferred codec
             last.
         programs: `(program, derivative)` -> the program with several equations replaced by one, or
             itself. They come before single equations are replaced, and not in the bodies of loops
             and branches.
         bodies: the same for the bodies of loops that are planned.
         stages: `(stage, avals)` -> the stage with some of its equations replaced by others that
-            have the same results (`_stages.Replaced`); `avals` are of all values, and those of new
-            ones are added. They come last, and everywhere.
+            have the same results (`stage.Replaced`); `avals` are of all values; new values
+            are added. They come last, and everywhere.
         separates_convolutions: whether both gradients of a convolution leave together.
-        flattens_kernels: whether that of the kernel then leaves as one row.
+        flattens_kernels: whether the kernel's gradient then leaves as one row.
     """
 
     equation: Callable[[Any], Replacement | None]
