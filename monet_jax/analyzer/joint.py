@@ -17,7 +17,7 @@ from ..compiler.backend import Backend
 from ..compiler.workspace import copied_operand, workspace_bytes
 from ..ir import compat
 from ..ir.costs import Roofline
-from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once
+from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once, traits_of
 from ..ir.program import Equation, Program
 from ..ir.stage import Stage
 from ..operators import is_hook
@@ -31,9 +31,6 @@ from .local_ops import (
     with_what_forward_ops_need,
 )
 from .traced_stage import TracedStage, traced_stage
-
-#: Primitives that XLA runs in place on their first operand.
-_UPDATES = ("scatter", "dynamic_update_slice")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +136,7 @@ def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
         is_primal and not traced.backward.intersection(outputs),
         not any(must_run_once(e) for e in (equation, *fusion.fused)),
         has_effects,
-        kind_of(equation) is Kind.FUSED or equation.primitive.startswith(_UPDATES),
+        kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place,
         _narrowed(traced, equation),
         copied_operand(equation) if scratch else None,
         workspace_bytes(equation) if scratch else 0,

@@ -8,9 +8,9 @@ monet_jax: `child` starts this file by its path.
 Bytes are read from the compiler's dump of its assignment of memory, since most of a compilation is
 the code that comes after it: 8 of 13 seconds of a ResNet-50 for a GPU. On a TPU only
 the dump is correct: `memory_analysis` counts fragmentation twice there. For an LSTM it said 925
-MiB, 411 of them temporaries; the compiler's own account named 259 MiB of temporaries, 152 MiB of them
-fragmentation; and the LSTM compiled for a chip of 840 MiB (JAX 0.12.0). Code, 8 MiB of that LSTM,
-is not counted.
+MiB, 411 of them temporaries; the compiler's own account named 259 MiB of temporaries, 152 MiB of
+them fragmentation; and the LSTM compiled for a chip of 840 MiB (JAX 0.12.0). Code, 8 MiB of that
+LSTM, is not counted.
 """
 
 import math

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import compat
-from .primitives import EXPENSIVE, Kind, kind_of
+from .primitives import Kind, kind_of, traits_of
 from .program import Equation
 
 #: Trips charged to a loop whose length is not known before it runs.
@@ -112,7 +112,7 @@ def _elementwise_work(eqn: Any) -> Work:
     ]
     if "window_dimensions" in eqn.params:  # every window is looked at whole
         sizes.append(min(sizes) * math.prod(eqn.params["window_dimensions"]))
-    return Work(0, max(sizes, default=0) * EXPENSIVE.get(eqn.primitive.name, 1))
+    return Work(0, max(sizes, default=0) * traits_of(eqn.primitive.name).instructions)
 
 
 def _dot_flops(eqn: Any) -> int:
