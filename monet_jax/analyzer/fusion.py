@@ -78,7 +78,7 @@ class Fusions:
     def reads_past(
         self, equation: Equation, known: Collection[int] = ()
     ) -> tuple[set[int], dict[int, Equation]]:
-        """What the op built round an equation reads if it knows the results of some residual hooks.
+        """What the op of an equation reads if it knows the results of some residual hooks.
 
         Arguments:
             equation: its results are kept; or a hook, for what passes it.

@@ -1,9 +1,9 @@
 """Predicts the bytes of temporaries that XLA will assign to a schedule, without compiling it.
 
 XLA places buffers in order of size, largest first (its `BufferAssigner`). A result of the program
-has memory of its own, but until it is written any temporary that fits may live there; what finds no
-such place goes to the heap of temporaries. So a step's temporaries are not its peak of live values:
-a network's activations can lie where its weights' gradients will be.
+has its own memory, but until it is written any temporary that fits may live there. A temporary that
+finds no such place goes to the heap. So a step's temporaries are not its peak of live values: a
+network's activations can lie where its weights' gradients will be.
 """
 
 import bisect

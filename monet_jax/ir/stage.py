@@ -40,9 +40,9 @@ class Replaced:
 
     Attributes:
         stage: as it is now.
-        instead: for each equation (its id) that is no longer there what stands in its place.
-        weights: what a softmax computes -> the value that is equal to it, which alone its
-            derivative reads of the forward pass.
+        instead: id of an equation that is no longer there -> its replacement.
+        weights: result of a softmax -> an equal value, the only one of the forward pass that its
+            derivative reads.
     """
 
     stage: Stage

@@ -29,7 +29,7 @@ CHECKPOINTS = ("keep", "plan")
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What a function is planned as, beside its budget.
+    """The options that a function is planned with, beside its budget.
 
     Attributes:
         operators: names of the residual operators that a plan may use; with none, nothing in it
@@ -61,7 +61,7 @@ class Terms:
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What JAX sees of a function: nothing of it is rewritten.
+    """A function's jaxpr before any rewrite.
 
     Attributes:
         jaxpr: closed; of `closed_over`, and of the flat inputs behind that.
@@ -85,7 +85,7 @@ class Traced:
         program: the flat program.
         derivative: which derivative of it the budget covers.
         recorded: the function as it is.
-        terms: what it is planned as.
+        terms: the options that it is planned with.
     """
 
     program: Program
@@ -132,10 +132,10 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
 
 
 def record(fun: Callable[..., Any], call: Call) -> Recorded:
-    """What JAX sees of a function that is called like that.
+    """The jaxpr of a function for a call, before any rewrite.
 
     Raises:
-        TypeError: a rule of it reads what is gone once it has been traced.
+        TypeError: a backward rule closes over a tracer of this trace.
     """
     shape: dict[str, Any] = {}
 
@@ -239,8 +239,8 @@ def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
     """The rewrite of a function's equations for a target.
 
     Arguments:
-        terms: what it is planned as.
-        target: the name of what is planned for.
+        terms: the options that it is planned with.
+        target: the name of the target.
         call: the arguments; whether they are sharded over devices counts.
     """
     avals = [abstract_leaf(leaf) for leaf in call.leaves]
@@ -248,7 +248,7 @@ def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
 
 
 def context_for(target: str, avals: Sequence[Any]) -> Context:
-    """What operators are told of where a function is planned for, and of its inputs."""
+    """The context of operators: the backend, and whether the inputs are sharded."""
     return Context(backend_of(target), is_sharded=devices_of(avals) > 1)
 
 

@@ -19,7 +19,7 @@ class Equation:
         inputs: a value number, or a `Literal`, for each operand.
         outputs: a value number for each result.
         name_stack: module path and transformations, outer calls included.
-        apart: what reports say of it, if it is to begin a stage; "" if it is not.
+        apart: the note in reports of an equation that begins a stage; "" for all others.
     """
 
     eqn: Any
@@ -58,16 +58,16 @@ class Rewrite:
     """How a program may run other than as it was traced.
 
     Attributes:
-        equation: of a JAX equation what replaces it, or None.
+        equation: a JAX equation -> its replacement, or None.
         codecs: encodings of residuals whose derivatives are linear in them, the preferred codec
             last.
         programs: `(program, derivative)` -> the program with several equations replaced by one, or
-            itself. They come before single equations are replaced, and not in the bodies of loops
-            and branches.
+            itself. They come before single equations are replaced, and leave out the bodies of
+            loops and branches.
         bodies: the same for the bodies of loops that are planned.
         stages: `(stage, avals)` -> the stage with some of its equations replaced by others that
-            have the same results (`stage.Replaced`); `avals` are of all values; new values
-            are added. They come last, and everywhere.
+            have the same results (`stage.Replaced`); `avals` are the abstract values
+            of all value numbers; new ones are appended. They come last, and everywhere.
         separates_convolutions: whether both gradients of a convolution leave together.
         flattens_kernels: whether the kernel's gradient then leaves as one row.
     """
@@ -101,12 +101,10 @@ class Program:
         outputs: a value number or a `Literal` for each result.
         given: values that are in memory throughout: arguments and constants. Of the body of a loop,
             only what is given to the loop itself.
-        rewrite: by which equations were replaced, for the bodies of its loops; and how values may
-            be kept for derivatives.
-        keeps_other: whether, run as it is, it keeps other things for its gradient than what was
-            traced.
-        inlines_checkpoints: whether regions of `jax.checkpoint` are listed as what they hold; so
-            are those in the bodies of its loops, then.
+        rewrite: the rewrite that replaced its equations; it applies to the bodies of its loops too.
+        keeps_other: whether, run as it is, it saves other residuals than the traced function.
+        inlines_checkpoints: whether regions of `jax.checkpoint` are inlined, also in the bodies of
+            its loops.
     """
 
     avals: tuple[Any, ...]
