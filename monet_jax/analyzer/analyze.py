@@ -67,9 +67,18 @@ def analyze(
     invariants = layout.invariant_values
     state = GraphState(program, pinned, cloned, backend, invariants, arguments, returned)
     _build(state, layout, choices, [joints[key] for key in keys])
-    made = zip(state.forwards, reversed(state.backwards), keys, stages, strict=True)
+    graph = _graph(state, layout, choices, keys)
+    tables = state.origins, state.output_bytes, layout.loops, layout.choices, state.lines
+    return graph, Origins(program, stages, *tables)
+
+
+def _graph(
+    state: GraphState, layout: Layout, choices: Sequence[Choice], keys: Sequence[str]
+) -> Graph:
+    """The graph of a state that has all stages."""
+    made = zip(state.forwards, reversed(state.backwards), keys, layout.stages, strict=True)
     values = state.stored_values()
-    graph = Graph(
+    return Graph(
         values,
         tuple(
             PlannerStage(
@@ -77,18 +86,16 @@ def analyze(
                 _fitted(f, values),
                 _fitted(b, values),
                 _with_count(key, f),
-                may_be_alone=not _must_recompute(stage, pinned),
+                may_be_alone=not _must_recompute(stage, state.pinned),
                 result_bytes=state.results_of(b),
             )
             for f, b, key, stage in made
         ),
-        backend.recomputes_late,
+        state.backend.recomputes_late,
         tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
         uniform_blocks=True,
     )
-    tables = state.origins, state.output_bytes, layout.loops, layout.choices, state.lines
-    return graph, Origins(program, stages, *tables)
 
 
 def _build(
