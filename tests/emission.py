@@ -23,7 +23,7 @@ from monet_jax.compiler.backend import Backend
 from monet_jax.ir import compat, costs, gradient
 from monet_jax.ir import program as program_module
 from monet_jax.ir import stage as stage_module
-from monet_jax.tracing import partition, split
+from monet_jax.tracing import partition
 from monet_jax.transformer import transform
 from planners.errors import InvalidPlan
 from planners.graph import Graph
@@ -119,7 +119,7 @@ def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, Orig
         return tuple(sorted({0, *chosen, *partition._forced_cuts(program)}))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split, "cut", random_cut)
+        patch.setattr(partition, "cut", random_cut)
         return analyze(flat.program, flat.derivative, ROOFLINE, Backend())
 
 

@@ -15,7 +15,7 @@ from monet_jax.ir import compat
 from monet_jax.ir import gradient as gradient_module
 from monet_jax.ir import program as program_module
 from monet_jax.operators.tiling.attention import Attention
-from monet_jax.tracing.loops import lay_out
+from monet_jax.tracing.layout import lay_out
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 96, 90, 2
 #: In tiles of a fourth of the scores, or so.

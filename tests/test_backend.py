@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -24,29 +25,23 @@ from monet_jax.tracing import trace
 Spec = jax.ShapeDtypeStruct
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 BATCH, LENGTH, WIDTH, HEADS, BLOCKS, WORDS = 256, 128, 256, 4, 4, 4096
-#: Primitives of lax that are computed alone, and whose operands are kept.
-SOLID = {
-    *"after_all all_gather all_to_all approx_top_k axis_index cond conv_general_dilated".split(),
-    *"create_token cumlogsumexp cummax cummin cumprod cumsum custom_linear_solve".split(),
-    "device_put",
-    *"dot_general dynamic_update_slice fft gather igamma igamma_grad_a igammac pmax pmin".split(),
-    *"ppermute psum ragged_all_to_all ragged_dot_general reduce_window reduce_window_max".split(),
-    *"reduce_window_min reduce_window_sum regularized_incomplete_beta rng_bit_generator".split(),
-    *"rng_uniform scan scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub".split(),
-    *"select_and_gather_add select_and_scatter select_and_scatter_add sort stage top_k".split(),
-    *"while zeta".split(),
-}
 
 
 def test_every_primitive_of_lax_has_its_place():
-    """One that JAX adds is `SOLID` until somebody says that compilers fuse it: costly, never wrong.
+    """One that JAX adds is `UNKNOWN` until somebody lists its traits: costly, never wrong.
 
     `tanh` and `erfc` kept what nothing needs, when their derivatives became primitives.
     """
-    names = {getattr(jax.lax, name).name for name in dir(jax.lax) if name.endswith("_p")}
-    known = primitives._VIEWS | primitives._FUSED | primitives._REDUCTIONS
-    assert len(names) > 100
-    assert names - known - SOLID == set()
+    modules = (jax.lax, jax.lax.linalg, jax.extend.core.primitives)
+    found = {getattr(m, name) for m in modules for name in dir(m) if name.endswith("_p")}
+    names = {primitive.name for primitive in found}
+    assert len(names) > 150
+    assert names - primitives.TRAITS.keys() == set()
+
+
+def test_a_primitive_that_is_not_in_the_table_is_materialised():
+    assert primitives.traits_of("nonsense") == primitives.UNKNOWN
+    assert primitives.UNKNOWN.kind is primitives.Kind.SOLID
 
 
 def test_a_device_of_an_unknown_platform_counts_as_a_gpu():

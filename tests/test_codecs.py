@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from monet_jax.compiler import compile
+from monet_jax.compiler import child as child_module
 from monet_jax.compiler.compile import compiled_bytes
 from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler
 from monet_jax.operators.codecs import (
@@ -733,7 +733,7 @@ def _targets():
 @pytest.fixture(scope="module", autouse=True)
 def _no_child_outlives_the_tests():
     yield
-    compile._stop_children()
+    child_module._stop_children()
 
 
 @pytest.mark.parametrize("codec", BYTES, ids=lambda c: c.name)

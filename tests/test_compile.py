@@ -13,8 +13,9 @@ import pytest
 
 import monet_jax
 from monet_jax import zoo
-from monet_jax.compiler import compile, targets
+from monet_jax.compiler import child as child_module
 from monet_jax.compiler import options as options_module
+from monet_jax.compiler import targets, worker
 from monet_jax.compiler.compile import compile_bytes, compiled_bytes
 from monet_jax.compiler.options import Options
 from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
@@ -42,7 +43,7 @@ def _foreign(name):
 @pytest.fixture(scope="module", autouse=True)
 def _no_child_outlives_the_tests():
     yield
-    compile._stop_children()
+    child_module._stop_children()
 
 
 def _block(weights, x, key):
@@ -114,7 +115,7 @@ def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatc
     quick = [compile_bytes(step, args, target=target) for step, args in cases]
     monkeypatch.setattr(options_module, "_QUICK_CODE", {})
     monkeypatch.setattr(options_module, "_NO_AUTOTUNING", {})
-    monkeypatch.setattr(compile, "_AFTER_ASSIGNMENT", {target.platform: None})
+    monkeypatch.setattr(child_module, "_AFTER_ASSIGNMENT", {target.platform: None})
     assert quick == [compile_bytes(step, args, target=target) for step, args in cases]
 
 
@@ -126,11 +127,9 @@ FAILING = {"xla_no_such_option": True}
 def compilations(monkeypatch):
     """Options of every compilation that was asked for, where those that save time make it fail."""
     asked = []
-    ask, here = compile._ask, compile.worker.compiled_figures
-    monkeypatch.setattr(compile, "_ask", lambda x, y: asked.append(y.options) or ask(x, y))
-    monkeypatch.setattr(
-        compile.worker, "compiled_figures", lambda x, y: asked.append(y) or here(x, y)
-    )
+    ask, here = child_module._ask, worker.compiled_figures
+    monkeypatch.setattr(child_module, "_ask", lambda x, y: asked.append(y.options) or ask(x, y))
+    monkeypatch.setattr(worker, "compiled_figures", lambda x, y: asked.append(y) or here(x, y))
     monkeypatch.setattr(options_module, "_QUICK_CODE", FAILING)
     return asked
 
@@ -203,7 +202,7 @@ def test_what_is_no_fault_of_the_options_is_not_repeated(error):
 def test_a_compiler_that_dies_of_the_options_is_asked_without_them():
     def compiled(options):
         if options:
-            raise compile.CompilerDied("twice")
+            raise child_module.CompilerDied("twice")
         return {"temp": 0}
 
     options = Options(CPU_CHILD)
@@ -216,7 +215,7 @@ def test_a_compiler_that_dies_of_the_options_is_asked_without_them():
 def test_plans_of_a_function_are_measured_alike(monkeypatch):
     """The third program fails: those before it are measured again, and later plans begin so."""
     asked = []
-    here = compile.worker.compiled_figures
+    here = worker.compiled_figures
 
     def compiled(lowered, options):
         asked.append("xla_backend_optimization_level" in options)
@@ -224,7 +223,7 @@ def test_plans_of_a_function_are_measured_alike(monkeypatch):
             raise RuntimeError("no configuration")
         return here(lowered, options)
 
-    monkeypatch.setattr(compile.worker, "compiled_figures", compiled)
+    monkeypatch.setattr(worker, "compiled_figures", compiled)
 
     def plan(budget):
         args = Spec((4096, 64), jnp.float32), [Spec((64, 64), jnp.float32)] * 16
@@ -275,9 +274,9 @@ def test_it_compiles_inside_an_outer_trace_and_over_its_tracers():
 
 def test_equal_programs_of_one_source_line_are_compiled_once(monkeypatch):
     asked = []
-    ask = compile._CompilerChild.ask
+    ask = child_module._CompilerChild.ask
     monkeypatch.setattr(
-        compile._CompilerChild, "ask", lambda *args: asked.append(args) or ask(*args)
+        child_module._CompilerChild, "ask", lambda *args: asked.append(args) or ask(*args)
     )
     x = Spec((33,), jnp.float32)
     first, second = (
@@ -289,25 +288,25 @@ def test_equal_programs_of_one_source_line_are_compiled_once(monkeypatch):
 def test_a_child_that_dies_is_replaced():
     x = Spec((8,), jnp.float32)
     compile_bytes(lambda x: x + 1, (x,), target=CPU_CHILD)
-    process = compile._compiler_child(CPU_CHILD)._running()
+    process = child_module._compiler_child(CPU_CHILD)._running()
     os.kill(process.popen.pid, signal.SIGKILL)
     assert compile_bytes(lambda x: x + 4, (x,), target=CPU_CHILD).output_bytes == 32
 
 
 def test_a_compiler_that_cannot_start_says_why():
     broken = dataclasses.replace(CPU_CHILD, name="broken", platform="abacus", topology="1x1")
-    with pytest.raises(compile.CompilerDied, match=r"(?s)broken ended twice.*abacus"):
-        compile._compiler_child(broken).ask({})
+    with pytest.raises(child_module.CompilerDied, match=r"(?s)broken ended twice.*abacus"):
+        child_module._compiler_child(broken).ask({})
 
 
 def test_an_interrupted_request_does_not_answer_the_next_one(monkeypatch):
     def interrupt(stream):
         raise KeyboardInterrupt
 
-    child = compile._compiler_child(CPU_CHILD)
+    child = child_module._compiler_child(CPU_CHILD)
     child._running()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(compile.worker, "receive", interrupt)
+        patch.setattr(worker, "receive", interrupt)
         compile_bytes(lambda x: x + 5, (Spec((8,), jnp.float32),), target=CPU_CHILD)
     figures = compile_bytes(lambda x: x + 6, (Spec((16,), jnp.float32),), target=CPU_CHILD)
     assert figures.output_bytes == 64
@@ -339,9 +338,9 @@ def test_what_cannot_leave_the_process_says_so():
 
 
 def test_a_compile_error_comes_back_in_words():
-    request = compile._Request(b"no program", (), None, {}, then=None)
+    request = child_module._Request(b"no program", (), None, {}, then=None)
     with pytest.raises(RuntimeError, match="the compiler of cpu says: "):
-        compile._ask(CPU_CHILD, request)
+        child_module._ask(CPU_CHILD, request)
 
 
 def test_targets_have_names_and_unknown_ones_a_list():
@@ -426,9 +425,9 @@ def test_a_program_compiles_for_a_tpu_of_little_more_than_it_takes(name, monkeyp
     step = jax.value_and_grad(problem.loss, has_aux=True)
     taken = compile_bytes(step, problem.args, target=target).total_bytes
 
-    request, remat_off = compile._Request, options_module._REMAT_OFF["tpu"]
+    request, remat_off = child_module._Request, options_module._REMAT_OFF["tpu"]
     memory = {"xla_tpu_max_hbm_size_mib": int(1.05 * taken / 2**20)}
-    monkeypatch.setattr(compile, "_Request", lambda *given: request(*given[:-1], None))
+    monkeypatch.setattr(child_module, "_Request", lambda *given: request(*given[:-1], None))
     monkeypatch.setitem(options_module._REMAT_OFF, "tpu", remat_off | memory)
     said = compile_bytes(step, problem.args, target=target)
     assert "refusal" not in said.compiler

@@ -32,7 +32,7 @@ from networks import assert_same
 import monet_jax
 import planners
 from monet_jax.search import pipeline
-from monet_jax.tracing import split
+from monet_jax.tracing import partition
 from planners.errors import InvalidPlan
 from planners.plan import Plan, Region
 from planners.replay import replay
@@ -156,7 +156,7 @@ def plans(request, monkeypatch):
 
     monkeypatch.setattr(pipeline, "_find_plan", find_plan)
     if way is not as_cut:
-        monkeypatch.setattr(split, "cut", lambda program, free: cut_everywhere(program))
+        monkeypatch.setattr(partition, "cut", lambda program, free: cut_everywhere(program))
     return made
 
 

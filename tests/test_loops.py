@@ -48,7 +48,7 @@ from monet_jax.search.within_limit.proposals import Proposals
 from monet_jax.tracing import loops
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import scan
-from monet_jax.transformer import transform as transform_module
+from monet_jax.transformer.parts import parts_of
 from monet_jax.transformer.transform import transform
 from planners.errors import InvalidPlan
 from planners.plan import Region
@@ -183,7 +183,7 @@ def test_forward_mode_of_a_jitted_loop_works_where_plans_are_made_for_it(name):
 def test_a_planted_fault_in_a_loop_is_caught(fault, monkeypatch):
     f, function = in_runs("layers_under_scan")
     if fault == "wrong place in the stack":
-        monkeypatch.setattr(scan._Shape, "at", lambda self, k: k)
+        monkeypatch.setattr(scan.Shape, "at", lambda self, k: k)
     else:
         update = scan._update
         monkeypatch.setattr(
@@ -376,7 +376,7 @@ def test_what_waits_for_a_backward_counts_as_often_as_it_is_stacked():
 @pytest.mark.parametrize("trips", [2, 16, 17, 97, 1000])
 @pytest.mark.parametrize("stages", [1, 5, 200])
 def test_blocks_have_all_iterations(trips, stages):
-    blocks = loops._blocks(trips, stages)
+    blocks = loops.block_lengths(trips, stages)
     assert sum(blocks) == trips and min(blocks) > 0
     assert 2 <= len(blocks) <= max(2, min(16, 128 // stages))
     assert len({*blocks[1:]}) <= 1 and blocks[0] <= blocks[-1]
@@ -396,7 +396,7 @@ def test_a_long_recurrence_keeps_its_budget():
     budget = unplanned.total_bytes - int(0.5 * unplanned.temp_bytes)
     plan = monet_jax.plan(last, weights, x, budget=budget, target="cpu", cache=False)
     assert plan.compiled_bytes <= budget
-    assert sum(loops._blocks(300, 1)) == 300 and len(plan.stages) < 40
+    assert sum(loops.block_lengths(300, 1)) == 300 and len(plan.stages) < 40
     ours, plain = jax.jit(jax.grad(plan.apply(last)))(weights, x), jax.grad(last)(weights, x)
     jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), ours, plain)
 
@@ -417,7 +417,7 @@ def test_iterations_are_dealt_out_by_what_they_keep():
 def lengths(origins, regions):
     """How many trips each run of equal iterations has, as it is emitted."""
     decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    parts = transform_module._parts(decisions.regions, origins.loops, ())
+    parts = parts_of(decisions.regions, origins.loops, ())
     (part,) = [x for x in parts if hasattr(x, "loop")]
     pairs = zip(part.blocks, part.loop.trips, strict=True)
     return [sum(n for _, n in some) for _, some in it.groupby(pairs, lambda x: x[0])]

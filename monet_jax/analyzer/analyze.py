@@ -1,7 +1,7 @@
-"""A traced function as a planning graph, and where each part of the graph came from.
+"""Builds the planning graph of a traced function, and records where its parts came from.
 
-Stages are found by `tracing/loops` and `tracing/split`, each stage's ops by `joint`, once for all
-stages that are isomorphic; `builder` puts them together.
+`tracing/layout` finds the stages. `joint` finds the ops of a stage, once for all stages that are
+isomorphic. `builder`, `loops` and `choices` put them together.
 """
 
 import collections
@@ -21,10 +21,19 @@ from ..ir.costs import Roofline
 from ..ir.program import Program, parameters_of
 from ..ir.stage import Differentiation, Stage
 from ..tracing.branches import Choice
-from ..tracing.loops import Layout, lay_out
+from ..tracing.layout import Layout, lay_out
 from ..tracing.origins import Origins
-from .builder import Builder, Place
+from .builder import add_backward, add_forward
+from .choices import (
+    enter_branch,
+    enter_branch_backward,
+    expect_choice,
+    leave_branch,
+    leave_branch_backward,
+)
+from .graph_state import GraphState, Place
 from .joint import Joint, joint_of
+from .loops import close_loop, close_loop_backward, expect_loop, open_loop, open_loop_backward
 from .pins import Pins, find, saved_by_name
 
 NO_PINS = Pins()
@@ -53,11 +62,23 @@ def analyze(
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
-    builder = Builder(program, pinned, cloned, backend, layout.invariant_values)
-    _build(builder, layout, choices, [joints[key] for key in keys])
-    made = zip(builder.forwards, reversed(builder.backwards), keys, stages, strict=True)
-    values = builder.stored_values()
-    graph = Graph(
+    arguments = {*program.inputs, *program.constants}
+    returned = {i for i in program.outputs if isinstance(i, int)}
+    invariants = layout.invariant_values
+    state = GraphState(program, pinned, cloned, backend, invariants, arguments, returned)
+    _build(state, layout, choices, [joints[key] for key in keys])
+    graph = _graph(state, layout, choices, keys)
+    tables = state.origins, state.output_bytes, layout.loops, layout.choices, state.lines
+    return graph, Origins(program, stages, *tables)
+
+
+def _graph(
+    state: GraphState, layout: Layout, choices: Sequence[Choice], keys: Sequence[str]
+) -> Graph:
+    """The graph of a state that has all stages."""
+    made = zip(state.forwards, reversed(state.backwards), keys, layout.stages, strict=True)
+    values = state.stored_values()
+    return Graph(
         values,
         tuple(
             PlannerStage(
@@ -65,27 +86,25 @@ def analyze(
                 _fitted(f, values),
                 _fitted(b, values),
                 _with_count(key, f),
-                may_be_alone=not _must_recompute(stage, pinned),
-                result_bytes=builder.results_of(b),
+                may_be_alone=not _must_recompute(stage, state.pinned),
+                result_bytes=state.results_of(b),
             )
             for f, b, key, stage in made
         ),
-        backend.recomputes_late,
+        state.backend.recomputes_late,
         tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
         uniform_blocks=True,
     )
-    tables = builder.origins, builder.output_bytes, layout.loops, layout.choices, builder.lines
-    return graph, Origins(program, stages, *tables)
 
 
 def _build(
-    builder: Builder,
+    state: GraphState,
     layout: Layout,
     choices: Sequence[Choice],
     joints: Sequence[tuple[Stage, Joint]],
 ) -> None:
-    """Adds all stages, forward and then backward; `joints` are templates with what they do."""
+    """Adds all stages, forward and then backward; `joints` are template stages and their ops."""
     starts = {loop.first: loop for loop in layout.loops}
     ends = {loop.stop - 1: loop for loop in layout.loops}
     branches = [(choice, b) for choice in choices for b in range(len(choice.branches))]
@@ -94,30 +113,30 @@ def _build(
         entries[choice.branches[b].first].append((choice, b))
         exits[choice.branches[b].stop - 1].insert(0, (choice, b))  # the inner one ends first
     for loop in layout.loops:
-        builder.expect(loop)
+        expect_loop(state, loop)
     for choice in choices:
-        builder.expect_choice(choice)
+        expect_choice(state, choice)
     places = [_place(choices, s) for s in range(len(layout.stages))]
     for s, stage in enumerate(layout.stages):
-        opened = builder.open_loop(starts[s], joints[s][1]) if s in starts else []
+        opened = open_loop(state, starts[s], joints[s][1]) if s in starts else []
         for branch in entries[s]:
-            builder.enter_branch(*branch)
-        builder.forward(stage, *joints[s], places[s], opened)
+            enter_branch(state, *branch)
+        add_forward(state, stage, *joints[s], places[s], opened)
         for branch in exits[s]:
-            builder.leave_branch(*branch)
+            leave_branch(state, *branch)
         if s in ends:
-            builder.close_loop(ends[s])
+            close_loop(state, ends[s])
     for s, stage in reversed([*enumerate(layout.stages)]):
         opened = []
         if s in ends:
-            opened = builder.open_loop_backward(ends[s], joints[ends[s].first][1])
+            opened = open_loop_backward(state, ends[s], joints[ends[s].first][1])
         for branch in reversed(exits[s]):
-            builder.enter_branch_backward(*branch)
-        builder.backward(stage, *joints[s], places[s], opened)
+            enter_branch_backward(state, *branch)
+        add_backward(state, stage, *joints[s], places[s], opened)
         for branch in reversed(entries[s]):
-            builder.leave_branch_backward(*branch)
+            leave_branch_backward(state, *branch)
         if s in starts:
-            builder.close_loop_backward(starts[s])
+            close_loop_backward(state, starts[s])
 
 
 def _place(choices: Sequence[Choice], s: int) -> Place:
@@ -128,12 +147,12 @@ def _place(choices: Sequence[Choice], s: int) -> Place:
 
 
 def _with_count(key: str, ops: Iterable[Op]) -> str:
-    """A stage's key; that of a loop's first one differs, if it begins with what opens the loop."""
+    """A stage's key; a loop's first stage has another key if it begins with ops of the loop."""
     return f"{key}:{sum(len(op.outputs) for op in ops)}"
 
 
 def _fitted(ops: Iterable[Op], values: Sequence[Value]) -> tuple[Op, ...]:
-    """The ops, none of which writes more over its inputs than it writes at all."""
+    """The ops; none reuses more bytes of its inputs than it writes."""
     found = []
     for op in ops:
         least = -sum(values[i].nbytes for i in op.outputs)
@@ -181,7 +200,7 @@ def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str
         return local.setdefault(atom, len(local))
 
     def is_kept(i: int) -> bool | None:
-        """Of what all iterations compute alike: whether it is the one that is kept."""
+        """For a loop-invariant value: whether it is the one that is kept."""
         return layout.invariant_values[i] == i if i in layout.invariant_values else None
 
     given = program.given

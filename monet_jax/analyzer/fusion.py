@@ -1,4 +1,4 @@
-"""The ops that XLA will make of a flat program: what it keeps, and what it fuses into what.
+"""The fusions that XLA will make of a flat program, and the values that it materialises.
 
 A value is kept in memory if its equation cannot be fused, if an equation that reads it cannot fuse
 it, if it passes an optimization barrier, or if the program returns it. Every kept value is one op:
@@ -78,15 +78,14 @@ class Fusions:
     def reads_past(
         self, equation: Equation, known: Collection[int] = ()
     ) -> tuple[set[int], dict[int, Equation]]:
-        """What the op round an equation reads if it knows what comes through some taps.
+        """What the op of an equation reads if it knows the results of some residual hooks.
 
         Arguments:
-            equation: whose results are kept.
-            known: results of taps.
-            equation: may also be a tap, which is asked about what passes it.
+            equation: its results are kept; or a hook, for what passes it.
+            known: results of hooks.
 
         Returns:
-            Kept values and inputs of the program; and by their results the taps through which
+            Kept values and inputs of the program; and result -> hook for the hooks through which
             something is read, known ones included.
         """
         through = is_hook(equation)
@@ -95,7 +94,7 @@ class Fusions:
     def kept_behind(
         self, values: Iterable[int], known: Collection[int] = ()
     ) -> tuple[set[int], dict[int, Equation]]:
-        """What is read for some values, by what knows what comes through some taps; as above."""
+        """What is read for some values where the results of some hooks are known; as above."""
         found, hooks, seen = set(), dict[int, Equation](), set()
         pending = list(values)
         while pending:
@@ -145,7 +144,7 @@ class Fusions:
             reads = equation.reads
             if self._kinds[id(equation)] is not Kind.VIEW or not reads:
                 continue
-            if is_hook(equation):  # the others of its results are codes
+            if is_hook(equation):  # its other results are compressed residuals
                 found[equation.outputs[0]] = reads[0]
                 continue
             one_each = len(reads) == len(equation.outputs)

@@ -1,4 +1,4 @@
-"""Values that the user decides: which ones a pin means.
+"""Finds the values that the user's pins name, with a decision for each.
 
 A pin names a value by a `checkpoint_name` of the user's own, by a module path (every value made in
 that module; shell wildcards allowed), or by its name in a report.
@@ -63,7 +63,7 @@ def find(program: Program, pins: Pins) -> dict[int, str]:
 def saved_by_name(program: Program, pins: Pins) -> set[int]:
     """Values that must be saved and that a pin names one by one, and not with their module.
 
-    Such a value is wanted in memory, also where it would be computed inside what reads it.
+    Such a value is materialised, also where XLA would compute it inside what reads it.
     """
     names = [name for name, decision in pins.decisions if decision == "save"]
     return {i for name in names for i in _by_name(program, name)}

@@ -1,4 +1,4 @@
-"""What any traced training step costs, planned or not: one counter for all of them.
+"""Counts the FLOPs and roofline seconds of any traced training step, planned or not.
 
 The bodies of `jax.checkpoint` regions are inlined and dead code is removed, so that a recomputation
 counts where it runs and a residual that nothing reads does not.

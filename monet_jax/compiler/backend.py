@@ -1,6 +1,6 @@
-"""How do XLA's compilers differ in what they keep in memory?
+"""How XLA's compilers differ in what they keep in memory.
 
-Seen in the buffer assignments of the compilers themselves, on the models of the zoo.
+Observed in the buffer assignments of the compilers themselves, on the models of the zoo.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Backend:
         recomputes_late: whether what a region runs again is run just before what reads it, and not
             all at the region's start.
         expands_pooling: whether the gradient of max pooling takes several times its operand, so
-            that it is better written in another way (see `operators/pooling`).
+            that another implementation is better (see `operators/pooling`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
     """

@@ -1,4 +1,4 @@
-"""How many bytes does a budget such as "12GiB", 0.5 or "auto" stand for?"""
+"""Parses a budget such as "12GiB", 0.5 or "auto" into bytes, and formats bytes."""
 
 import math
 import numbers

@@ -1,9 +1,9 @@
-"""How many bytes of temporaries XLA will assign to a schedule, without compiling it.
+"""Predicts the bytes of temporaries that XLA will assign to a schedule, without compiling it.
 
 XLA places buffers in order of size, largest first (its `BufferAssigner`). A result of the program
-has memory of its own, but until it is written any temporary that fits may live there; what finds no
-such place goes to the heap of temporaries. So a step's temporaries are not its peak of live values:
-a network's activations can lie where its weights' gradients will be.
+has its own memory, but until it is written any temporary that fits may live there. A temporary that
+finds no such place goes to the heap. So a step's temporaries are not its peak of live values: a
+network's activations can lie where its weights' gradients will be.
 """
 
 import bisect
@@ -23,8 +23,8 @@ from planners.runs import Run, first_forward, runs, spans_alone
 class _Buffer:
     """An array of a schedule, live while runs `start` to `stop` execute.
 
-    A part of a stack, which the compiler places as a whole, is not put anywhere else by itself.
-    What is of a branch of a choice is there only where that one runs.
+    The compiler places a stack as a whole; a part of it reuses no other buffer by itself.
+    The buffer of a branch is live only where that branch runs.
     """
 
     nbytes: int
@@ -63,7 +63,7 @@ def predicted_temp_bytes(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scale:
-    """Compiled temporaries against modelled ones, known for some plans.
+    """A map from modelled to compiled temporaries, interpolated between some plans.
 
     Some of what recomputation takes beyond the model fades with it, so the difference is taken to
     be linear between two plans, and constant beyond them.

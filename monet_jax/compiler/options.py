@@ -1,4 +1,4 @@
-"""Under which options does a compiler say what a program takes?
+"""The compiler options under which a program's bytes are read.
 
 Some of them save time and change no bytes. But a compiler may fail under them where it does not
 when left alone: without autotuning, XLA:GPU wants one configuration of a kernel to compile by

@@ -1,16 +1,16 @@
-"""How does a child process compile programs for a device that is not attached?
+"""Compiles programs for a device that is not attached, in a child process.
 
 The compilers of foreign devices load only into a fresh process, and libtpu can take its process
 down, so they run in this one. It reads messages from stdin and answers on stdout, each a pickle
 behind its length: first the devices to open, then programs. It imports JAX and nothing of
-monet_jax: `compile` starts this file by its path.
+monet_jax: `child` starts this file by its path.
 
 Bytes are read from the compiler's dump of its assignment of memory, since most of a compilation is
-the code that comes after it: 8 of 13 seconds of a ResNet-50 for a GPU. On a TPU it is also what is
-right. `memory_analysis` counts fragmentation twice there: of an LSTM for which it said 925 MiB, 411
-of them temporaries, the compiler's own account named 259 MiB of temporaries, fragmentation of 152
-MiB among them; and it compiled for a chip of 840 MiB (JAX 0.12.0). Code, 8 MiB of that LSTM, is not
-counted.
+the code that comes after it: 8 of 13 seconds of a ResNet-50 for a GPU. On a TPU only
+the dump is correct: `memory_analysis` counts fragmentation twice there. For an LSTM it said 925
+MiB, 411 of them temporaries; the compiler's own account named 259 MiB of temporaries, 152 MiB of
+them fragmentation; and the LSTM compiled for a chip of 840 MiB (JAX 0.12.0). Code, 8 MiB of that
+LSTM, is not counted.
 """
 
 import math
@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 
-# What `open_devices` is told, by name: fields of `_targets.Target`.
+# What `open_devices` is told, by name: fields of `target_table.Target`.
 DEVICE_FIELDS = ("platform", "topology", "gpu_config")
 
 # What the compiler dumps once memory is assigned.

@@ -1,4 +1,4 @@
-"""Which bytes does XLA:CPU take for a convolution beside its inputs and outputs?
+"""The bytes that XLA:CPU takes for a convolution beside its inputs and outputs.
 
 It convolves batch-first, feature-last; a gradient with respect to a kernel sums over the batch, so
 its operands are copied into another layout. Other backends fuse or stream what is counted here.

@@ -1,8 +1,8 @@
-"""Which cotangents leave together?
+"""Barriers that make cotangents leave together.
 
-The transpose of an `optimization_barrier` is a barrier round its cotangents: none of them is there
-before all are. So a compiler computes them one after another, where it would otherwise put off some
-and keep what they are computed from (openxla/xla#45753).
+The transpose of an `optimization_barrier` is a barrier round its cotangents: none of them is
+available before all are. So a compiler computes them one after another, where it would otherwise
+defer some and keep their operands (openxla/xla#45753).
 """
 
 from collections.abc import Sequence
@@ -16,35 +16,35 @@ from .places import filled, float_places
 
 
 def accumulated(values: Sequence[Any]) -> list[Any]:
-    """What a function is given, ready to pass a barrier: gradients may go to references."""
+    """A function's arguments, ready to pass a barrier: gradients may go to references."""
     places = float_places(values)
     if not places:
         return list(values)
     return filled(values, places, _accumulated(*(values[n] for n in places)))
 
 
-def with_barrier(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
-    """The values, the wanted floats behind one barrier: their cotangents leave together.
+def with_barrier(values: list[Any], chosen: Sequence[bool]) -> list[Any]:
+    """The values, the chosen floats behind one barrier: their cotangents leave together.
 
     Keys and integers go with them. What a stage draws from a key depends on nothing else, and XLA
     would otherwise draw for every stage before the first one runs.
     """
     floats = [compat.is_float(jax.typeof(value)) for value in values]
-    places = [n for n, is_float in enumerate(floats) if wanted[n] or not is_float]
+    places = [n for n, is_float in enumerate(floats) if chosen[n] or not is_float]
     if not any(floats[n] for n in places):
         return values
     barred = jax.lax.optimization_barrier(tuple(compat.unused([values[n] for n in places])))
     return filled(values, places, barred)
 
 
-def cotangents_with_barrier(values: list[Any], wanted: Sequence[bool]) -> list[Any]:
+def cotangents_with_barrier(values: list[Any], chosen: Sequence[bool]) -> list[Any]:
     """As `with_barrier`, but the values themselves pass no barrier.
 
     Inside a region that runs again, a barrier would have every input computed again where the
     backward reads only one of them.
     """
     places = [
-        n for n, value in enumerate(values) if wanted[n] and compat.is_float(jax.typeof(value))
+        n for n, value in enumerate(values) if chosen[n] and compat.is_float(jax.typeof(value))
     ]
     if not places:
         return values
@@ -61,9 +61,9 @@ def cotangents_with_barrier(values: list[Any], wanted: Sequence[bool]) -> list[A
 def operands_with_barrier(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[jax.Array]:
     """The operands of a convolution, whose cotangents leave together.
 
-    A kernel's may leave as one row, so that it lies in memory as it will be returned. XLA:GPU would
-    otherwise let it lie as cuDNN writes it, and put off all the copies to the end of the step: 45
-    of 169 MB of temporaries of a ResNet-50.
+    The kernel's cotangent may leave as one row, in the layout in which it will be returned. XLA:GPU
+    would otherwise keep cuDNN's layout, and defer all the copies to the end of the step: 45 of 169
+    MB of temporaries of a ResNet-50.
     """
     row = kernel.reshape(-1) if flattens else kernel
     image, row = cotangents_with_barrier([image, row], [True] * 2)

@@ -2,8 +2,8 @@
 
 The roofline model (Williams et al., CACM 2009) bounds an op's time from below by its arithmetic at
 the device's peak and by its memory traffic at the device's bandwidth. Here the two are added rather
-than overlapped, and products are charged several times over: of two recomputations that spare the
-same bytes, the one without products is the cheaper. It ranks ops; it is not a clock.
+than overlapped, and products are charged several times over: of two recomputations that save the
+same bytes, the one without products costs less. It ranks ops; it is not a clock.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import compat
-from .primitives import EXPENSIVE, Kind, kind_of
+from .primitives import Kind, kind_of, traits_of
 from .program import Equation
 
 #: Trips charged to a loop whose length is not known before it runs.
@@ -112,7 +112,7 @@ def _elementwise_work(eqn: Any) -> Work:
     ]
     if "window_dimensions" in eqn.params:  # every window is looked at whole
         sizes.append(min(sizes) * math.prod(eqn.params["window_dimensions"]))
-    return Work(0, max(sizes, default=0) * EXPENSIVE.get(eqn.primitive.name, 1))
+    return Work(0, max(sizes, default=0) * traits_of(eqn.primitive.name).instructions)
 
 
 def _dot_flops(eqn: Any) -> int:
@@ -126,7 +126,7 @@ def _conv_flops(eqn: Any) -> int:
     kernel, result = eqn.invars[1].aval.shape, eqn.outvars[0].aval.shape
     features_in = kernel[numbers.rhs_spec[1]]
     window = math.prod(kernel[i] for i in numbers.rhs_spec[2:])
-    # Taps that fall between the zeros of a dilated input (a strided convolution's gradient)
+    # Window elements that fall on the zeros of a dilated input (a strided convolution's gradient)
     # are not work; XLA and the hardware skip them.
     dilation = math.prod(eqn.params["lhs_dilation"])
     return 2 * math.prod(result) * features_in * window // dilation

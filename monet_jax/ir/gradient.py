@@ -1,8 +1,8 @@
-"""The program that a budget is about: one value and gradient, as a function of flat arrays.
+"""One value and gradient as a function of flat arrays: the program that a budget covers.
 
-Its outputs are those of the function and the gradients with respect to the chosen inputs. Where the
-function's first output is a float scalar, that is the loss and nothing else receives a cotangent;
-otherwise each float output has a cotangent among the arguments.
+Its outputs are the function's outputs and the gradients with respect to the chosen inputs. Where
+the function's first output is a float scalar, that is the loss and nothing else receives a
+cotangent; otherwise each float output has a cotangent among the arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ def derivative_of(
     inputs = [i for i, d in zip(program.inputs, differentiated, strict=True) if d]
     tracers = {i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer)}
     inputs += tracers - _closed_over_by_rules(program) if tracers else ()
-    wanted = frozenset(i for i in inputs if compat.is_float(program.avals[i]))
-    return Differentiation(wanted, _outputs_with_cotangents(program), forward_mode)
+    differentiable = frozenset(i for i in inputs if compat.is_float(program.avals[i]))
+    return Differentiation(differentiable, _outputs_with_cotangents(program), forward_mode)
 
 
 def _closed_over_by_rules(program: Program) -> set[int]:

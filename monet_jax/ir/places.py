@@ -1,4 +1,4 @@
-"""Which values of a list have gradients, and how are some of a list replaced?"""
+"""The places of values that have gradients in a list, and replacing values at some places."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which values of a program XLA keeps in memory, and which it computes inside their consumers.
+"""The traits of every primitive, in one table; first whether XLA materialises its result.
 
 XLA fuses elementwise work into whatever reads it, so most equations of a jaxpr never own memory: a
 model that counts them is off by 2 to 3.5 times (docs/how-it-works.md). Each primitive is one of
@@ -9,6 +9,7 @@ model that counts them is off by 2 to 3.5 times (docs/how-it-works.md). Each pri
     SOLID        materialised, and so must its operands be: products, sorts, loops, unknown ones
 """
 
+import dataclasses
 import enum
 import math
 from typing import Any
@@ -26,58 +27,122 @@ class Kind(enum.Enum):
     SOLID = "solid"
 
 
-_VIEWS = frozenset(
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traits:
+    """The traits of a primitive.
+
+    Attributes:
+        kind: how XLA treats its result. A call has the kind of its body.
+        instructions: for each element, by order of magnitude; elementwise work of many
+            instructions is not fused twice for free.
+        is_call: whether it only calls what it holds.
+        is_product: whether the matrix units run it.
+        stops_tangents: whether no tangent passes it.
+        updates_in_place: whether XLA writes its result over its first operand.
+        draws: whether it draws random bits.
+        runs_once: whether it may give another result, or be noticed, if it runs again.
+        depends_on_key: whether `runs_once` holds for keys that are not threefry keys.
     """
-    reshape squeeze expand_dims transpose name copy copy_p stop_gradient optimization_barrier
-    bitcast_convert_type random_wrap random_unwrap sharding_constraint monet_hook
-    """.split()
-)
-_FUSED = frozenset(
-    """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-    broadcast_in_dim cbrt ceil clamp clz complex concatenate conj convert_element_type cos cosh
-    digamma div dynamic_slice empty2 eq eq_to erf erf_inv erfc exp exp2 expm1 floor full ge gt imag
-    integer_pow iota is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi ne
-    neg nextafter not one_minus_square or pad pbroadcast polygamma polynomial population_count pow
-    pvary random_bits random_clone random_fold_in random_seed random_split real reduce_precision rem
-    rev round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh
-    slice split sqrt square stack sub tan tanh threefry2x32 tile unstack xor zeros_like
-    """.split()
-)
-_REDUCTIONS = frozenset(
-    """
-    reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin
-    reduce
-    """.split()
-)
-#: Through which no tangent passes.
-STOPS = frozenset(("stop_gradient", "monet_hook"))
-#: What the matrix units run.
-PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
-#: Elementwise functions that take many instructions; XLA does not fuse them twice for free.
-EXPENSIVE = {
-    "random_bits": 120,
-    "threefry2x32": 120,
-    "exp": 8,
-    "log": 8,
-    "tanh": 12,
-    "polynomial": 12,
-    "erf": 16,
+
+    kind: Kind
+    instructions: int = 1
+    is_call: bool = False
+    is_product: bool = False
+    stops_tangents: bool = False
+    updates_in_place: bool = False
+    draws: bool = False
+    runs_once: bool = False
+    depends_on_key: bool = False
+
+
+def _all(traits: Traits, names: str) -> dict[str, Traits]:
+    return dict.fromkeys(names.split(), traits)
+
+
+#: A primitive that is not in the table: costly, never wrong.
+UNKNOWN = Traits(Kind.SOLID)
+
+#: Every primitive of `jax.lax`, of `jax.lax.linalg` and of JAX's calls, by its name. The `SOLID`
+#: ones without another trait are listed so that a test sees which ones a new JAX adds.
+TRAITS: dict[str, Traits] = {
+    **_all(
+        Traits(Kind.VIEW),
+        """
+        reshape squeeze expand_dims transpose name copy copy_p optimization_barrier
+        bitcast_convert_type random_wrap random_unwrap sharding_constraint
+        """,
+    ),
+    **_all(Traits(Kind.VIEW, stops_tangents=True), "stop_gradient monet_hook"),
+    **_all(
+        Traits(Kind.FUSED),
+        """
+        abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
+        broadcast_in_dim cbrt ceil clamp clz complex concatenate conj convert_element_type cos cosh
+        digamma div dynamic_slice empty2 eq eq_to erf_inv erfc exp2 expm1 floor full ge gt imag
+        integer_pow iota is_finite le le_to lgamma log1p log2 logistic lt lt_to max min mul mulhi ne
+        neg nextafter not one_minus_square or pad pbroadcast polygamma population_count pow pvary
+        random_clone random_fold_in random_seed random_split real reduce_precision rem rev round
+        rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice
+        split sqrt square stack sub tan tile unstack xor zeros_like
+        """,
+    ),
+    **_all(Traits(Kind.FUSED, instructions=8), "exp log"),
+    **_all(Traits(Kind.FUSED, instructions=12), "tanh polynomial"),
+    "erf": Traits(Kind.FUSED, instructions=16),
+    "threefry2x32": Traits(Kind.FUSED, instructions=120, draws=True),
+    "random_bits": Traits(Kind.FUSED, instructions=120, draws=True, depends_on_key=True),
+    **_all(
+        Traits(Kind.REDUCTION),
+        """
+        reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin
+        reduce
+        """,
+    ),
+    **_all(Traits(Kind.SOLID, is_product=True), "dot_general conv_general_dilated"),
+    **_all(
+        Traits(Kind.SOLID, updates_in_place=True),
+        """
+        dynamic_update_slice scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub
+        """,
+    ),
+    **_all(Traits(Kind.SOLID, draws=True, runs_once=True), "rng_bit_generator rng_uniform"),
+    "random_gamma": Traits(Kind.SOLID, depends_on_key=True),
+    "pure_callback": Traits(Kind.SOLID, runs_once=True),
+    **_all(Traits(Kind.SOLID, is_call=True), "custom_jvp_call closed_call core_call"),
+    **_all(
+        Traits(Kind.SOLID),
+        """
+        after_all all_gather all_to_all approx_top_k axis_index cholesky cholesky_update
+        cond create_token cumlogsumexp cummax cummin cumprod cumsum custom_lin
+        custom_linear_solve custom_vjp_call device_put eig eigh eval_jaxpr fft gather get
+        hessenberg householder_product igamma igamma_grad_a igammac jit lu
+        lu_pivots_to_permutation ormqr pmax pmin ppermute psum qr ragged_all_to_all
+        ragged_dot_general reduce_window reduce_window_max reduce_window_min
+        reduce_window_sum regularized_incomplete_beta remat2 scan schur
+        select_and_gather_add select_and_scatter select_and_scatter_add sort stage svd swap
+        symmetric_product top_k triangular_solve tridiagonal tridiagonal_solve while zeta
+        """,
+    ),
 }
+
+
+def traits_of(primitive: str) -> Traits:
+    """The traits of a primitive, by its name."""
+    return TRAITS.get(primitive, UNKNOWN)
+
+
+#: Primitives through which no tangent passes.
+STOPS = frozenset(name for name, traits in TRAITS.items() if traits.stops_tangents)
+#: Primitives that the matrix units run.
+PRODUCTS = frozenset(name for name, traits in TRAITS.items() if traits.is_product)
 
 
 def kind_of(equation: Equation) -> Kind:
     """How XLA treats the result of `equation`; unknown primitives are `SOLID`."""
-    primitive = equation.primitive
-    if primitive in _VIEWS or _is_free_broadcast(equation):
+    traits = traits_of(equation.primitive)
+    if _is_free_broadcast(equation):
         return Kind.VIEW
-    if primitive in _FUSED:
-        return Kind.FUSED
-    if primitive in _REDUCTIONS:
-        return Kind.REDUCTION
-    if primitive in ("custom_jvp_call", "closed_call", "core_call"):
-        return _kind_of_call(equation.eqn)
-    return Kind.SOLID
+    return _kind_of_call(equation.eqn) if traits.is_call else traits.kind
 
 
 def _is_free_broadcast(equation: Equation) -> bool:
@@ -104,7 +169,7 @@ def _kind_of_call(eqn: Any) -> Kind:
 
 def is_random(equation: Equation) -> bool:
     """Whether an equation draws random bits."""
-    return equation.primitive in ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
+    return traits_of(equation.primitive).draws
 
 
 def is_one_hot(equation: Equation) -> bool:
@@ -134,9 +199,10 @@ def runs_once(eqn: Any, in_rule: bool = False) -> bool:
         in_rule: whether a rule runs it; then it is not differentiated there. Rules often call the
             function that they are for, so that following all of them would not end.
     """
-    if eqn.effects or eqn.primitive.name in ("rng_bit_generator", "rng_uniform", "pure_callback"):
+    traits = traits_of(eqn.primitive.name)
+    if eqn.effects or traits.runs_once:
         return True
-    if eqn.primitive.name in ("random_bits", "random_gamma"):
+    if traits.depends_on_key:
         return compat.key_implementation(eqn.invars[0].aval) != "fry"
     if any(runs_once(e, in_rule) for body in compat.subjaxprs(eqn) for e in body.jaxpr.eqns):
         return True

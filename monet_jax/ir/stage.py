@@ -22,7 +22,7 @@ class Stage:
         differentiated_outputs: the outputs that pass one on.
         repeats: how many iterations of a loop it stands for.
         hoisted: whether it runs once before the loop whose iterations it belongs to, and once more
-            before the loop's backward; its own backward is that of an iteration.
+            before the loop's backward; its own backward is part of each iteration's.
     """
 
     equations: tuple[Equation, ...]
@@ -40,9 +40,9 @@ class Replaced:
 
     Attributes:
         stage: as it is now.
-        instead: for each equation (its id) that is no longer there what stands in its place.
-        weights: what a softmax computes -> the value that is equal to it, which alone its
-            derivative reads of the forward pass.
+        instead: id of an equation that is no longer there -> its replacement.
+        weights: result of a softmax -> an equal value, the only one of the forward pass that its
+            derivative reads.
     """
 
     stage: Stage
@@ -95,12 +95,12 @@ def active_values(program: Program, derivative: Differentiation) -> frozenset[in
     for equation in program.equations:
         if equation.primitive not in STOPS and influenced.intersection(equation.reads):
             influenced.update(i for i in equation.outputs if compat.is_float(program.avals[i]))
-    wanted = [program.outputs[i] for i in derivative.outputs]
-    wanted = {i for i in wanted if isinstance(i, int) and i in influenced}
+    outputs = [program.outputs[i] for i in derivative.outputs]
+    active = {i for i in outputs if isinstance(i, int) and i in influenced}
     for equation in reversed(program.equations):
-        if equation.primitive not in STOPS and wanted.intersection(equation.outputs):
-            wanted.update(influenced.intersection(equation.reads))
-    return frozenset(wanted)
+        if equation.primitive not in STOPS and active.intersection(equation.outputs):
+            active.update(influenced.intersection(equation.reads))
+    return frozenset(active)
 
 
 def active_in(equations: Iterable[Equation], differentiated: Iterable[int]) -> set[int]:

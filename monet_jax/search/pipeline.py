@@ -22,7 +22,7 @@ from ..compiler.targets import Target, compiler_version, resolve_target, usable_
 from ..plans import cache as cache_module
 from ..plans import multihost
 from ..plans.record import FORMAT, PlanMismatch, PlanRecord
-from ..tracing.loops import lay_out
+from ..tracing.layout import lay_out
 from ..tracing.trace import Traced
 from ..transformer.apply import as_traced_for
 from .compiled_plans import CompiledPlans

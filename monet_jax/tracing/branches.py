@@ -1,11 +1,11 @@
-"""Branches that are planned one by one: which they are, and where their parts stand.
+"""Branches of conditionals that are planned one by one.
 
 To the planner a `lax.cond` or `lax.switch` is all of its branches, one after the other: each has
-stages and values of its own. Emitted, it is a `lax.switch` of planned branches. JAX gives arrays of
-one shape that different branches keep for the backward one place.
+stages and values of its own. Emitted, it is a `lax.switch` of planned branches. JAX gives residuals
+of one shape in different branches one buffer.
 
-Known limit: where branches keep different shapes, JAX has a place for each, and the one that runs
-fills those of the others with zeros. The model counts what the largest branch keeps.
+Known limit: where branches keep different shapes, JAX has a buffer for each, and the branch that
+runs fills the other buffers with zeros. The model counts what the largest branch keeps.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a function reads beside its arguments, as a key: equal keys may share a trace.
+"""Keys of what functions read beside their arguments: equal keys may share a trace.
 
 `jax.checkpoint` keeps the trace of a function for arguments of the same types. Here what the
 function closes over counts as well, and so do the globals that it names: a Python number that has

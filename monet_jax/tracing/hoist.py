@@ -1,13 +1,14 @@
-"""What of a loop's body runs once, before the loop?
+"""Loop-invariant code motion: the equations of a loop's body that run once, before the loop.
 
-Weights that every iteration would join or cast, say. XLA moves such work out of a loop by itself,
-but not out of an iteration that runs again, whose operands have passed a barrier: an LSTM that
-recomputes would join its weights at every step of its backward. Here it runs before the loop, and
-once more before the loop's backward, and is kept neither between the two nor by each iteration.
+An example is weights that every iteration would concatenate or cast. XLA moves such work out of a
+loop by itself, but not out of an iteration that runs again, whose operands have passed a barrier:
+an LSTM that recomputes would concatenate its weights at every step of its backward. Here it runs
+before the loop, and once more before the loop's backward. It is kept neither between the two nor by
+each iteration.
 
-Only what a product, a convolution or the like reads is moved: a compiler has to write that out. The
-rest it computes inside what reads it (`ir/primitives`), and a bias that is spread over a batch is
-better not in memory at all.
+Only operands of products, convolutions and the like are moved, since a compiler has to materialise
+them. It fuses the rest into what reads it (`ir/primitives`): a bias that is broadcast over a batch
+is better not in memory at all.
 """
 
 from collections.abc import Sequence

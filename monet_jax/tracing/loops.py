@@ -1,10 +1,10 @@
-"""Loops whose iterations are planned one by one: which they are, and where their parts stand.
+"""Loops whose iterations are planned one by one: their blocks and their bodies.
 
 To the planner a `lax.scan` looks unrolled: each iteration has stages and values of its own, so that
-"the first seven recompute, the others save" is a plan like any other. The stages are those of the
-body, cut once. In a long loop, blocks of iterations have one plan, and one of each stands for all.
-`transformer/scan` rolls up again what has the same plan. Where forward mode must work, a loop is
-one block: it is a plain `lax.scan` then.
+"the first seven recompute, the others save" is a plan like any other. The body is cut into stages
+once. In a long loop, all iterations of a block share one plan, and one iteration stands for its
+block. `transformer/scan` rolls up again what has the same plan. Where forward mode must work, a
+loop is one block: it is a plain `lax.scan` then.
 
 Known limit: of what is carried through the iterations of a loop's first block, one copy is counted.
 
@@ -16,17 +16,15 @@ Known limit: of what is carried through the iterations of a loop's first block, 
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ir import compat
-from ..ir.program import Equation, Program, dependents, flatten, flatten_changed, without_dead_code
-from ..ir.stage import Differentiation, Replaced, Stage, active_values
-from ..operators.compression.encoding import with_codes
+from ..ir.program import Equation, Program, dependents, flatten_changed, without_dead_code
+from ..ir.stage import Differentiation, Stage, active_values
 from . import branches as branches_module
-from .branches import Branch, Choice, renamed_equation, renamed_stage, shifted
+from .branches import Choice
 from .hoist import hoisted
-from .split import split
 
 #: Blocks of one loop, and stages of all of them, at most; but there are two blocks at least, unless
 #: forward mode has to work.
@@ -109,58 +107,6 @@ class Loop:
         return list(zip(self.equation.outputs[split:], self.body.outputs[split:], strict=True))
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """A program cut into stages.
-
-    Attributes:
-        program: the program, every planned loop unrolled and every planned branch listed. stages:
-        of it, in order. loops: the planned loops, in order. choices: the planned choices that are
-        in no loop and in no branch, in order. invariant_values: what all iterations of a loop
-        compute alike, from its constants. However many keep
-            such a value, JAX keeps one: that of the last block, to which those of all lead.
-    """
-
-    program: Program
-    stages: tuple[Stage, ...]
-    loops: tuple[Loop, ...]
-    choices: tuple[Choice, ...]
-    invariant_values: Mapping[int, int] = dataclasses.field(default_factory=dict)
-
-    def all_choices(self) -> Iterator[Choice]:
-        """Every planned choice, those of each block of iterations among them."""
-        yield from branches_module.walk(self.choices)
-        for loop in self.loops:
-            for k in range(loop.blocks):
-                yield from branches_module.walk(loop.choices_in(k))
-
-
-def lay_out(program: Program, derivative: Differentiation, has_loops: bool = True) -> Layout:
-    """The program as consecutive stages, those of iterations and of branches among them.
-
-    Arguments:
-        program: the program.
-        derivative: what is planned for.
-        has_loops: whether loops have stages of their own; else they are opaque.
-    """
-    active = active_values(program, derivative)
-    unroller = _Unroller(program, active, derivative.forward_mode)
-    add = {}  # position of an equation -> what adds its stages
-    for p, e in enumerate(program.equations):
-        if has_loops and may_be_planned(e, active):
-            add[p] = unroller.add_loop
-        elif branches_module.may_be_planned(e, active):
-            add[p] = unroller.add_choice
-    own = {id(program.equations[p]): adds for p, adds in add.items()}
-    for stage in split(program, derivative, alone=[*add]):
-        adds = own.get(id(stage.equations[0])) if len(stage.equations) == 1 else None
-        if adds is None:
-            unroller.add_stage(stage)
-        else:
-            adds(stage.equations[0])
-    return unroller.layout()
-
-
 def may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
     """Whether an equation is a scan that can be run again, and in parts."""
     if equation.primitive != "scan" or equation.eqn.effects:
@@ -174,245 +120,97 @@ def may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
     return not collects_keys and not equation.eqn.params["jaxpr"].consts
 
 
-class _Unroller:
-    """The layout of a program as far as it is known."""
-
-    def __init__(self, program: Program, active: frozenset[int], forward_mode: bool):
-        self.program, self.active, self.forward_mode = program, active, forward_mode
-        self.avals = list(program.avals)
-        self.given = set(program.given)
-        self.keeps_other = program.keeps_other
-        self.stages: list[Stage] = []
-        self.loops: list[Loop] = []
-        self.choices: list[Choice] = []
-        self.listed: dict[int, list[Equation]] = {}  # for an equation (its id) those of its stages
-        self.invariant_values: dict[int, int] = {}
-
-    def layout(self) -> Layout:
-        """The layout; its program lists what the stages run."""
-        equations = (e for x in self.program.equations for e in self.listed.get(id(x), [x]))
-        program = dataclasses.replace(
-            self.program,
-            avals=tuple(self.avals),
-            equations=tuple(equations),
-            given=frozenset(self.given),
-            keeps_other=self.keeps_other,
-        )
-        return Layout(
-            program,
-            tuple(self.stages),
-            tuple(self.loops),
-            tuple(self.choices),
-            self.invariant_values,
-        )
-
-    def _body(self, jaxpr: Any) -> Program:
-        """The flat program of a loop's body or of a branch."""
-        inlines = self.program.inlines_checkpoints
-        return flatten(jaxpr, rewrite=self.program.rewrite, inline_checkpoints=inlines)
-
-    def add_stage(self, stage: Stage) -> None:
-        """Adds a stage of the program itself."""
-        found = Replaced(stage)
-        for replaced in self.program.rewrite.stages:
-            found = found.then(replaced(found.stage, self.avals))
-        self.keeps_other |= bool(found.instead)
-        if self.program.rewrite.codecs:
-            program = dataclasses.replace(self.program, avals=tuple(self.avals))
-            codecs = self.program.rewrite.codecs
-            found = found.then(with_codes(program, found, codecs, self.avals))
-        self.listed |= found.instead
-        self.stages.append(found.stage)
-
-    def add_choice(self, equation: Equation) -> None:
-        """Adds the stages of all branches of a `cond`."""
-        operands = equation.inputs[1:]
-        wanted = tuple(
-            n
-            for n, i in enumerate(equation.outputs)
-            if i in self.active and compat.is_float(self.program.avals[i])
-        )
-        listed = self.listed[id(equation)] = []
-        branches = []
-        for jaxpr in equation.eqn.params["branches"]:
-            body = self._body(jaxpr)
-            pairs = list(zip(body.inputs, operands, strict=True))
-            given = frozenset(v for v, atom in pairs if self._is_given(atom))
-            floats = (v for v, _ in pairs if compat.is_float(body.avals[v]))
-            known = dict(pairs)
-            active = frozenset(v for v in floats if _is_in(known[v], self.active))
-            derivative = Differentiation(active, wanted, self.forward_mode)
-            inner = lay_out(dataclasses.replace(body, given=given), derivative, has_loops=False)
-            self.keeps_other |= inner.program.keeps_other
-            atom, first = shifted(len(self.avals)), len(self.stages)
-            self.avals += inner.program.avals
-            self.given.update(map(atom, inner.program.given))
-            listed += [_under(equation, e, atom) for e in inner.program.equations]
-            for stage in inner.stages:
-                own = [_under(equation, e, atom) for e in stage.equations]
-                self.stages.append(renamed_stage(stage, own, atom))
-            branch = Branch(0, len(inner.stages), body.inputs, body.outputs, inner.choices)
-            branches.append(branch.renamed(atom, first))
-        self.choices.append(Choice(equation, tuple(branches)))
-
-    def add_loop(self, equation: Equation) -> None:
-        """Adds the stages of all blocks of a scan."""
-        counts = compat.scan_counts(equation.eqn)
-        body = self._loop_body(equation)
-        operands = dict(zip(body.inputs, equation.inputs, strict=True))
-        consts, carry = body.inputs[: counts[0]], body.inputs[counts[0] : sum(counts[:2])]
-        always = {v for v in body.inputs if v not in carry and self._is_given(operands[v])}
-        body = dataclasses.replace(body, given=frozenset(always))
-        derivative = self._derivative(equation, body)
-        body, stages, inner_choices = self._cut_body(body, consts, derivative)
-        self.keeps_other |= body.keeps_other
-        length = equation.eqn.params["length"]
-        trips = (length,) if self.forward_mode else _blocks(length, len(stages))
-        offsets, given = [], []
-        carried = [operands[v] for v in carry]
-        for _ in trips:
-            offset = len(self.avals)
-            self.avals += body.avals
-            known = {v: operands[v] for v in consts} | dict(zip(carry, carried, strict=True))
-            offsets.append(offset)
-            given.append(known)
-            self.given.update(offset + v for v in body.given if v not in known)
-            carried = [
-                known.get(v, offset + v) if isinstance(v, int) else v
-                for v in body.outputs[: counts[1]]
-            ]
-        first = len(self.stages)
-        loop = Loop(
-            equation,
-            counts,
-            body,
-            stages,
-            first,
-            trips,
-            tuple(offsets),
-            tuple(given),
-            inner_choices,
-        )
-        self.loops.append(loop)
-        self.keeps_other |= loop.hoists
-        once = {i for e in stages[0].equations for i in e.outputs} if loop.hoists else set()
-        for v in (
-            _invariants(body, counts[0], active_values(body, derivative), inner_choices) - once
-        ):
-            last = loop.atom(loop.blocks - 1, v)
-            self.invariant_values |= {loop.atom(k, v): last for k in range(loop.blocks)}
-        self.listed[id(equation)] = listed = []
-        for k in range(loop.blocks):
-            listed += _in_block(loop, k, body.equations)
-            for stage in stages:
-                own, atom = _in_block(loop, k, stage.equations), functools.partial(loop.atom, k)
-                self.stages.append(renamed_stage(stage, own, atom, loop.trips[k]))
-
-    def _cut_body(
-        self, body: Program, consts: tuple[int, ...], derivative: Differentiation
-    ) -> tuple[Program, tuple[Stage, ...], tuple[Choice, ...]]:
-        """A loop's body, its stages, and its planned choices; first is what runs before the loop.
-
-        A loop that must pass tangents forward is a plain scan, from which nothing is taken.
-        """
-        before, values = ((), ()) if self.forward_mode else hoisted(body, consts)
-        if not before:
-            inner = lay_out(body, derivative, has_loops=False)
-            return inner.program, inner.stages, inner.choices
-        active = active_values(body, derivative)
-        reads = sorted({i for e in before for i in e.reads}.intersection(consts))
-        first = Stage(
-            before,
-            tuple(reads),
-            values,
-            tuple(i for i in reads if i in active),
-            tuple(i for i in values if i in active),
-            hoisted=True,
-        )
-        written = {*values}
-        rest = (e for e in body.equations if written.isdisjoint(e.outputs))
-        others = dataclasses.replace(
-            body,
-            inputs=(*body.inputs, *values),
-            equations=without_dead_code([*rest], body.outputs),
-            given=body.given | written,
-        )
-        starts = derivative.inputs.union(first.differentiated_outputs)
-        inner = lay_out(others, dataclasses.replace(derivative, inputs=starts), has_loops=False)
-        whole = dataclasses.replace(
-            inner.program,
-            inputs=body.inputs,
-            equations=(*before, *inner.program.equations),
-        )
-        choices = tuple(x.renamed(lambda v: v, 1) for x in inner.choices)
-        return whole, (first, *inner.stages), choices
-
-    def _is_given(self, atom: Any) -> bool:
-        return not isinstance(atom, int) or atom in self.program.given
-
-    def _loop_body(self, equation: Equation) -> Program:
-        """The flat program of a loop's body, changed as a whole where that is asked for."""
-        program = self.program
-        return flatten_changed(
-            equation.eqn.params["jaxpr"],
-            () if equation.apart else program.rewrite.bodies,  # that was made by such a change
-            functools.partial(self._derivative, equation),
-            program.rewrite,
-            program.inlines_checkpoints,
-        )
-
-    def _derivative(self, equation: Equation, body: Program) -> Differentiation:
-        """What of the body is differentiated: what an active operand reaches, round by round."""
-        consts, carried, _ = compat.scan_counts(equation.eqn)
-        operands = dict(zip(body.inputs, equation.inputs, strict=True))
-        carry = body.inputs[consts : consts + carried]
-        inputs = {
-            v
-            for v, atom in operands.items()
-            if _is_in(atom, self.active) and compat.is_float(body.avals[v])
-        }
-        floats = [n for n, v in enumerate(carry) if compat.is_float(body.avals[v])]
-        wanted = [
-            n
-            for n, i in enumerate(equation.outputs)
-            if n in floats or (n >= len(carry) and i in self.active)
-        ]
-        while True:
-            active = active_values(body, Differentiation(frozenset(inputs), tuple(wanted)))
-            reached = [body.outputs[n] for n in floats]
-            more = {carry[n] for n, i in zip(floats, reached, strict=True) if _is_in(i, active)}
-            more -= inputs
-            if not more:
-                return Differentiation(frozenset(inputs), tuple(wanted))
-            inputs |= more
-
-
-def _blocks(trips: int, stages: int) -> tuple[int, ...]:
-    """Iterations of each block: all the same but for the first, which may have fewer."""
+def block_lengths(trips: int, stages: int) -> tuple[int, ...]:
+    """Iterations of each block: the same number, but the first block may have fewer."""
     most = max(2, min(MAX_BLOCKS, MAX_STAGES // stages))
     size = -(-trips // most)
     rest = trips % size
     return (*([rest] if rest else []), *[size] * (trips // size))
 
 
+def body_of(program: Program, equation: Equation, active: frozenset[int]) -> Program:
+    """The flat program of a loop's body, changed as a whole where the rewrite changes bodies."""
+    return flatten_changed(
+        equation.eqn.params["jaxpr"],
+        () if equation.apart else program.rewrite.bodies,  # that was made by such a change
+        functools.partial(body_derivative, equation, active),
+        program.rewrite,
+        program.inlines_checkpoints,
+    )
+
+
+def body_derivative(equation: Equation, active: frozenset[int], body: Program) -> Differentiation:
+    """The derivative of a loop's body: by what active operands reach in some iteration."""
+    consts, carried, _ = compat.scan_counts(equation.eqn)
+    operands = dict(zip(body.inputs, equation.inputs, strict=True))
+    carry = body.inputs[consts : consts + carried]
+    inputs = {
+        v for v, atom in operands.items() if is_in(atom, active) and compat.is_float(body.avals[v])
+    }
+    floats = [n for n, v in enumerate(carry) if compat.is_float(body.avals[v])]
+    outputs = tuple(
+        n
+        for n, i in enumerate(equation.outputs)
+        if n in floats or (n >= len(carry) and i in active)
+    )
+    while True:
+        found = Differentiation(frozenset(inputs), outputs)
+        inside = active_values(body, found)
+        reached = [body.outputs[n] for n in floats]
+        more = {carry[n] for n, i in zip(floats, reached, strict=True) if is_in(i, inside)}
+        more -= inputs
+        if not more:
+            return found
+        inputs |= more
+
+
+def without_hoisted(
+    body: Program, consts: tuple[int, ...], derivative: Differentiation
+) -> tuple[Stage | None, Program]:
+    """The stage that runs before a loop, if there is one, and the rest of the loop's body."""
+    before, values = hoisted(body, consts)
+    if not before:
+        return None, body
+    active = active_values(body, derivative)
+    reads = sorted({i for e in before for i in e.reads}.intersection(consts))
+    first = Stage(
+        before,
+        tuple(reads),
+        values,
+        tuple(i for i in reads if i in active),
+        tuple(i for i in values if i in active),
+        hoisted=True,
+    )
+    written = {*values}
+    rest = [e for e in body.equations if written.isdisjoint(e.outputs)]
+    others = dataclasses.replace(
+        body,
+        inputs=(*body.inputs, *values),
+        equations=without_dead_code(rest, body.outputs),
+        given=body.given | written,
+    )
+    return first, others
+
+
+def invariants_of(loop: Loop, active: frozenset[int]) -> dict[int, int]:
+    """Loop-invariant values of all blocks -> the value of the last block."""
+    own = _invariants(loop.body, loop.counts[0], active, loop.choices)
+    if loop.hoists:
+        own -= {i for e in loop.stages[0].equations for i in e.outputs}
+    last = loop.blocks - 1
+    return {loop.atom(k, v): loop.atom(last, v) for v in own for k in range(loop.blocks)}
+
+
 def _invariants(
     body: Program, consts: int, active: frozenset[int], choices: Sequence[Choice]
 ) -> set[int]:
-    """What of a body follows from constants of the loop alone, and is differentiated."""
+    """Values of a body that follow from constants of the loop alone and are differentiated."""
     inside = (v for x in branches_module.walk(choices) for b in x.branches for v in b.inputs)
     varying = dependents(body.equations, (*body.inputs[consts:], *inside))
     own = {i for e in body.equations if not e.eqn.effects for i in e.outputs}
     return (own & active) - varying
 
 
-def _is_in(atom: Any, values: frozenset[int]) -> bool:
+def is_in(atom: Any, values: frozenset[int]) -> bool:
+    """Whether a value or literal is one of these values."""
     return isinstance(atom, int) and atom in values
-
-
-def _in_block(loop: Loop, k: int, equations: Sequence[Equation]) -> list[Equation]:
-    return [_under(loop.equation, e, functools.partial(loop.atom, k)) for e in equations]
-
-
-def _under(outer: Equation, equation: Equation, atom: branches_module.Atoms) -> Equation:
-    """An equation of a body or branch, by the values of the program that has it."""
-    return renamed_equation(equation, atom, outer.name_stack)

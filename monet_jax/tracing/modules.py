@@ -1,4 +1,4 @@
-"""Hands Flax modules, and functions that are given some, over to what knows how to plan them.
+"""Hands Flax modules, and functions of modules, over to the registered support for them.
 
 To JAX an NNX module is a pytree: a function that is traced with one changes a copy, statistics and
 random keys included. Nothing here imports Flax: where it is not imported, there is no module. Nor
@@ -77,7 +77,7 @@ def planned_method(wrapped: Any, source: Any, given: Given, owner: type) -> Any:
     if not issubclass(owner, _linen_modules() + _nnx_modules()):
         return None
     method: Any = _registered[-1].function(wrapped.__wrapped__, source, given)
-    if hasattr(wrapped, "compact"):  # Linen's mark
+    if hasattr(wrapped, "compact"):  # set by Linen
         method.compact = wrapped.compact
     return method
 
@@ -85,7 +85,7 @@ def planned_method(wrapped: Any, source: Any, given: Given, owner: type) -> Any:
 def on_arrays(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
 ) -> tuple[Callable[..., Any], Call]:
-    """A function and a call of it, on arrays: that of NNX modules as they are planned.
+    """A function and a call of it, on arrays; NNX modules as they are planned.
 
     Raises:
         TypeError, ValueError: there is no function, or the options do not fit its arguments.

@@ -1,14 +1,13 @@
-"""How does a long loop run in chunks, so that not every iteration's carry is kept?
+"""Two-level checkpointing of scans (Chen et al., 2016, section 4.2): a scan of scans.
 
-A loop of T iterations keeps what it carries for each of them, whatever else is run again. Written
-as a loop over T / n chunks, each a loop of n iterations under `jax.checkpoint`, it keeps what is
-carried between chunks, and while one of them is run backward, what is carried within it: about
-2 sqrt(T) carries in place of T for one more forward pass (Chen et al., 2016, section 4.2, for two
-levels). To the planner the chunks are iterations like any other: which are kept and which run again
-is in the plan.
+A loop of T iterations saves its carry for each of them, whatever else runs again. As an outer scan
+over T / n inner scans of n iterations, each under `jax.checkpoint`, it saves the carries between
+inner scans, and while one of them runs backward, the carries within it: about 2 sqrt(T) carries in
+place of T for one more forward pass. To the planner the inner scans are iterations like any other:
+the plan decides which are saved and which run again.
 
 A loop in a loop, or in a branch, is one operation to the planner. Its iterations run under
-`jax.checkpoint` then, so that while it is run again it keeps what it carries, and nothing else.
+`jax.checkpoint` then, so that while it runs again it saves its carries and nothing else.
 """
 
 import dataclasses
@@ -31,13 +30,13 @@ from .loops import may_be_planned
 
 @dataclasses.dataclass(frozen=True)
 class Chunking:
-    """How the loops of a program run.
+    """The lengths of a program's inner scans.
 
     Attributes:
-        lengths: iterations in a chunk for every `scan` of the program, in order; 0 where the loop
-            is as it is.
-        spared_bytes: by count, of what is carried, and of what loops inside keep; more is spared or
-            less, once it is compiled.
+        lengths: iterations of the inner scans for every `scan` of the program, in order; 0 where
+            the loop stays as it is.
+        spared_bytes: saved carries that are no longer saved, and residuals of loops inside. It is
+            a count: the compiler may save more or less.
     """
 
     lengths: tuple[int, ...]
@@ -45,7 +44,7 @@ class Chunking:
 
 
 def chunking(program: Program, derivative: Differentiation) -> Chunking:
-    """The chunks of each loop with which it keeps the least."""
+    """The inner length of each loop with which it saves the fewest bytes."""
     active = active_values(program, derivative)
     found = [
         _best_length(e) if may_be_planned(e, active) else (0, 0)
@@ -53,12 +52,12 @@ def chunking(program: Program, derivative: Differentiation) -> Chunking:
         if e.primitive == "scan"
     ]
     planned = (e for e in program.equations if active.intersection(e.outputs))
-    inside = sum(_spared_inside(eqn) for e in planned for eqn in _inner_loops(e.eqn))
-    return Chunking(tuple(n for n, _ in found), sum(spared for _, spared in found) + inside)
+    inside = sum(_residual_bytes_inside(eqn) for e in planned for eqn in _inner_loops(e.eqn))
+    return Chunking(tuple(n for n, _ in found), sum(gained for _, gained in found) + inside)
 
 
 def as_nested_scans(program: Program, lengths: Sequence[int]) -> Program:
-    """A program whose loops run in chunks.
+    """A program whose loops run as scans of scans.
 
     Arguments:
         program: the program.
@@ -73,7 +72,7 @@ def as_nested_scans(program: Program, lengths: Sequence[int]) -> Program:
 
     def replacement(equation: Equation) -> Replacement | None:
         n = chosen.get(id(equation))
-        return None if n is None else _chunked(equation.eqn, n)
+        return None if n is None else _as_nested_scan(equation.eqn, n)
 
     made = with_replaced(program, replacement)
     inside = functools.partial(_inner_replacement, program.rewrite.equation)
@@ -84,7 +83,9 @@ def _inner_replacement(
     otherwise: Callable[[Any], Replacement | None], eqn: Any
 ) -> Replacement | None:
     """What replaces an equation in the body of a loop, or in a branch."""
-    return _chunked(eqn, eqn.params["length"]) if _may_be_checkpointed(eqn) else otherwise(eqn)
+    return (
+        _as_nested_scan(eqn, eqn.params["length"]) if _may_be_checkpointed(eqn) else otherwise(eqn)
+    )
 
 
 def _may_be_checkpointed(eqn: Any) -> bool:
@@ -95,7 +96,7 @@ def _may_be_checkpointed(eqn: Any) -> bool:
 
 
 def _inner_loops(eqn: Any) -> Iterator[Any]:
-    """The loops in the body of one, or in branches, that would keep less."""
+    """The loops in a loop's body, or in branches, that would save less."""
     if compat.primitive_name(eqn) not in ("scan", "cond", "jit"):
         return
     for jaxpr in compat.subjaxprs(eqn):
@@ -106,10 +107,10 @@ def _inner_loops(eqn: Any) -> Iterator[Any]:
                 yield from _inner_loops(inner)
 
 
-def _spared_inside(eqn: Any) -> int:
-    """Bytes that a loop keeps beside its operands and what it carries.
+def _residual_bytes_inside(eqn: Any) -> int:
+    """Bytes of residuals that a loop saves beside its operands and carries.
 
-    They are taken to be none where its body cannot be differentiated by all of its floats: it is
+    They count as none where its body cannot be differentiated by all of its floats: it is
     differentiated by some of them, or not at all.
     """
     consts, carry, _ = compat.scan_counts(eqn)
@@ -127,32 +128,34 @@ def _spared_inside(eqn: Any) -> int:
     except compat.NOT_DIFFERENTIABLE:  # a `while`, say
         return 0
     slices = [*avals[:consts], *avals[consts + carry :]]
-    spared = sum(map(aval_nbytes, kept)) - sum(map(aval_nbytes, (*slices, *avals[consts:][:carry])))
-    return max(0, spared) * eqn.params["length"]
+    saved_bytes = sum(map(aval_nbytes, kept)) - sum(
+        map(aval_nbytes, (*slices, *avals[consts:][:carry]))
+    )
+    return max(0, saved_bytes) * eqn.params["length"]
 
 
 def _best_length(equation: Equation) -> tuple[int, int]:
-    """Iterations in a chunk, and the bytes that are spared; zeros where there are none to spare."""
+    """Iterations of the inner scans, and the bytes gained; zeros where nothing is gained."""
     eqn = equation.eqn
     consts, carry, _ = compat.scan_counts(eqn)
     trips, ends = eqn.params["length"], consts + carry
     if _has_placed(eqn):
-        return 0, 0  # what is stacked would be gathered to be cut into chunks
+        return 0, 0  # what is stacked would be gathered to be reshaped
     if runs_once(eqn):
-        return 0, 0  # chunks run again as wholes
+        return 0, 0  # inner scans run again as wholes
     if any(_inner_loops(eqn)):
         return 0, 0  # those keep more than is carried, wherever they do not run in a loop's body
     carried = _nbytes(eqn.invars[consts:ends])
     sliced = (_nbytes(eqn.invars[ends:]) + _nbytes(eqn.outvars[carry:])) // trips
 
     def kept(n: int) -> int:
-        """Bytes of what is carried, and of copies: a chunk's slices and their gradients."""
+        """Bytes of carries, and of copies: an inner scan's slices and their gradients."""
         uneven = 2 * trips * sliced if trips % n else 0
         return math.ceil(trips / n) * carried + n * (carried + 2 * sliced) + uneven
 
     least = min(range(2, trips // 2 + 1), key=kept, default=0)
-    spared = trips * carried - kept(least) if least else 0
-    return (least, spared) if spared > 0 else (0, 0)
+    gained = trips * carried - kept(least) if least else 0
+    return (least, gained) if gained > 0 else (0, 0)
 
 
 def _has_placed(eqn: Any) -> bool:
@@ -164,14 +167,14 @@ def _nbytes(variables: Iterable[Any]) -> int:
     return sum(aval_nbytes(var.aval) for var in variables)
 
 
-def _chunked(eqn: Any, n: int) -> Replacement:
-    """A scan as one over chunks of `n` iterations; those that are left over run before."""
+def _as_nested_scan(eqn: Any, n: int) -> Replacement:
+    """A scan as one over inner scans of `n` iterations; iterations left over run before."""
     avals = [shape_of(var.aval) for var in eqn.invars]
     return Replacement(compat.traced_like(eqn, _runner(eqn, n), avals), changes_what_is_kept=True)
 
 
 def _runner(eqn: Any, n: int) -> Callable[..., list[Any]]:
-    """A function of a scan's operands that runs it in chunks."""
+    """A function of a scan's operands that runs it as a scan of scans."""
     consts, carried, _ = compat.scan_counts(eqn)
     reverse, trips = eqn.params["reverse"], eqn.params["length"]
     body = compat.as_function(eqn.params["jaxpr"])
@@ -193,8 +196,8 @@ def _runner(eqn: Any, n: int) -> Callable[..., list[Any]]:
             return [*carry, *ys]
         for part in _parts(stacked, trips, n, reverse):
             inner = functools.partial(loop, length=part.length)
-            carry, ys = lax.scan(inner, carry, part.as_nested_scans(), part.chunks, reverse=reverse)
-            results.append([y.reshape(part.chunks * part.length, *y.shape[2:]) for y in ys])
+            carry, ys = lax.scan(inner, carry, part.reshaped(), part.outer, reverse=reverse)
+            results.append([y.reshape(part.outer * part.length, *y.shape[2:]) for y in ys])
         ordered = results[::-1] if reverse else results
         ys = [x[0] if len(x) == 1 else jnp.concatenate(x) for x in zip(*ordered, strict=True)]
         return [*carry, *ys]
@@ -210,19 +213,19 @@ def _is_checkpointed(jaxpr: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """Iterations that run in equal chunks: what they take slices of, and how many they are."""
+    """Iterations in `outer` inner scans of one length, and the arrays that they take slices of."""
 
     stacked: Sequence[jax.Array]
-    chunks: int
+    outer: int
     length: int
 
-    def as_nested_scans(self) -> list[jax.Array]:
-        """What each chunk takes slices of, stacked."""
-        return [x.reshape(self.chunks, self.length, *x.shape[1:]) for x in self.stacked]
+    def reshaped(self) -> list[jax.Array]:
+        """The arrays that the inner scans take slices of, stacked."""
+        return [x.reshape(self.outer, self.length, *x.shape[1:]) for x in self.stacked]
 
 
 def _parts(stacked: Sequence[jax.Array], trips: int, n: int, reverse: bool) -> list[_Part]:
-    """Parts of a loop in order of execution: what is left over, if anything, comes first."""
+    """Parts of a loop in order of execution: iterations left over, if any, come first."""
     rest = trips % n
     if not rest:
         return [_Part(stacked, trips // n, n)]

@@ -1,7 +1,6 @@
-"""Is a function that is called part of one that is planned already?
+"""Whether a planned function is called inside another one.
 
-Then it runs as it is: the outer plan decides for all that it covers, and its budget is the one that
-is kept.
+Then it runs as it is: the outer plan decides for all that it covers, and its budget counts.
 """
 
 import contextlib

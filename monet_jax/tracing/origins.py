@@ -1,4 +1,4 @@
-"""What analysis and emission share: where each part of a planning graph came from."""
+"""Where each part of a planning graph came from, for emission and for reports."""
 
 import collections
 import dataclasses
@@ -10,7 +10,8 @@ from ..ir.program import Equation, Program
 from ..ir.stage import Differentiation, Stage
 from ..operators import AS_PLANNED, Encoding
 from .branches import Choice, walk
-from .loops import Loop, lay_out
+from .layout import lay_out
+from .loops import Loop
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Line:
     source: str
 
     def source_in_stage(self) -> str:
-        """`file:line` in the stage: that of the equation which has this line in the template."""
+        """`file:line` in the stage, of the equation that has this line in the template."""
         if self.template is not self.stage:
             for equation, own in zip(self.template.equations, self.stage.equations, strict=True):
                 if compat.source_of(equation.eqn) == self.source:
@@ -48,7 +49,7 @@ class Origins:
             may lie in its memory. In the graph such values are free: they are no temporaries.
         loops: the planned loops.
         choices: the planned choices that are in no loop and in no branch.
-        encoding: how lossy codes are written and read, while a plan is emitted.
+        encoding: how lossy codecs encode and decode, while a plan is emitted.
         lines: name of a graph value that is not in `values` -> where it is from, if that is known.
         hoisted: while a loop's body is emitted, what of it is computed before the loop.
     """

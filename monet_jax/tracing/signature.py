@@ -1,4 +1,4 @@
-"""Which parts of a call are arrays to trace, and which are fixed.
+"""Separates a call into arrays to trace and static parts.
 
 Arrays, typed keys, tracers, `ShapeDtypeStruct`s and int, float and complex scalars are traced.
 Everything else in the arguments' pytrees (bool, str, None, any other object) is static, as are the
@@ -255,7 +255,7 @@ def _is_hashable(x: Any) -> bool:
 def _is_final(static: Any) -> bool:
     """Whether what equals a static part is the same for ever.
 
-    That is not so of an object that may be changed: one without a hash, or with that of `object`.
+    An object that may be changed is not final: one without a hash, or with `object`'s hash.
     Functions and classes count as what they were when they were first called, as for `jax.jit`.
     """
     if not _is_hashable(static):

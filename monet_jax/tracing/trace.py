@@ -1,8 +1,7 @@
-"""From a function and example arguments to a flat program, and back from its flat outputs."""
+"""Traces a function on example arguments to a flat program, and rebuilds its outputs."""
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,10 @@ from ..compiler.backend import backend_of
 from ..compiler.compile import devices_of
 from ..compiler.targets import Target
 from ..ir import compat
+from ..ir.fingerprint import describe_inputs as describe_inputs
+from ..ir.fingerprint import difference as difference
+from ..ir.fingerprint import fingerprint as fingerprint
+from ..ir.fingerprint import summary as summary
 from ..ir.gradient import derivative_of
 from ..ir.program import Program, Rewrite, flatten, flatten_changed, has_checkpoints, unchanged
 from ..ir.stage import Differentiation
@@ -27,7 +30,7 @@ CHECKPOINTS = ("keep", "plan")
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What a function is planned as, beside its budget.
+    """The options that a function is planned with, beside its budget.
 
     Attributes:
         operators: names of the residual operators that a plan may use; with none, nothing in it
@@ -59,7 +62,7 @@ class Terms:
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What JAX sees of a function: nothing of it is rewritten.
+    """A function's jaxpr before any rewrite.
 
     Attributes:
         jaxpr: closed; of `closed_over`, and of the flat inputs behind that.
@@ -83,7 +86,7 @@ class Traced:
         program: the flat program.
         derivative: which derivative of it the budget covers.
         recorded: the function as it is.
-        terms: what it is planned as.
+        terms: the options that it is planned with.
     """
 
     program: Program
@@ -135,10 +138,10 @@ def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = 
 
 
 def record(fun: Callable[..., Any], call: Call) -> Recorded:
-    """What JAX sees of a function that is called like that.
+    """The jaxpr of a function for a call, before any rewrite.
 
     Raises:
-        TypeError: a rule of it reads what is gone once it has been traced.
+        TypeError: a backward rule closes over a tracer of this trace.
     """
     shape: dict[str, Any] = {}
 
@@ -239,95 +242,20 @@ def trace_for(
 
 
 def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
-    """By what the equations of a function are replaced that is called like that.
+    """The rewrite of a function's equations for a target.
 
     Arguments:
-        terms: what it is planned as.
-        target: the name of what is planned for.
-        call: the arguments; whether they are spread over devices is what counts.
+        terms: the options that it is planned with.
+        target: the name of the target.
+        call: the arguments; whether they are sharded over devices counts.
     """
     avals = [abstract_leaf(leaf) for leaf in call.leaves]
     return rewriter(selected(terms.operators), context_for(target, avals))
 
 
 def context_for(target: str, avals: Sequence[Any]) -> Context:
-    """What operators are told of where a function is planned for, and of its inputs."""
+    """The context of operators: the backend, and whether the inputs are sharded."""
     return Context(backend_of(target), is_sharded=devices_of(avals) > 1)
-
-
-def fingerprint(program: Program, derivative: Differentiation) -> str:
-    """A hash of what a plan depends on: primitives, dataflow, shapes, dtypes and numbers.
-
-    The bodies of loops, branches and calls count, and so do the integers among the parameters of
-    equations, as the trips of a loop are; their names do not, since JAX changes them. So it holds
-    across JAX versions that trace the function to the same equations.
-    """
-    digest = hashlib.sha256()
-    for i in (*program.inputs, *program.constants):
-        digest.update(f"{i}:{program.avals[i].str_short()}:{i in derivative.inputs};".encode())
-    for e in program.equations:
-        operands = [i if isinstance(i, int) else i.aval.str_short() for i in e.inputs]
-        results = [(i, program.avals[i].str_short()) for i in e.outputs]
-        bodies = [_describe_body(body) for body in compat.subjaxprs(e.eqn)]
-        integers = compat.integers_of(e.eqn)
-        digest.update(f"{e.primitive}{operands}{results}{bodies}{integers};".encode())
-    digest.update(repr([i if isinstance(i, int) else "" for i in program.outputs]).encode())
-    digest.update(repr(derivative.outputs).encode())
-    if program.rewrite.codecs:
-        digest.update(repr(program.rewrite.codecs).encode())
-    if derivative.forward_mode or program.inlines_checkpoints:
-        digest.update(f"{derivative.forward_mode}{program.inlines_checkpoints}".encode())
-    return digest.hexdigest()
-
-
-def _describe_body(jaxpr: Any) -> str:
-    """The equations of an inner jaxpr as text: primitives, dataflow, shapes and dtypes."""
-    constvars, _, invars = compat.jaxpr_inputs(jaxpr)
-    numbers: dict[Any, int] = {}
-
-    def text(atom: Any) -> str:
-        is_literal = isinstance(atom, compat.Literal)
-        number = "" if is_literal else numbers.setdefault(atom, len(numbers))
-        return f"{number}:{atom.aval.str_short()}"
-
-    parts = [f"{[text(var) for var in (*constvars, *invars)]}"]
-    for eqn in jaxpr.jaxpr.eqns:
-        operands, results = [text(a) for a in eqn.invars], [text(a) for a in eqn.outvars]
-        bodies = [_describe_body(body) for body in compat.subjaxprs(eqn)]
-        integers = compat.integers_of(eqn)
-        parts.append(f"{eqn.primitive.name}{operands}{results}{bodies}{integers}")
-    parts.append(f"{[text(a) for a in jaxpr.jaxpr.outvars]}")
-    return ";".join(parts)
-
-
-#: What is said of a program without its equations: its inputs as text, and how many they are.
-Summary = tuple[tuple[str, ...], int]
-
-
-def summary(program: Program) -> Summary:
-    """The inputs of a program as text, and the number of its equations."""
-    return describe_inputs(program), len(program.equations)
-
-
-def difference(now: Summary, then: Summary, whose: str = "the plan's") -> str:
-    """What sets a program apart from one that was planned, in words."""
-    inputs, planned = now[0], then[0]
-    if len(inputs) != len(planned):
-        return f"it takes {len(inputs)} arrays, {whose} took {len(planned)}"
-    if inputs != planned:
-        pairs = [(a, b) for a, b in zip(inputs, planned, strict=True) if a != b]
-        return f"it takes `{pairs[0][0]}` where {whose} took `{pairs[0][1]}`"
-    if now[1] != then[1]:
-        return f"it has {now[1]} equations, {whose} had {then[1]}"
-    return (
-        "its equations differ in primitive, shape or order, or its gradient is taken with respect "
-        "to other arguments (`argnums`)"
-    )
-
-
-def describe_inputs(program: Program) -> tuple[str, ...]:
-    """The inputs of a program as short text: `float32[8,128]`."""
-    return tuple(program.avals[i].str_short() for i in program.inputs)
 
 
 def outer_axes(traced: Traced, call: Call) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""What would every iteration of a loop keep alike, so that it need not be stacked?
+"""Moves loop-invariant residuals out of a scan, so that they are not stacked.
 
-A mask that the body makes, spread to the shape that its gradient reads, or weights that it joins:
-what follows from neither the number of the iteration nor what is carried. JAX takes it out of a
-`lax.scan` that it differentiates; a loop that has a derivative of its own has to do so itself.
+Examples are a mask that the body makes and broadcasts for its gradient, or weights that it
+concatenates: they depend neither on the iteration's number nor on the carry. JAX moves them out of
+a `lax.scan` that it differentiates; a loop with its own derivative has to do so itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ Step = Callable[[Any, Any], tuple[Any, list[Any]]]
 
 
 def without_invariants(step: Step, state: Any, item: Any) -> tuple[Step, list[Any]]:
-    """A step that no longer returns the arrays that are the same in every iteration, and these.
+    """A step that no longer returns loop-invariant arrays, and these arrays.
 
     Arguments:
         step: `(state, item) -> (state, arrays)`; it is traced once.
-        state, item: what an iteration may be given.
+        state, item: example arguments of the step.
 
     Returns:
-        A step that returns the other arrays only, and of all arrays those that are alike, computed
-        here; None in the places of the others.
+        A step that returns the other arrays only; and the loop-invariant arrays, computed here,
+        with None in the places of the others.
     """
     jaxpr, (new_state, arrays) = jax.make_jaxpr(step, return_shape=True)(state, item)
     program, tree = flatten(jaxpr), jax.tree.structure(new_state)
@@ -38,7 +38,7 @@ def without_invariants(step: Step, state: Any, item: Any) -> tuple[Step, list[An
     invariant_values = {
         n: i for n, i in enumerate(kept) if not isinstance(i, int) or i not in varying
     }
-    wanted = [*carried, *(i for n, i in enumerate(kept) if n not in invariant_values)]
+    outputs = [*carried, *(i for n, i in enumerate(kept) if n not in invariant_values)]
 
     pure = [e for e in program.equations if not e.eqn.effects]
     fixed = [e for e in pure if must_run_once(e) and varying.isdisjoint(e.outputs)]
@@ -47,13 +47,13 @@ def without_invariants(step: Step, state: Any, item: Any) -> tuple[Step, list[An
     run(without_dead_code(pure, [*invariant_values.values(), *once]), before, {})
     found = dict(zip(invariant_values, values_of(before, invariant_values.values()), strict=True))
     others = [e for e in program.equations if once.isdisjoint(e.outputs)]
-    equations = without_dead_code(others, wanted)
+    equations = without_dead_code(others, outputs)
 
     def rest(state: Any, item: Any) -> tuple[Any, list[Any]]:
         given = zip(program.inputs, jax.tree.leaves((state, item)), strict=True)
         env = {**program.constants, **{i: before[i] for i in once}, **dict(given)}
         run(equations, env, {})
-        found = values_of(env, wanted)
+        found = values_of(env, outputs)
         return jax.tree.unflatten(tree, found[: tree.num_leaves]), found[tree.num_leaves :]
 
     return rest, [
@@ -67,7 +67,7 @@ def _array(x: Any, dtype: Any) -> jax.Array:
 
 
 def joined(invariant_values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """All arrays: those that are alike in their places, the others in the rest."""
+    """All arrays: loop-invariant ones in their places, the others between them."""
     return filled(
         invariant_values, [n for n, x in enumerate(invariant_values) if x is None], others
     )

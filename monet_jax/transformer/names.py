@@ -1,10 +1,10 @@
-"""Naming a value so that the derivative of the equation that writes it reads the named one too.
+"""Names values so that the derivatives of the equations that write them read the named ones.
 
 The derivative of `y = tanh(x)` is written with `y`. A `checkpoint_name` after the equation names a
 copy of `y`, which the derivative does not read: a policy that saves the name would keep the copy
 and still recompute `tanh(x)`, and all that `x` needs. So where a derivative reads a result of its
 own equation (tanh, exp, reduce_max, softmax, ...), the equation gets a rule that is JAX's own,
-equation by equation, with the result named the moment it is written.
+equation by equation, with the result named as soon as it is written.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ def run_named(
         env: value number -> array; the results are added to it.
         names: value number -> the name to give it with `checkpoint_name`.
         active: values that will be differentiated.
-        encoding: how lossy codes are written and read.
+        encoding: how lossy codecs encode and decode.
         rewrite: how the gradients of convolutions leave.
     """
     for equation in equations:
@@ -64,7 +64,7 @@ def run_named(
 
 
 def _run_directly(equation: Equation, env: dict[int, Any], names: Mapping[int, str]) -> None:
-    """Run an equation whose derivative reads a code as it is."""
+    """Run an equation whose derivative reads a compressed residual without decoding it."""
     inputs = values_of(env, equation.inputs)
     direct = next(x.direct for x in inputs if isinstance(x, Undecoded))
     with compat.placed_at(equation.eqn, compat.current_name_stack() + equation.name_stack):

@@ -1,10 +1,10 @@
-"""How does a loop run whose iterations have different plans?
+"""Runs a loop whose iterations have different plans, with its own derivative.
 
 Iterations with one plan are a `lax.scan`. Where there are several plans, runs of iterations follow
-each other, and the loop has a derivative of its own: to differentiate a scan over part of a stacked
+each other, and the loop has its own derivative: to differentiate a scan over part of a stacked
 array, JAX would copy that part and its gradient. Here every run indexes the whole array, and its
-backward, a loop of its own, writes into one gradient. What every iteration of a run would keep
-alike for it (a mask, say) is computed once, before the run (`invariants`).
+backward, another loop, writes into one gradient. Loop-invariant residuals of a run (a mask, say)
+are computed once, before the run (`invariants`).
 
 What is hoisted out of the body (`tracing/hoist`) is computed before the loop, and anew before the
 loop's backward. Its own backward is part of each iteration's: gradients of constants are added up
@@ -17,7 +17,6 @@ in the constants' precision, and in the memory of the results.
 """
 
 import dataclasses
-import itertools as it
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,22 +27,17 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from ..ir import compat
-from ..ir.places import filled, float_places
-from ..ir.program import flatten
-from ..ir.stage import active_in
+from ..ir.places import filled
 from .invariants import joined, without_invariants
+from .scan_operands import Active, Body, Hoisted, Shape
 
 #: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
 NO_FORWARD_MODE = (
     "jax.jvp cannot push tangents through a planned loop whose iterations have different plans, or "
     "share what is computed before it: it has a derivative of its own, which only goes backward. "
-    'Plan with operators="none", which has all iterations of a loop alike, or take jax.jvp inside '
-    "jax.jit."
+    'Plan with operators="none", which gives all iterations of a loop one plan, or take jax.jvp '
+    "inside jax.jit."
 )
-
-#: `(constants, carry, slices) -> (carry, slices of results)`. The constants are those of the loop
-#: and, behind them, what is hoisted.
-Body = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,19 +47,6 @@ class Run:
     body: Body
     first: int
     stop: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Hoisted:
-    """What runs before a loop.
-
-    Attributes:
-        values: `constants -> values`.
-        reached: places of constants -> places of the values that tangents of theirs reach.
-    """
-
-    values: Callable[[Sequence[Any]], list[Any]]
-    reached: Callable[[Sequence[int]], list[int]]
 
 
 def run_loop(
@@ -84,7 +65,7 @@ def run_loop(
         runs: cover the iterations in order.
         hoisted: what runs before the loop, if anything does.
     """
-    shape = _Shape(
+    shape = Shape(
         *compat.scan_counts(eqn)[:2],
         eqn.params["length"],
         eqn.params["reverse"],
@@ -127,40 +108,6 @@ def _refusing(primals, tangents):
 _backward_only.defjvp(_refusing, symbolic_zeros=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shape:
-    """A scan: counts of operands, trips, direction, results, and its body as it was traced."""
-
-    consts: int
-    carry: int
-    trips: int
-    reverse: bool
-    results: tuple[Any, ...]
-    body: Any
-
-    def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Constants, what is carried, and what is stacked."""
-        first, second = self.consts, self.consts + self.carry
-        return list(operands[:first]), list(operands[first:second]), list(operands[second:])
-
-    def carried_tangents(self, perturbed: Sequence[bool]) -> list[int]:
-        """Places of what is carried that has tangents in some iteration, if these operands have."""
-        program = flatten(self.body)
-        own = slice(self.consts, self.consts + self.carry)
-        reached = {i for i, p in zip(program.inputs, perturbed, strict=True) if p}
-        pairs = list(zip(program.inputs[own], program.outputs, strict=False))
-        while True:
-            found = active_in(program.equations, reached)
-            more = {i for i, o in pairs if isinstance(o, int) and o in found} - reached
-            if not more:
-                return [n for n, (i, _) in enumerate(pairs) if i in reached]
-            reached |= more
-
-    def at(self, k: Any) -> Any:
-        """The place of iteration `k`."""
-        return self.trips - 1 - k if self.reverse else k
-
-
 def _index(stacked: Sequence[Any], at: Any) -> list[Any]:
     return [lax.dynamic_index_in_dim(x, at, 0, keepdims=False) for x in stacked]
 
@@ -174,7 +121,7 @@ def _update(stacked: Sequence[Any], slices: Sequence[Any], at: Any) -> list[Any]
 class _Runs:
     """A scan in runs, and its derivative."""
 
-    shape: _Shape
+    shape: Shape
     runs: tuple[Run, ...]
     hoisted: Hoisted | None
 
@@ -185,7 +132,7 @@ class _Runs:
         def forward(*primals):
             operands = [x.value for x in primals]
             perturbed = [x.perturbed for x in primals]
-            active = _Active(self.shape, operands, perturbed, self.hoisted)
+            active = Active(self.shape, operands, perturbed, self.hoisted)
             results, pulls = self._forward(operands, active)
             return results, (operands, active, pulls)
 
@@ -193,9 +140,9 @@ class _Runs:
         return function
 
     def _forward(
-        self, operands: Sequence[Any], active: "_Active | None"
+        self, operands: Sequence[Any], active: "Active | None"
     ) -> tuple[list[Any], list[Any]]:
-        """The results, and what each run keeps for its backward where that is asked for."""
+        """The results; and where there is an `active`, the residuals of each run."""
         consts, carry, xs = self.shape.split(operands)
         consts = _with_hoisted(self.hoisted, consts)
         ys = [compat.zeros(a) for a in self.shape.results[self.shape.carry :]]
@@ -255,9 +202,9 @@ class _Runs:
         return active.spread(gradients)
 
     def _hoisted_anew(
-        self, active: "_Active", consts: list[Any], carry: list[Any], given: list[Any]
+        self, active: "Active", consts: list[Any], carry: list[Any], given: list[Any]
     ) -> tuple[list[Any], list[Any], list[Any], Callable[[list[Any]], list[Any]]]:
-        """What is hoisted, no earlier than the loop's cotangents; these; and its backward."""
+        """What is hoisted, no earlier than the loop's cotangents; these; and its pullback."""
         if self.hoisted is None:
             return [], carry, given, lambda gradients: gradients
         places = [n for n in active.ys if not isinstance(given[n], SymbolicZero)]
@@ -276,82 +223,6 @@ def _slice_of(cotangent: Any, at: Any) -> Any:
     if isinstance(cotangent, SymbolicZero):
         return compat.zeros(cotangent.aval, leading=1)
     return lax.dynamic_index_in_dim(cotangent, at, 0, keepdims=False)
-
-
-@jax.tree_util.register_static
-class _Active:
-    """What of a scan is differentiated: positions of constants, carry, stacked, and results.
-
-    What is carried may be perturbed in the loop, where it is not before.
-    """
-
-    def __init__(
-        self,
-        shape: _Shape,
-        operands: Sequence[Any],
-        perturbed: Sequence[bool],
-        hoisted: Hoisted | None,
-    ):
-        consts, carry, xs = shape.split(operands)
-        of_consts, _, of_xs = shape.split(perturbed)
-        self.shape, self.operands = shape, len(operands)
-        self.consts = [n for n in float_places(consts) if of_consts[n]]
-        self.hoisted = hoisted.reached(self.consts) if hoisted else []
-        tangents = {*shape.carried_tangents(perturbed)}
-        self.carry = [n for n in float_places(carry) if n in tangents]
-        self.xs = [n for n in float_places(xs) if of_xs[n]]
-        self.ys = [n for n, a in enumerate(shape.results[shape.carry :]) if compat.is_float(a)]
-
-    @property
-    def all_consts(self) -> list[int]:
-        """Positions of constants with those that are hoisted behind them."""
-        return [*self.consts, *(self.shape.consts + n for n in self.hoisted)]
-
-    def linked(
-        self, values_of: Callable[[Sequence[Any]], list[Any]], consts: Sequence[Any]
-    ) -> tuple[list[Any], Callable[[list[Any]], list[Any]]]:
-        """What is hoisted, and from gradients of `all_consts` those of the loop's own."""
-
-        def differentiated(some_consts):
-            values = values_of(filled(consts, self.consts, some_consts))
-            return [values[n] for n in self.hoisted], values
-
-        own = [consts[n] for n in self.consts]
-        _, pull, values = jax.vjp(differentiated, own, has_aux=True)
-
-        def link(gradients):
-            (more,) = pull(gradients[len(own) :])
-            return [a + b for a, b in zip(gradients[: len(own)], more, strict=True)]
-
-        return values, link
-
-    def pulled(
-        self, body: Body, consts: Sequence[Any], carry: Sequence[Any], slices: Sequence[Any]
-    ) -> tuple[list[Any], list[Any], Any]:
-        """What a body returns, and its pulled-back gradient."""
-
-        def differentiated(some_consts, some_carry, some_slices):
-            new, ys = body(
-                filled(consts, self.all_consts, some_consts),
-                filled(carry, self.carry, some_carry),
-                filled(slices, self.xs, some_slices),
-            )
-            return ([new[n] for n in self.carry], [ys[n] for n in self.ys]), (new, ys)
-
-        _, pull, (new, ys) = jax.vjp(
-            differentiated,
-            [consts[n] for n in self.all_consts],
-            [carry[n] for n in self.carry],
-            [slices[n] for n in self.xs],
-            has_aux=True,
-        )
-        return new, ys, pull
-
-    def spread(self, gradients: tuple[list[Any], list[Any], list[Any]]) -> tuple[Any, ...]:
-        """A gradient, or None, for every operand."""
-        first, second = self.shape.consts, self.shape.consts + self.shape.carry
-        places = [*self.consts, *(first + n for n in self.carry), *(second + n for n in self.xs)]
-        return tuple(filled([None] * self.operands, places, it.chain(*gradients)))
 
 
 def _stripped(pull: Any, consts: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], Any]:

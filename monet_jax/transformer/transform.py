@@ -1,10 +1,10 @@
-"""From a plan to a program: the function again, run stage by stage as the plan says.
+"""Emits a program as a JAX function that runs stage by stage, as a plan says.
 
 A region that recomputes becomes a `jax.checkpoint` whose name policy keeps exactly the planned
 values; a nested region becomes one inside another. Every region's inputs pass through one
 `optimization_barrier`: its transpose joins all their cotangents, so that a stage's weight gradients
-leave together with what it passes on, and the compiled order is the planned order. Without that tie
-the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
+leave together with what it passes on, and the compiled order is the planned order. Without that
+barrier the compiler may defer the weight gradients and keep their operands (openxla/xla#45753).
 """
 
 import dataclasses
@@ -24,11 +24,13 @@ from ..ir.program import Program, aval_of, run, values_of
 from ..ir.stage import Stage, active_in
 from ..operators import Encoding, Stored, is_hook, representations_of
 from ..operators.codecs import words_of
-from ..tracing.branches import Branch, Choice
+from ..tracing.branches import Branch
 from ..tracing.loops import Loop
-from ..tracing.origins import Origins, origins_to_emit, value_name, value_number
+from ..tracing.origins import Origins, origins_to_emit
 from .names import run_named
-from .scan import Body, Hoisted, Run, run_loop
+from .parts import Part, PlannedChoice, PlannedLoop, parts_of
+from .scan import Run, run_loop
+from .scan_operands import Body, Hoisted
 
 #: Before every name given here, so that none collides with a name of the user's.
 NAME_PREFIX = "monet_jax:"
@@ -42,8 +44,8 @@ def transform(
     Arguments:
         origins: of the graph that the plan was made for.
         plan: the decisions.
-        encoding: how lossy codes are written and read; if nothing is said, with noise drawn from
-            the keys that the function is given, and from what is encoded.
+        encoding: how lossy codecs encode and decode; by default with noise drawn from the keys that
+            the function is given, and from what is encoded.
 
     Returns:
         A function of the values of `program.inputs` and of `program.constants`, in their order.
@@ -54,7 +56,7 @@ def transform(
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         given = (*program.inputs, *program.constants)
         env = dict(zip(given, accumulated([*inputs, *constants]), strict=True))
-        parts = _parts(plan.regions, origins.loops, origins.choices)
+        parts = parts_of(plan.regions, origins.loops, origins.choices)
         by = encoding or Encoding(_words(program, env))
         _run_parts(dataclasses.replace(origins, encoding=by), parts, env, _returned(program), None)
         pairs = zip(values_of(env, program.outputs), program.outputs, strict=True)
@@ -65,7 +67,7 @@ def transform(
 
 
 def _words(program: Program, env: Mapping[int, Any]) -> jax.Array | None:
-    """What the noise of lossy codes is drawn from: the keys that a function is given, if any."""
+    """The seed of lossy codecs' noise: the keys that a function is given, if any."""
     if not program.rewrite.codecs:
         return None
     words = jnp.zeros(2, jnp.uint32)
@@ -79,72 +81,7 @@ def _returned(part: Program | Branch) -> set[int]:
     return {i for i in part.outputs if isinstance(i, int)}
 
 
-@dataclasses.dataclass(frozen=True)
-class _PlannedLoop:
-    """A loop, and the regions of its body in each block of iterations."""
-
-    loop: Loop
-    blocks: tuple[tuple[Region, ...], ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class _PlannedChoice:
-    """A choice, and what each of its branches runs."""
-
-    choice: Choice
-    branches: tuple[tuple["_Part", ...], ...]
-
-
-_Part = Region | _PlannedLoop | _PlannedChoice
-
-
-def _parts(
-    regions: Sequence[Region], loops: Sequence[Loop], choices: Sequence[Choice]
-) -> list[_Part]:
-    """The regions of a plan, those of each loop and each choice together."""
-    parts: list[_Part] = []
-    remaining = list(regions)
-    for whole in sorted((*loops, *choices), key=lambda whole: whole.first):
-        parts += [x for x in remaining if x.first < whole.first]
-        own = [x for x in remaining if whole.first <= x.first < whole.stop]
-        is_loop = isinstance(whole, Loop)
-        parts.append(_planned(whole, own) if is_loop else _planned_choice(whole, own))
-        remaining = [x for x in remaining if x.first >= whole.stop]
-    return parts + remaining
-
-
-def _planned_choice(choice: Choice, regions: Sequence[Region]) -> _PlannedChoice:
-    """A choice with the regions of each branch."""
-
-    def parts(branch: Branch) -> tuple[_Part, ...]:
-        own = [x for x in regions if branch.first <= x.first < branch.stop]
-        return tuple(_parts(own, (), branch.choices))
-
-    return _PlannedChoice(choice, tuple(map(parts, choice.branches)))
-
-
-def _planned(loop: Loop, regions: Sequence[Region]) -> _PlannedLoop:
-    """A loop with its regions as if every block were the body itself."""
-    blocks: list[list[Region]] = [[] for _ in range(loop.blocks)]
-    length = len(loop.stages)
-    for region in regions:
-        k = (region.first - loop.first) // length
-        blocks[k].append(_in_body(region, loop.first + k * length, loop.offsets[k]))
-    return _PlannedLoop(loop, tuple(map(tuple, blocks)))
-
-
-def _in_body(region: Region, first: int, offset: int) -> Region:
-    """A region of a block, by the body's own stages and values."""
-    return Region(
-        region.first - first,
-        region.last - first,
-        tuple(value_name(value_number(name) - offset) for name in region.saved),
-        region.alone,
-        tuple(_in_body(inner, first, offset) for inner in region.inner),
-    )
-
-
-def _run_loop(outer: Origins, part: _PlannedLoop, env: dict[int, Any]) -> None:
+def _run_loop(outer: Origins, part: PlannedLoop, env: dict[int, Any]) -> None:
     """Run a loop in `env`, blocks with equal regions together."""
     loop, runs, done = part.loop, list[Run](), 0
     for regions, same in it.groupby(zip(part.blocks, loop.trips, strict=True), lambda x: x[0]):
@@ -186,7 +123,7 @@ def _body(outer: Origins, loop: Loop, regions: Sequence[Region]) -> Body:
     by = outer.encoding.renamed(lambda v: loop.atom(0, v), origins.writer)
     once = frozenset(inputs) - frozenset(program.inputs)
     origins = dataclasses.replace(origins, encoding=by, hoisted=once)
-    parts = _parts(regions, (), loop.choices)
+    parts = parts_of(regions, (), loop.choices)
 
     def body(consts, carry, slices):
         env = dict(zip(inputs, (*consts, *carry, *slices), strict=True))
@@ -198,11 +135,11 @@ def _body(outer: Origins, loop: Loop, regions: Sequence[Region]) -> Body:
     return body
 
 
-def _run_choice(origins: Origins, part: _PlannedChoice, env: dict[int, Any]) -> None:
+def _run_choice(origins: Origins, part: PlannedChoice, env: dict[int, Any]) -> None:
     """Run a choice in `env`, each branch as planned."""
     equation = part.choice.equation
 
-    def planned(branch: Branch, parts: Sequence[_Part]) -> Callable[..., list[Any]]:
+    def planned(branch: Branch, parts: Sequence[Part]) -> Callable[..., list[Any]]:
         def run(*operands):
             local = dict(zip(branch.inputs, operands, strict=True))
             # As in a loop: what is a branch's own operand is kept as that.
@@ -221,23 +158,27 @@ def _run_choice(origins: Origins, part: _PlannedChoice, env: dict[int, Any]) -> 
 
 def _run_parts(
     origins: Origins,
-    parts: Sequence[_Part],
+    parts: Sequence[Part],
     env: dict[int, Any],
-    wanted: set[int],
+    live: set[int],
     outer: Mapping[int, str] | None,
 ) -> None:
     """Run consecutive regions, loops and choices in `env`.
 
-    `wanted` are the values read after the last of them, `outer` the names by which the regions
-    round them save values; `None` where there are none.
+    Arguments:
+        origins: of the graph that the plan was made for.
+        parts: consecutive.
+        env: value number -> array; the results are added to it.
+        live: values that are read after the last part.
+        outer: names by which the enclosing regions save values; None where there are none.
     """
-    needed = [set(wanted)]
+    needed = [set(live)]
     for part in reversed(parts[1:]):
         needed.append(needed[-1] | set(_reads(origins, part)))
     for part, later in zip(parts, reversed(needed), strict=True):
         if isinstance(part, Region):
             _run_region(origins, part, env, later, outer)
-        elif isinstance(part, _PlannedLoop):
+        elif isinstance(part, PlannedLoop):
             _run_loop(origins, part, env)
         else:
             _run_choice(origins, part, env)
@@ -247,20 +188,20 @@ def _run_region(
     origins: Origins,
     region: Region,
     env: dict[int, Any],
-    wanted: set[int],
+    live: set[int],
     outer: Mapping[int, str] | None,
 ) -> None:
     if not any(stage.equations for stage in _stages(origins, region)):
         return
     reads = _reads(origins, region)
-    writes = [i for i in _writes(origins, region) if i in wanted]
+    writes = [i for i in _writes(origins, region) if i in live]
     saved = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
     names = {**(outer or {}), **saved}
 
     def body(inputs: Sequence[Any]) -> list[Any]:
         local = dict(zip(reads, inputs, strict=True))
         if region.inner:
-            _run_parts(origins, region.inner, local, wanted, names)
+            _run_parts(origins, region.inner, local, live, names)
         else:
             for stage in _stages(origins, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
@@ -273,19 +214,19 @@ def _run_region(
         policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
         body = jax.checkpoint(body, policy=policy)
     barrier = with_barrier if outer is None else cotangents_with_barrier
-    # Of what several stages read, the cotangent is tied where it begins, in the last of them:
-    # tied in each, its sum would be held twice. Of what is hoisted, an iteration adds it at once to
-    # that of the constants, and the end of the iteration ties that.
-    untied = origins.hoisted | (origins.shared & wanted)
-    wanting = [i not in untied for i in reads]
-    inputs = barrier([env[i] for i in reads], wanting)
+    # The cotangent of a value that several stages read passes a barrier in the last of them, where
+    # it begins: with a barrier in each stage, its sum would be live twice. An iteration adds the
+    # cotangent of what is hoisted to the constants' cotangents at once, and these pass a barrier at
+    # the end of the iteration.
+    without_barrier = origins.hoisted | (origins.shared & live)
+    inputs = barrier([env[i] for i in reads], [i not in without_barrier for i in reads])
     env.update(zip(writes, body(inputs), strict=True))
 
 
 def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str]) -> None:
-    """What a stage hands on is there no earlier than the codes of what it has computed.
+    """Put a stage's outputs behind a barrier with the compressed residuals that it writes.
 
-    XLA would otherwise encode when the backward is about to begin, and keep what is to be encoded.
+    XLA would otherwise encode just before the backward, and keep the uncompressed residuals.
     """
     representations = (x for e in stage.equations if is_hook(e) for x in representations_of(e))
     written = (
@@ -306,9 +247,9 @@ def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:
     return origins.stages[region.first : region.last + 1]
 
 
-def _reads(origins: Origins, part: _Part) -> list[int]:
+def _reads(origins: Origins, part: Part) -> list[int]:
     if not isinstance(part, Region):
-        whole = part.loop if isinstance(part, _PlannedLoop) else part.choice
+        whole = part.loop if isinstance(part, PlannedLoop) else part.choice
         return list(whole.equation.reads)
     written: set[int] = set()
     reads: dict[int, None] = {}

@@ -1,4 +1,4 @@
-"""A traced function as one flat list of equations, and how to run a part of it.
+"""Flattens a jaxpr to one list of equations.
 
 Nested `jit` calls are inlined as data: their equations are listed where the call stood, with
 fresh value numbers. Nothing is retraced, so every equation keeps its own source line, module path
@@ -8,142 +8,14 @@ An equation may be replaced by others, which then stand for its source line and 
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
 
-from . import compat
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Equation:
-    """One equation of a flat program.
-
-    Attributes:
-        eqn: the JAX equation: primitive, parameters, context, source.
-        inputs: a value number, or a `Literal`, for each operand.
-        outputs: a value number for each result.
-        name_stack: module path and transformations, outer calls included.
-        apart: what reports say of it, if it is to begin a stage; "" if it is not.
-    """
-
-    eqn: Any
-    inputs: tuple[Any, ...]
-    outputs: tuple[int, ...]
-    name_stack: Any
-    apart: str = ""
-
-    @property
-    def primitive(self) -> str:
-        """The name of the primitive."""
-        return compat.primitive_name(self.eqn)
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """The value numbers among the inputs."""
-        return tuple(i for i in self.inputs if isinstance(i, int))
-
-
-@dataclasses.dataclass(frozen=True)
-class Replacement:
-    """What is listed in the place of an equation.
-
-    Attributes:
-        jaxpr: closed; of the equation's operands and results.
-        changes_what_is_kept: whether its gradient, with no plan to say so, needs other things than
-            that of the equation.
-    """
-
-    jaxpr: Any
-    changes_what_is_kept: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Rewrite:
-    """How a program may run other than as it was traced.
-
-    Attributes:
-        equation: of a JAX equation what replaces it, or None.
-        codecs: how values may be kept for derivatives that are linear in them, the preferred codec
-            last.
-        programs: `(program, derivative)` -> the program with several equations replaced by one, or
-            itself. They come before single equations are replaced, and not in the bodies of loops
-            and branches.
-        bodies: the same for the bodies of loops that are planned.
-        stages: `(stage, avals)` -> the stage with some of its equations replaced by others that
-            have the same results (`_stages.Replaced`); `avals` are of all values, and those of new
-            ones are added. They come last, and everywhere.
-        separates_convolutions: whether both gradients of a convolution leave together.
-        flattens_kernels: whether that of the kernel then leaves as one row.
-    """
-
-    equation: Callable[[Any], Replacement | None]
-    codecs: tuple[Any, ...] = ()
-    programs: tuple[Callable[["Program", Any], "Program"], ...] = ()
-    bodies: tuple[Callable[["Program", Any], "Program"], ...] = ()
-    stages: tuple[Callable[[Any, list[Any]], Any], ...] = ()
-    separates_convolutions: bool = False
-    flattens_kernels: bool = False
-
-
-def _itself(eqn: Any) -> None:
-    del eqn
-
-
-#: Replaces no equation.
-unchanged = Rewrite(_itself)
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """A flat program.
-
-    Attributes:
-        avals: the abstract value of every value number.
-        inputs: value numbers of the arguments.
-        constants: value number -> array (or outer tracer) that the function closed over.
-        equations: in execution order, free of dead code.
-        outputs: a value number or a `Literal` for each result.
-        given: values that are in memory throughout: arguments and constants. Of the body of a loop,
-            only what is given to the loop itself.
-        rewrite: by which equations were replaced, for the bodies of its loops; and how values may
-            be kept for derivatives.
-        keeps_other: whether, run as it is, it keeps other things for its gradient than what was
-            traced.
-        inlines_checkpoints: whether regions of `jax.checkpoint` are listed as what they hold; so
-            are those in the bodies of its loops, then.
-    """
-
-    avals: tuple[Any, ...]
-    inputs: tuple[int, ...]
-    constants: Mapping[int, Any]
-    equations: tuple[Equation, ...]
-    outputs: tuple[Any, ...]
-    given: frozenset[int]
-    rewrite: Rewrite = dataclasses.field(default=unchanged, compare=False)
-    keeps_other: bool = False
-    inlines_checkpoints: bool = False
-
-    def nbytes(self, value: int) -> int:
-        """Bytes of one value."""
-        return aval_nbytes(self.avals[value])
-
-
-#: Integers of less than a byte, which XLA packs (`nbytes` of such an array does not say so).
-_PACKED = ("int2", "uint2", "int4", "uint4")
-
-
-def aval_nbytes(aval: Any) -> int:
-    """Bytes of an array of this abstract value, as XLA stores it."""
-    if compat.is_key(aval):
-        aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
-    dtype = jax.numpy.dtype(aval.dtype)
-    bits = jax.dtypes.itemsize_bits(dtype) if dtype.name in _PACKED else 0
-    size = math.prod(aval.shape)
-    return (size * bits + 7) // 8 if bits else size * dtype.itemsize
+from .. import compat
+from .dataflow import without_dead_code
+from .program import Equation, Program, Replacement, Rewrite, shape_of, unchanged
 
 
 def has_checkpoints(jaxpr: Any) -> bool:
@@ -152,11 +24,6 @@ def has_checkpoints(jaxpr: Any) -> bool:
         compat.checkpointed(eqn) is not None or any(map(has_checkpoints, compat.subjaxprs(eqn)))
         for eqn in jaxpr.jaxpr.eqns
     )
-
-
-def mutable_references(program: Program) -> bool:
-    """Whether a program reads or writes references that it has not made: it must run as it is."""
-    return any(compat.has_references(e.eqn) for e in program.equations)
 
 
 def flatten(
@@ -170,8 +37,8 @@ def flatten(
 
     Arguments:
         jaxpr: what `jax.make_jaxpr` returns.
-        rewrite: what to list in the place of an equation. It is not asked about the bodies of
-            loops, branches and calls with rules of their own.
+        rewrite: what to list in the place of an equation. It does not apply to the bodies of loops,
+            branches and calls with their own derivative rules.
         inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
             recomputes nothing.
         closed_over: values of the first of the jaxpr's inputs, which are constants of the program.
@@ -326,56 +193,6 @@ def _is_plain_call(eqn: Any) -> bool:
     )
 
 
-def parameters_of(eqn: Any) -> str:
-    """The parameters of an equation as text, without what only identifies the call."""
-    shown = {name: str(v) for name, v in eqn.params.items() if not callable(v)}
-    return repr(sorted(shown.items()))
-
-
-def without_dead_code(
-    equations: Sequence[Equation], outputs: Iterable[Any]
-) -> tuple[Equation, ...]:
-    """The equations that the outputs need, and those with effects."""
-    needed = {i for i in outputs if isinstance(i, int)}
-    kept = []
-    for equation in reversed(equations):
-        if equation.eqn.effects or needed.intersection(equation.outputs):
-            needed.update(equation.reads)
-            kept.append(equation)
-    return tuple(reversed(kept))
-
-
-def dependents(equations: Iterable[Equation], sources: Iterable[int]) -> set[int]:
-    """The values that some reach, through equations in execution order, themselves included."""
-    found = set(sources)
-    for equation in equations:
-        if found.intersection(equation.reads):
-            found.update(equation.outputs)
-    return found
-
-
-def values_of(env: Mapping[int, Any], atoms: Iterable[Any]) -> list[Any]:
-    """What value numbers stand for in `env`, and literals for themselves."""
-    return [env[i] if isinstance(i, int) else i.val for i in atoms]
-
-
-def run(equations: Iterable[Equation], env: dict[int, Any], names: Mapping[int, str]) -> None:
-    """Run equations in order, reading and writing `env`.
-
-    Arguments:
-        equations: in execution order.
-        env: value number -> array; the results are added to it.
-        names: value number -> the name to give it with `checkpoint_name`.
-    """
-    base = compat.current_name_stack()
-    for equation in equations:
-        inputs = values_of(env, equation.inputs)
-        outputs = compat.bind(equation.eqn, inputs, base + equation.name_stack)
-        for i, output in zip(equation.outputs, outputs, strict=True):
-            name = names.get(i)
-            env[i] = output if name is None else checkpoint_name(output, name)
-
-
 def listed(
     function: Callable[..., Any],
     operands: Sequence[Any],
@@ -389,7 +206,7 @@ def listed(
         function: of arrays.
         operands: value numbers and literals, for its arguments.
         like: an equation whose source line and module path they have.
-        avals: of all values; those of new ones are added.
+        avals: of all values; new values are added.
         outputs: the numbers of its results, where these have some already.
     """
     shapes = [shape_of(avals[i] if isinstance(i, int) else i.aval) for i in operands]
@@ -410,13 +227,3 @@ def listed(
         )
         for e in inner.equations
     ]
-
-
-def aval_of(program: Program, atom: Any) -> Any:
-    """The abstract value of a value number or a literal."""
-    return program.avals[atom] if isinstance(atom, int) else atom.aval
-
-
-def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an abstract value, for tracing; and how explicit axes shard it."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=compat.explicit_sharding(aval))

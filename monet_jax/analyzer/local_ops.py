@@ -1,0 +1,136 @@
+"""The ops of a stage's joint program, and how they are ordered, copied and rewired."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from ..ir.program import Program
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalOp:
+    """An op of a joint program; values are numbers of the joint program.
+
+    Attributes:
+        primitive: the name of the equation that it is built round.
+        inputs: materialised values and inputs of the joint program that its fusion reads.
+        outputs: materialised values that it writes.
+        seconds, flops: of the equation and everything fused into it.
+        forward: whether it belongs to the forward pass.
+        recomputable: whether it may run again.
+        has_effects: whether it must run even if nothing reads its outputs.
+        in_place: whether its output may be written over an input.
+        narrowed: inputs that it reads as bfloat16, if they are float32.
+        copied: an input that it reads in another layout, if any.
+        workspace_bytes: bytes that it needs only while it runs.
+        reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
+        implementations: further implementations, by what a plan saves.
+        optional: whether it runs only where its outputs are saved.
+        source: `file:line` of the user's code that it comes from; "" where that is not known.
+    """
+
+    primitive: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    seconds: float
+    flops: int
+    forward: bool
+    recomputable: bool
+    has_effects: bool = False
+    in_place: bool = False
+    narrowed: tuple[int, ...] = ()
+    copied: int | None = None
+    workspace_bytes: int = 0
+    reused_bytes: int = 0
+    implementations: tuple["LocalImplementation", ...] = ()
+    optional: bool = False
+    source: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalImplementation:
+    """Another implementation of a backward op.
+
+    Attributes:
+        inputs: what it reads, compressed residuals included.
+        seconds: at least the op's own, so that plans are compared with saving everything, and no
+            compressed residual is saved for the sake of speed.
+        flops: of the op and everything fused into it.
+        more_bytes: of workspace, for what it decodes or adds up.
+    """
+
+    inputs: tuple[int, ...]
+    seconds: float
+    flops: int
+    more_bytes: int = 0
+
+
+def placed(new: Sequence[LocalOp], ops: Sequence[LocalOp]) -> list[LocalOp]:
+    """The ops, new ones behind the last that writes something they read."""
+    read = {i for op in new for i in op.inputs}
+    places = [n + 1 for n, op in enumerate(ops) if read.intersection(op.outputs)]
+    n = max(places, default=0)
+    return [*ops[:n], *new, *ops[n:]]
+
+
+def reading(op: LocalOp, instead: Mapping[int, int]) -> LocalOp:
+    """The op, some values of what it reads replaced by others."""
+
+    def replaced(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(instead.get(i, i) for i in values)
+
+    implementations = tuple(
+        dataclasses.replace(implementation, inputs=replaced(implementation.inputs))
+        for implementation in op.implementations
+    )
+    return dataclasses.replace(op, inputs=replaced(op.inputs), implementations=implementations)
+
+
+def with_reuse(
+    ops: Sequence[LocalOp], joint: Program, kept: set[int | None]
+) -> tuple[LocalOp, ...]:
+    """The ops; a backward one that XLA writes over an input has the bytes that are reused.
+
+    An elementwise result may lie where an input of its size lay that nothing reads later.
+    """
+    last = {i: n for n, op in enumerate(ops) for i in op.inputs}
+    found = []
+    for n, op in enumerate(ops):
+        output_bytes = sum(joint.nbytes(i) for i in op.outputs)
+        dying = (i for i in op.inputs if last[i] == n and i not in kept)
+        reuse = (
+            op.in_place and not op.forward and any(joint.nbytes(i) >= output_bytes for i in dying)
+        )
+        found.append(dataclasses.replace(op, reused_bytes=output_bytes if reuse else 0))
+    return tuple(found)
+
+
+def with_what_forward_ops_need(ops: Sequence[LocalOp]) -> list[LocalOp]:
+    """Sets as forward what forward ops read: inside a user's `checkpoint`, values have no name."""
+    read: set[int] = set()
+    found = []
+    for op in reversed(ops):
+        if op.forward or read.intersection(op.outputs):
+            op = dataclasses.replace(op, forward=True)
+            read.update(op.inputs)
+        found.append(op)
+    return found[::-1]
+
+
+def each_after_its_inputs(ops: Sequence[LocalOp], known: Sequence[LocalOp]) -> list[LocalOp]:
+    """The ops in order, each preceded by the known ops that only it waits for."""
+    writer = {i: op for op in known for i in op.outputs}
+    placed: set[int] = set()
+    ordered: list[LocalOp] = []
+
+    def place(op: LocalOp) -> None:
+        if id(op) in placed:
+            return
+        placed.add(id(op))
+        for i in op.inputs:
+            if i in writer:
+                place(writer[i])
+        ordered.append(op)
+
+    for op in ops:
+        place(op)
+    return ordered

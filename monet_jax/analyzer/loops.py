@@ -1,0 +1,96 @@
+"""Adds loops to a planning graph.
+
+The results that a loop collects in slices are values of the graph, in memory throughout the loop.
+So are the gradients of the operands that it takes in slices.
+"""
+
+from planners.graph import Op
+
+from ..tracing.branches import walk
+from ..tracing.loops import Loop
+from .graph_state import GraphState
+from .joint import Joint
+
+
+def expect_loop(state: GraphState, loop: Loop) -> None:
+    """Record what a loop will return, and count the gradients that it will add to."""
+    state.returned.update(i for result, i in loop.carried if result in state.returned)
+    sliced = {v for stage in loop.stages for v in stage.differentiated_inputs}
+    for choice in reversed([*walk(loop.choices)]):
+        for branch in choice.branches:
+            pairs = zip(choice.operands, branch.inputs, strict=True)
+            sliced.update(i for i, v in pairs if v in sliced and isinstance(i, int))
+    for i in {i for i, _ in loop.stacked}:
+        state.pending[i] = state.pending.get(i, 0) + 1
+    state.active.update(i for i, v in loop.stacked if v in sliced)
+
+
+def open_loop(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
+    """What runs before a loop: its stacked results are in memory from here on.
+
+    `first` is the joint program of its first stage.
+    """
+    state.repeats = 1
+    for i, v in loop.stacked:
+        if i in state.index:
+            state.index |= {loop.atom(k, v): state.index[i] for k in range(loop.blocks)}
+    ops = []
+    for i, _ in loop.collected:
+        state.index[i] = state.new(state.program.nbytes(i), i in state.returned)
+        ops.append(Op("empty", (), (state.index[i],), 0.0))
+    return ops + _hoist(state, loop, first)
+
+
+def close_loop(state: GraphState, loop: Loop) -> None:
+    """After a loop: the last iteration's carry becomes the result."""
+    state.forwards[-1] += _drop_hoisted(state, loop)
+    state.index |= {result: state.index[i] for result, i in loop.carried if i in state.index}
+
+
+def open_loop_backward(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
+    """What runs before a loop's backward: gradients of stacked operands are live from here on."""
+    state.repeats = 1
+    for result, i in loop.carried:
+        if result in state.gradients:
+            state.gradients[i] = state.gradients[result]
+    for result, v in loop.collected:
+        # In the first block, what is carried into the loop may be a literal.
+        atoms = (loop.atom(k, v) for k in range(loop.blocks))
+        for i in atoms if result in state.gradients else ():
+            if isinstance(i, int):
+                state.gradients.setdefault(i, state.gradients[result])
+    ops = []
+    for i in dict.fromkeys(i for i, _ in loop.stacked if i in state.active):
+        is_last = state.pending[i] == 1 and i not in state.gradients
+        final = i in state.arguments and is_last
+        state.buffers[i] = state.new(state.program.nbytes(i), returned=final)
+        ops.append(Op("zeros", (), (state.buffers[i],), 0.0))
+    return ops + _hoist(state, loop, first)
+
+
+def close_loop_backward(state: GraphState, loop: Loop) -> None:
+    """After a loop's backward: gradients of stacked operands join later stages' gradients."""
+    ops = state.backwards[-1]
+    ops += _drop_hoisted(state, loop)
+    for i in {i for i, _ in loop.stacked}:
+        state.pending[i] -= 1
+        if i not in state.buffers:
+            continue
+        buffer = state.buffers.pop(i)
+        ops.append(Op("stacked", (buffer,), (), 0.0))
+        state.gradients[i] = state.added(i, buffer, ops)
+
+
+def _hoist(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
+    """The op that computes what is hoisted out of a loop; the result is live until its end."""
+    if not loop.hoists:
+        return []
+    own = [op for op in first.ops if op.forward]
+    nbytes = sum(first.program.nbytes(j) for op in own for j in op.outputs)
+    state.hoisted = state.new(nbytes)
+    seconds, flops = sum(op.seconds for op in own), sum(op.flops for op in own)
+    return [Op("hoist", (), (state.hoisted,), seconds, flops)]
+
+
+def _drop_hoisted(state: GraphState, loop: Loop) -> list[Op]:
+    return [Op("hoisted", (state.hoisted,), (), 0.0)] if loop.hoists else []

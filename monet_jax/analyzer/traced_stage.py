@@ -1,0 +1,119 @@
+"""Traces the value and gradient of one stage, and finds which of its values are primal.
+
+The two are traced together, with a `checkpoint_name` on every primal value, so that each residual
+is known by the primal value that produces it.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from ..compiler.backend import Backend
+from ..ir import compat
+from ..ir.costs import Roofline
+from ..ir.program import Equation, Program, dependents, flatten, run
+from ..ir.stage import Stage, abstract
+from .fusion import Fusions
+
+_PREFIX = "monet_jax.trace:"
+
+
+@dataclasses.dataclass
+class TracedStage:
+    """The joint program of a stage's value and gradient, and tables of its values.
+
+    Attributes:
+        program: the flat joint program.
+        stage: the stage.
+        roofline, backend: of the target.
+        fusions: the ops of the joint program.
+        hooked: joint value that is named -> primal value of the stage.
+        cotangents: joint value for each differentiated output of the stage.
+        backward: joint values that depend on a cotangent.
+        primal: joint value -> primal value of the stage that it is.
+    """
+
+    program: Program
+    stage: Stage
+    roofline: Roofline
+    backend: Backend
+    fusions: Fusions
+    hooked: dict[int, int]
+    cotangents: tuple[int, ...]
+    backward: set[int]
+    primal: dict[int, int]
+
+    def new(self, like: int) -> int:
+        """A new value, as large as another one."""
+        avals = (*self.program.avals, self.program.avals[like])
+        self.program = dataclasses.replace(self.program, avals=avals)
+        return len(avals) - 1
+
+
+def traced_stage(
+    program: Program,
+    stage: Stage,
+    roofline: Roofline,
+    backend: Backend,
+    pinned: Collection[int] = frozenset(),
+) -> TracedStage:
+    """A stage's value and gradient, traced; `pinned` values are never fused."""
+    joint = flatten(_trace(program, stage))
+    named = [(i, e.outputs[0]) for e in joint.equations for i in _named(e)]
+    hooked = {j: i for e in joint.equations for i in _named(e) for j in e.reads}
+    kept = [value for i, value in named if i in pinned]
+    fusions = Fusions(joint, backend.fuses_into_products, kept)
+    cotangents = joint.inputs[len(stage.inputs) :]
+    backward = dependents(joint.equations, cotangents)
+    primal = _primal(named, fusions, backward)
+    return TracedStage(
+        joint, stage, roofline, backend, fusions, hooked, cotangents, backward, primal
+    )
+
+
+def _trace(program: Program, stage: Stage) -> Any:
+    """The jaxpr of `(inputs, cotangents) -> (outputs, gradients)`, primal values named."""
+    names = {
+        i: f"{_PREFIX}{i}"
+        for e in stage.equations
+        for i in e.outputs
+        if hasattr(program.avals[i], "dtype") and not compat.is_key(program.avals[i])
+    }
+    places = {i: n for n, i in enumerate(stage.inputs)}
+
+    def forward(differentiated, inputs):
+        env = {i: inputs[places[i]] for i in stage.inputs} | dict(program.constants)
+        env |= dict(zip(stage.differentiated_inputs, differentiated, strict=True))
+        run(stage.equations, env, names)
+        outputs = {i: env[i] for i in stage.outputs}
+        return [outputs[i] for i in stage.differentiated_outputs], list(outputs.values())
+
+    def joint(inputs, cotangents):
+        differentiated = [inputs[places[i]] for i in stage.differentiated_inputs]
+        _, pull, outputs = jax.vjp(lambda d: forward(d, inputs), differentiated, has_aux=True)
+        return outputs, pull(cotangents)[0]
+
+    with jax.debug_key_reuse(False):  # a part may use some of the keys that it hands on
+        return jax.make_jaxpr(joint)(
+            abstract(program, stage.inputs), abstract(program, stage.differentiated_outputs)
+        )
+
+
+def _primal(
+    named: Sequence[tuple[int, int]], fusions: Fusions, backward: set[int]
+) -> dict[int, int]:
+    """Joint value -> primal value, by the names given while tracing."""
+    primal: dict[int, int] = {}
+    for i, value in named:
+        if fusions.root(value) not in backward:
+            primal.setdefault(fusions.root(value), i)
+    return primal
+
+
+def _named(equation: Equation) -> Iterator[int]:
+    """The primal value that an equation names, if any."""
+    name = compat.checkpoint_name_of(equation.eqn)
+    if name.startswith(_PREFIX):
+        yield int(name[len(_PREFIX) :])
