@@ -8,6 +8,7 @@ import graphs
 import pytest
 
 from planners import Execute, Free, InfeasibleBudget, InvalidPlan, certified_steps, cost_of
+from planners.schedules import timeline
 from planners.schedules.sequence import Sequence, improved
 from planners.schedules.steps import with_frees
 from planners.schedules.timeline import Timeline
@@ -116,7 +117,7 @@ def wander(graph, seed, moves=300):
     for _ in range(moves if rerunnable else 0):
         kind = rng.choice(("insert", "remove", "shift", "reset"))
         op, place = rng.choice(rerunnable), rng.randrange(len(line.ops))
-        after, before = line.room(op)
+        after, before = line.bounds(op)
         if kind == "remove" and line.again:
             line.remove(rng.choice(line.again))
         elif kind == "reset" and rng.random() < 0.1:
@@ -144,14 +145,14 @@ def test_the_books_agree_with_running_on_paper(seed):
 
 @pytest.mark.parametrize("part", ["_read", "_unread", "_cut", "_shift_write"])
 def test_without_any_part_of_the_books_they_do_not(part, monkeypatch):
-    kept = getattr(Timeline, part)
+    kept = getattr(timeline, part)
 
-    def forgetful(self, *arguments):
-        over = self.over.copy()
-        kept(self, *arguments)
-        self.over[:] = over
+    def forgetful(line, *arguments):
+        over = line.over.copy()
+        kept(line, *arguments)
+        line.over[:] = over
 
-    monkeypatch.setattr(Timeline, part, forgetful)
+    monkeypatch.setattr(timeline, part, forgetful)
     assert not all(keeps_books(g, wander(g, s)) for s in range(5) for g in [forward_only(s, 12)])
 
 
