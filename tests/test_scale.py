@@ -23,6 +23,7 @@ from planners import (
     save_nothing,
 )
 from planners.published import synthetic
+from planners.published.recorder import Recorder
 from planners.regions import candidates, composition, search, stage_program
 from planners.runs import backward_runs
 from planners.solver.highs import Outcome
@@ -64,12 +65,12 @@ def test_each_op_that_reads_what_has_a_gradient_hands_one_back():
 
 
 def test_the_derivative_of_a_product_reads_both_operands_and_of_a_sum_neither():
-    tape = synthetic._Tape()
-    tape.stage()
-    a, b = tape.op("a", [], 4), tape.op("b", [], 8)
-    both = tape.product("ab", a, b, 16)
-    tape.add("sum", both, both)
-    (stage,) = tape.graph().stages
+    recorder = Recorder()
+    recorder.stage()
+    a, b = recorder.op("a", [], 4), recorder.op("b", [], 8)
+    both = recorder.product("ab", a, b, 16)
+    recorder.add("sum", both, both)
+    (stage,) = recorder.graph().stages
     start, doubled, by_a, by_b = stage.backward
     assert [x.inputs[1:] for x in (by_a, by_b)] == [(b,), (a,)]
     assert start.inputs == () and set(doubled.inputs) == set(start.outputs)
