@@ -27,7 +27,8 @@ import numpy as np
 from ..errors import InvalidPlan
 from ..graph import Graph
 from ..plan import Region
-from .effects import Candidate, Sample, Walker
+from .effects.candidate import Candidate, Sample
+from .effects.walker import Walker
 from .iterations import neighbours
 from .simple_plans import minimal_region
 from .stage_program import options, options_by_multiplier

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..graph import Graph
 from ..plan import Region
-from .effects import Candidate
+from .effects.candidate import Candidate
 
 _GRID = 1000
 

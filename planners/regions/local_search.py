@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..graph import Graph
 from ..plan import Region
-from .effects import Candidate
+from .effects.candidate import Candidate
 
 #: Saved values below this share of their region's largest are its small change.
 _CHANGE = 0.01

@@ -26,8 +26,8 @@ from ..replay import replay
 from ..runs import error_of
 from .candidates import Candidates
 from .chain import Chain
-from .composition import Composition
-from .effects import Candidate
+from .composition.program import Composition
+from .effects.candidate import Candidate
 from .iterations import rolled, with_uniform_blocks
 from .simple_plans import certified, save_all, save_nothing
 
