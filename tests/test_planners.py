@@ -37,7 +37,6 @@ from planners import (
     saved_bytes,
     without_change,
 )
-from planners.regions import stage_program
 from planners.regions.candidates import Candidates
 from planners.regions.composition import memory, program, rows
 from planners.regions.composition.program import Composition
@@ -46,6 +45,7 @@ from planners.regions.effects import walk, walker
 from planners.regions.effects.candidate import Candidate
 from planners.regions.effects.gradients import Gradients
 from planners.regions.effects.walker import Walker
+from planners.regions.stage_program import options as options_module
 from planners.runs import backward_runs, error_of
 from planners.solver import highs
 
@@ -154,7 +154,7 @@ def test_no_iteration_runs_by_itself_where_that_is_asked_for():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_choice_of_saved_values_of_single_stages_is_faster(monkeypatch, seed):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", 8)  # fronts leave out smaller transients
+    monkeypatch.setattr(options_module, "_ENUMERATED", 8)  # fronts leave out smaller transients
     graph = some_graph(seed, n_stages=2)
     singles = [
         [Region(s, s, alone=True), *(Region(s, s, saved=x) for x in graphs.subsets(names))]
@@ -176,10 +176,10 @@ def savable(graph: Graph) -> list[list[str]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_stage_program_finds_the_front_of_bytes_and_seconds(monkeypatch, seed):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
+    monkeypatch.setattr(options_module, "_ENUMERATED", 0)
     graph = some_graph(seed, n_stages=3)
     for s, names in enumerate(savable(graph)):
-        options = stage_program.options(
+        options = options_module.options(
             graph, s, free=frozenset(), count=1000, deadline=time.monotonic() + 60
         )
         found = [held_and_seconds(graph, s, [graph.values[i].name for i in x]) for x in options]
@@ -191,7 +191,7 @@ def test_the_stage_program_finds_the_front_of_bytes_and_seconds(monkeypatch, see
 @pytest.mark.parametrize("knees", [0, 1])
 def test_a_stage_may_run_all_that_is_cheap_again_and_nothing_dear(monkeypatch, knees):
     """Five products and what is cheap between them; evenly spaced limits are 65, 32 and 0 bytes."""
-    monkeypatch.setattr(stage_program, "_KNEES", knees)
+    monkeypatch.setattr(options_module, "_KNEES", knees)
     make = graphs.Builder()
     forward = [make.op("f", "", "n0:1")]
     for k in range(5):
@@ -199,7 +199,7 @@ def test_a_stage_may_run_all_that_is_cheap_again_and_nothing_dear(monkeypatch, k
         forward.append(make.op(f"n{k}", f"p{k}", f"n{k + 1}:3"))
     backward = [make.op(f"b{k}", f"p{k} n{k + 1}", f"d{k}:1!") for k in range(4, -1, -1)]
     graph = make.graph([forward], [backward])
-    options = stage_program.options(
+    options = options_module.options(
         graph, 0, free=frozenset(), count=3, deadline=time.monotonic() + 60
     )
     names = [{graph.values[i].name for i in x} for x in options]
@@ -262,7 +262,7 @@ def wrong_by_errors(enumerated: int) -> list[tuple[float, int]]:
                 allowed.append(regions)
         oracle = space(graph, allowed)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stage_program, "_ENUMERATED", enumerated)
+            patch.setattr(options_module, "_ENUMERATED", enumerated)
             search = EXACT.prepare(graph)
             for budget in range(oracle.least_bytes, save_all(graph).peak_bytes + 1):
                 try:
@@ -289,10 +289,10 @@ def test_a_limit_of_errors_that_is_not_kept_is_noticed(monkeypatch):
 
 @pytest.mark.parametrize("most_error", [0.0, 1.0, 4.0, math.inf])
 def test_options_of_a_stage_mix_codes_within_every_limit_of_the_error(monkeypatch, most_error):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
+    monkeypatch.setattr(options_module, "_ENUMERATED", 0)
     graph = graphs.lossy(most_error, stages=2, values=2)
     for s, names in enumerate(savable(graph)):
-        options = stage_program.options(
+        options = options_module.options(
             graph, s, free=frozenset(), count=1000, deadline=time.monotonic() + 60
         )
         sets = [tuple(graph.values[i].name for i in x) for x in options]
@@ -315,7 +315,7 @@ def test_regions_of_several_stages_have_codes_of_small_errors():
 
 
 def test_stages_that_differ_in_nothing_but_errors_have_options_of_their_own(monkeypatch):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
+    monkeypatch.setattr(options_module, "_ENUMERATED", 0)
     graph = graphs.lossy(0.5, stages=4)
     stages = list(graph.stages)
     stages[2] = dataclasses.replace(
@@ -567,7 +567,7 @@ def test_an_ample_budget_recomputes_nothing():
 
 def test_isomorphic_stages_share_one_stage_program(monkeypatch):
     solved = []
-    right = stage_program.options
+    right = options_module.options
     monkeypatch.setattr(
         "planners.regions.candidates.options",
         lambda *x, **more: solved.append(x) or right(*x, **more),

@@ -31,7 +31,7 @@ from .effects.candidate import Candidate, Sample
 from .effects.walker import Walker
 from .iterations import neighbours
 from .simple_plans import minimal_region
-from .stage_program import options, options_by_multiplier
+from .stage_program.options import options, options_by_multiplier
 
 # Lengths of intervals, most useful first, as many as keep within the two numbers below.
 _LENGTHS = (2, 4, 3, 8, 6, 12, 16, 5, 24)
