@@ -37,7 +37,7 @@ from planners import (
     saved_bytes,
     without_change,
 )
-from planners.regions.candidates import Candidates
+from planners.regions.candidates.candidates import Candidates
 from planners.regions.composition import memory, program, rows
 from planners.regions.composition.program import Composition
 from planners.regions.composition.variables import Variables
@@ -569,7 +569,7 @@ def test_isomorphic_stages_share_one_stage_program(monkeypatch):
     solved = []
     right = options_module.options
     monkeypatch.setattr(
-        "planners.regions.candidates.options",
+        "planners.regions.candidates.solving.options",
         lambda *x, **more: solved.append(x) or right(*x, **more),
     )
     Stages()(graphs.blocks(12, kinds=2), save_all(graphs.blocks(12, kinds=2)).peak_bytes // 2)

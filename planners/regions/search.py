@@ -24,7 +24,7 @@ from ..graph import Graph
 from ..plan import Plan, Region
 from ..replay import replay
 from ..runs import error_of
-from .candidates import Candidates
+from .candidates.candidates import Candidates
 from .chain import Chain
 from .composition.program import Composition
 from .effects.candidate import Candidate

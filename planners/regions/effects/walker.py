@@ -10,6 +10,7 @@ import bisect
 import dataclasses
 from collections.abc import Hashable, Iterable, Iterator
 
+from ...errors import InvalidPlan
 from ...graph import Graph, Op
 from ...plan import Region
 from ...runs import error_of
@@ -133,6 +134,14 @@ class Walker:
             alone_bytes=sum(alone_bytes(self.graph, region)) if region.alone else 0,
             error=error_of(self.graph, [region]),
         )
+
+    def allowed(self, region: Region) -> Candidate | None:
+        """The region with its effect; None where no plan may have it."""
+        try:
+            found = self.candidate(region)
+        except InvalidPlan:  # it would run again what must run once
+            return None
+        return found if found.error <= self.graph.most_error else None
 
     def _effect(self, region: Region) -> _Effect:
         first, found = region.first, walked(self.graph, region, self._gradients)
