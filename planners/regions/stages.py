@@ -25,7 +25,7 @@ from ..graph import Graph
 from ..plan import Plan
 
 if TYPE_CHECKING:
-    from .search import Search
+    from .search.search import Search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,6 @@ class Stages:
         What does not depend on the budget is done once, and `time_limit` holds for each call.
         """
         # Importing CVXPY takes seconds, and planning is all that needs it.
-        from .search import Search
+        from .search.search import Search
 
         return Search(graph, self.time_limit, self.gap, self.max_options)

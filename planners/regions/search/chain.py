@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph import Graph
-from ..plan import Region
-from .effects.candidate import Candidate
+from ...graph import Graph
+from ...plan import Region
+from ..effects.candidate import Candidate
 
 _GRID = 1000
 
