@@ -23,7 +23,7 @@ from planners import (
 )
 from planners.published import synthetic
 from planners.published.recorder import Recorder
-from planners.regions.candidates import intervals, solving
+from planners.regions.candidates import candidates, solving
 from planners.regions.composition import program as composition
 from planners.regions.effects.walker import Walker
 from planners.regions.search import clock as clock_module
@@ -156,7 +156,7 @@ class Clock:
 def clock(request, monkeypatch):
     """A clock for the planner, whose solver finds nothing, or an answer at the last moment."""
     made = Clock(None if request.param == "nothing" else composition.solve)
-    for module in (clock_module, guesses, replays, spaces, intervals, options_module):
+    for module in (clock_module, guesses, replays, spaces, candidates, options_module):
         monkeypatch.setattr(module, "time", made)
     for module in (composition, stage_program):
         monkeypatch.setattr(module, "solve", made.solve)
