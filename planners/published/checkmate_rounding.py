@@ -53,7 +53,7 @@ class CheckmateRounding:
 
         Raises:
             InfeasibleBudget: no rounding fits. `minimum_bytes` is the least peak of those for this
-                budget, if the planner keeps that as a budget; else that of all or nothing kept.
+                budget, if the planner keeps that as a budget; else of all or nothing kept.
             SolverStopped: `time_limit` passed before a program was solved, or before all were and
                 nothing fits, or HiGHS failed.
         """

@@ -65,7 +65,7 @@ class Monet:
                 least_bytes=_largest_op(graph),
                 time_limit=self.time_limit,
             )
-            bound = min(bound, program.unit * outcome.bound)  # that of the whole budget is less
+            bound = min(bound, program.unit * outcome.bound)  # the whole budget's is less
             steps = with_frees(graph, program.order())
             schedule = certified_steps(graph, steps, bound_seconds=bound, planner="Monet")
             if schedule.peak_bytes <= budget_bytes:

@@ -47,7 +47,7 @@ class Program:
         implementations: round and op -> the implementations that are open.
         run, store, both: the indices of a variable -> its column.
         reading: round and value -> for each implementation of the backward op that reads it, its
-            column and that of `both`.
+            column and the column in `both`.
 
     Raises:
         SolverStopped: the deadline passed while it was being written.

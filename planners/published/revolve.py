@@ -1,12 +1,13 @@
 """Binomial checkpointing: the fewest runs of a chain of equal blocks, for so many checkpoints.
 
-Revolve (Griewank and Walther, "Algorithm 799", ACM TOMS 26(1), 2000). With room for `c` checkpoints
-a chain of `l` equal blocks is reversed with t(l, c) = r l - C(c + r, r - 1) runs, beside the `l`
-that a backward follows at once; `r` is the least number for which C(c + r, c) >= l. The chain's
-input is one of the `c`. A run from it goes to the best block in between, whose input becomes a
-checkpoint; the blocks behind are reversed with `c - 1` checkpoints, and then those before with `c`.
+Revolve (Griewank and Walther, "Algorithm 799", ACM TOMS 26(1), 2000). With memory for `c`
+checkpoints a chain of `l` equal blocks is reversed with t(l, c) = r l - C(c + r, r - 1) runs,
+beside the `l` that a backward follows at once; `r` is the least number for which C(c + r, c) >= l.
+The chain's input is one of the `c`. A run from it goes to the best block in between, whose input
+becomes a checkpoint; the blocks behind are reversed with `c - 1` checkpoints, and then those before
+with `c`.
 
-The chain is that of the forward pass's articulation points, or of all its ops (`blocks`). Its
+The chain is cut at the forward pass's articulation points, or at all its ops (`blocks`). Its
 blocks are not equal: the schedules are those for equal ones, and for each number of checkpoints
 replay says what it takes. The number counts the chain's input, which is free where it consists of
 arguments of the step.

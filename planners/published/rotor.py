@@ -7,15 +7,15 @@ or only the chain's *input* is kept, the blocks up to some block are run and for
 from there is planned, and then the blocks before it. Whichever is fastest, for each part of the
 chain and each amount of memory.
 
-The chain is that of the forward pass's articulation points (`blocks`), so that a graph between two
-of them is one element: its ops run as a whole, as far as what is wanted needs them, and never twice
-for one backward. Where there is no articulation point, every op is an element whose input is all
-that is live. Memory is counted as replay does, gradients included, where each input is one value
-and every op of the forward may run again: there, with as many slots as bytes, no schedule of this
-space within the budget is faster. Elsewhere a value may count twice (in two inputs, or in an input
-and a tape), and what ops that must run once write counts from the start of the step: plans are
-valid, but faster ones may be missed. The paper keeps a block's input until its backward; here it is
-kept only if the backward reads it, as replay has it.
+The chain is cut at the forward pass's articulation points (`blocks`), so that a graph between two
+of them is one element: its needed ops run as a whole, and never twice for one backward. Where there
+is no articulation point, every op is an element whose input is all that is live. Memory is counted
+as replay does, gradients included, where each input is one value and every op of the forward may
+run again: there, with as many slots as bytes, no schedule of this space within the budget is
+faster. Elsewhere a value may count twice (in two inputs, or in an input and a tape), and what ops
+that must run once write counts from the start of the step: plans are valid, but faster ones may be
+missed. The paper keeps a block's input until its backward; here it is kept only if the backward
+reads it, as replay has it.
 
 Memory comes in slots: what is kept is rounded up, so that no plan exceeds the budget. Beyond the
 budget's own slots, a few more are tried, for a plan that exceeds it by rounding alone: replay says.
@@ -175,7 +175,7 @@ class _Table:
     def _add(
         self, seconds: float | np.ndarray, rows: np.ndarray, slots: int, out: np.ndarray
     ) -> None:
-        """Seconds, and then those of rows of the table for `slots` less memory."""
+        """Seconds, added to rows of the table for `slots` less memory."""
         out[..., :slots] = np.inf
         np.add(seconds, rows[..., : max(self.width - slots, 0)], out=out[..., slots:])
 

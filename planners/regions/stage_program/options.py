@@ -33,7 +33,7 @@ def options(
         graph: the step.
         s: the stage.
         free: values that are in memory anyway, for the backward of another stage.
-        count: at most so many options for each way to count bytes, two or more; and a few between
+        count: at most so many options for each count of bytes, two or more; and a few between
             those that are far apart.
         deadline: stop at this reading of `time.monotonic`, in seconds.
 

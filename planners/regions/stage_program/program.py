@@ -154,7 +154,7 @@ class Program:
 
 
 def _costs(forward: Sequence[Op], stage: Needs, n_after: int) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds and FLOPs of each column, over those of all that may run again."""
+    """Seconds and FLOPs of each column, over the sum of all that may run again."""
 
     def column(cost: Callable[[Any], float]) -> np.ndarray:
         save = of_codes(forward, stage, cost)
@@ -179,6 +179,6 @@ def _error(graph: Graph, op: Op) -> float:
 
 
 def _aliasing(result_bytes: Sequence[int], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each size which values are as large, and how many results have room for them."""
+    """For each size which values are as large, and how many results are as large."""
     results, least = np.array(result_bytes), np.unique(sizes)[:, None]
     return (sizes >= least).astype(float), (results >= least).sum(axis=1)

@@ -131,7 +131,7 @@ def _fine(state: State, grids: Sequence[Grid]) -> int:
 
 
 def _seconds_of_grid(state: State, grids: Sequence[Grid], n: int) -> float:
-    """As many as all before took, or a share of the limit; the same for all that are given.
+    """As many as all before took, or a share of the limit; given grids share the time equally.
 
     Twice as many for a coarse one: it is mostly solved in less, and what it misses is hard to
     find on a finer one.
