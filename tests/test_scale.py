@@ -163,7 +163,7 @@ def clock(request, monkeypatch):
     costs = {
         replays: {"certified": 0.2, "save_all": 0.2, "save_nothing": 0.2},
         spaces: {"Candidates": 0.8, "Composition": 0.1},
-        options_module: {"Program": 0.2},
+        options_module: {"StageProgram": 0.2},
         Chain: {"fastest": 0.03},
     }
     for module, name, seconds in ((m, *x) for m, some in costs.items() for x in some.items()):

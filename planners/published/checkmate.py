@@ -59,7 +59,7 @@ class Checkmate:
             SolverStopped: `time_limit` passed without a schedule, or HiGHS failed.
         """
         deadline = Deadline.after(self.time_limit)
-        program = _Program(graph, budget_bytes, deadline=deadline.to_write())
+        program = CheckmateProgram(graph, budget_bytes, deadline=deadline.to_write())
         outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=self.gap)
         require_found(
             outcome,
@@ -81,7 +81,7 @@ def _largest_op(graph: Graph) -> int:
     return max(each, default=0)
 
 
-class _Program:
+class CheckmateProgram:
     """The program; one vector `x` holds the 0-1 variables, `live` the bytes over the budget.
 
     Not `boolean`, it is the linear relaxation: variables from 0 to 1.
@@ -219,7 +219,7 @@ class _Program:
         yield self.live + matrix(workspaces, self.width) @ self.x <= 1.0
 
 
-def _steps(program: _Program) -> Iterator[Step]:
+def _steps(program: CheckmateProgram) -> Iterator[Step]:
     """The solution, step by step; what a stage no longer needs is freed at once."""
     x = np.asarray(program.x.value) > 0.5
     keep, held = program.keep, set[int]()

@@ -77,7 +77,7 @@ class _Search:
     def __init__(self, graph: Graph, planner: Knapsack, budget_bytes: int):
         self.graph, self.planner, self.budget_bytes = graph, planner, budget_bytes
         self.deadline = Deadline.after(planner.time_limit)
-        self.program = _Program(graph)
+        self.program = KnapsackProgram(graph)
         self.found: dict[float, Schedule] = {}
 
     @property
@@ -114,7 +114,7 @@ class _Search:
         return self.found[share].peak_bytes <= self.budget_bytes
 
 
-class _Program:
+class KnapsackProgram:
     """The program, for any share of bytes to save; `x` holds `save` and then `again`."""
 
     def __init__(self, graph: Graph):

@@ -25,7 +25,7 @@ from ..graph import Graph
 from ..schedules.steps import Schedule, certified_steps, with_frees
 from ..solver.deadline import Deadline
 from ..solver.highs import require_found, solve
-from .monet_program import Program
+from .monet_program import MonetProgram
 
 #: The share of the budget that is left free where HiGHS, which allows itself a millionth of a row,
 #: has found a schedule of a few bytes too many.
@@ -56,7 +56,7 @@ class Monet:
         deadline = Deadline.after(self.time_limit)
         bound = float("inf")
         for margin in (0.0, _MARGIN):
-            program = Program(graph, (1 - margin) * budget_bytes, deadline.to_write())
+            program = MonetProgram(graph, (1 - margin) * budget_bytes, deadline.to_write())
             outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=self.gap)
             require_found(
                 outcome,

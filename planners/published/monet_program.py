@@ -37,7 +37,7 @@ from ..solver.sparse import at_least, matrix, numbered, total
 _Row = dict[int, float]
 
 
-class Program:
+class MonetProgram:
     """The program; one vector `x` holds all variables.
 
     Attributes:
@@ -141,7 +141,7 @@ class Program:
         return (Execute(o, w) for (_, o, w), column in self.run.items() if x[column] > 0.5)
 
 
-def constraints(program: Program) -> Iterator[Any]:
+def constraints(program: MonetProgram) -> Iterator[Any]:
     """All families of constraints, one function each."""
     yield from runs(program)
     yield from forward_reads(program)
@@ -154,7 +154,7 @@ def constraints(program: Program) -> Iterator[Any]:
     yield from backward_memory(program)
 
 
-def runs(program: Program) -> Iterator[Any]:
+def runs(program: MonetProgram) -> Iterator[Any]:
     """Each op runs in its pass, in one implementation; a forward op again at most once a round."""
     rows = {(k, o): _ran(program, k, o) for k, o in program.implementations}
     must = [
@@ -166,7 +166,7 @@ def runs(program: Program) -> Iterator[Any]:
     yield matrix(list(rows.values()), program.width) @ program.x <= 1
 
 
-def forward_reads(program: Program) -> Iterator[Any]:
+def forward_reads(program: MonetProgram) -> Iterator[Any]:
     """What a forward op reads has run in its round or was stored until then."""
     rows = (
         _available(program, k, i, stored=k) | {column: -1.0}
@@ -177,7 +177,7 @@ def forward_reads(program: Program) -> Iterator[Any]:
     yield from at_least(program.x, rows)
 
 
-def backward_reads(program: Program) -> Iterator[Any]:
+def backward_reads(program: MonetProgram) -> Iterator[Any]:
     """What a backward op reads has run in its round or is stored into the next one."""
     rows = (
         _available(program, k, i, stored=k + 1) | {column: -1.0}
@@ -187,7 +187,7 @@ def backward_reads(program: Program) -> Iterator[Any]:
     yield from at_least(program.x, rows)
 
 
-def stores(program: Program) -> Iterator[Any]:
+def stores(program: MonetProgram) -> Iterator[Any]:
     """What is stored into a round has run in the one before or was stored into that."""
     rows = (
         _available(program, k - 1, i, stored=k - 1) | {column: -1.0}
@@ -196,7 +196,7 @@ def stores(program: Program) -> Iterator[Any]:
     yield from at_least(program.x, rows)
 
 
-def _available(program: Program, k: int, i: int, *, stored: int) -> _Row:
+def _available(program: MonetProgram, k: int, i: int, *, stored: int) -> _Row:
     """Whether a value has run in one round or is stored into the same or another."""
     found = _ran(program, k, program.writer[i])
     if (stored, i) in program.store:
@@ -204,11 +204,11 @@ def _available(program: Program, k: int, i: int, *, stored: int) -> _Row:
     return found
 
 
-def _ran(program: Program, k: int, o: int) -> _Row:
+def _ran(program: MonetProgram, k: int, o: int) -> _Row:
     return {program.run[k, o, w]: 1.0 for w in program.implementations.get((k, o), ())}
 
 
-def overwritten(program: Program) -> Iterator[Any]:
+def overwritten(program: MonetProgram) -> Iterator[Any]:
     """What a forward op has written over is neither stored nor read by the backward op."""
     rows = [
         {column: -1.0, other: -1.0}
@@ -222,7 +222,7 @@ def overwritten(program: Program) -> Iterator[Any]:
     yield from at_least(program.x, rows, [-1.0] * len(rows))
 
 
-def products(program: Program) -> Iterator[Any]:
+def products(program: MonetProgram) -> Iterator[Any]:
     """A product is at most either factor; where it is less than both, more memory counts."""
     rows = (
         {factor: 1.0, product: -1.0}
@@ -233,24 +233,24 @@ def products(program: Program) -> Iterator[Any]:
     yield from at_least(program.x, rows)
 
 
-def forward_memory(program: Program) -> Iterator[Any]:
+def forward_memory(program: MonetProgram) -> Iterator[Any]:
     """While an op of the forward pass runs."""
     yield from _within(program, [(0, o) for o in program.rounds[0]])
 
 
-def recomputation_memory(program: Program) -> Iterator[Any]:
+def recomputation_memory(program: MonetProgram) -> Iterator[Any]:
     """While a forward op runs again."""
     rounds = enumerate(program.rounds[1:], 1)
     yield from _within(program, [(k, o) for k, (*again, _) in rounds for o in again])
 
 
-def backward_memory(program: Program) -> Iterator[Any]:
+def backward_memory(program: MonetProgram) -> Iterator[Any]:
     """While a backward op runs."""
     rounds = enumerate(program.rounds[1:], 1)
     yield from _within(program, [(k, ops[-1]) for k, ops in rounds])
 
 
-def _within(program: Program, samples: list[tuple[int, int]]) -> Iterator[Any]:
+def _within(program: MonetProgram, samples: list[tuple[int, int]]) -> Iterator[Any]:
     """While an op runs in a round: it and what is local to it, what waits, and gradients."""
     rows, right = [], []
     for k, o in program.deadline.during(samples):
@@ -267,7 +267,7 @@ def _within(program: Program, samples: list[tuple[int, int]]) -> Iterator[Any]:
         yield matrix(rows, program.width) @ program.x <= np.array(right)
 
 
-def _waiting(program: Program, k: int, o: int) -> Iterator[tuple[int, float]]:
+def _waiting(program: MonetProgram, k: int, o: int) -> Iterator[tuple[int, float]]:
     """Forward values that are not local to an op.
 
     Of those that the round has not reached, what was stored; of the others, what is stored again or

@@ -25,7 +25,7 @@ from ..graph import Graph
 from ..solver.deadline import NEVER, Deadline
 from ..solver.highs import solve
 from .bound import rows
-from .bound.space import Space
+from .bound.space import BoundSpace
 
 
 def lower_bound(
@@ -63,7 +63,7 @@ class BoundProgram:
     """The program; one vector `x` holds all variables.
 
     Arguments:
-        graph, samples, budget_bytes: as in `Space`.
+        graph, samples, budget_bytes: as in `BoundSpace`.
         deadline: until when it may be written.
 
     Raises:
@@ -77,7 +77,7 @@ class BoundProgram:
         budget_bytes: int,
         deadline: Deadline = NEVER,
     ):
-        self.space = space = Space(graph, samples, budget_bytes, deadline)
+        self.space = space = BoundSpace(graph, samples, budget_bytes, deadline)
         self.unit = graph.seconds or 1.0  # seconds enter as shares of the step's
         ops = enumerate(graph.ops)
         self.constant = sum(op.least_seconds for o, op in ops if not space.is_chosen(o))

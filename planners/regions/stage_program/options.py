@@ -16,7 +16,7 @@ import numpy as np
 
 from ...graph import Graph, Op
 from .needs import needs
-from .program import Program, Proposal
+from .program import Proposal, StageProgram
 
 # Solves for proposals between those of a front, and the gain of cost that counts as none.
 _KNEES, _SAME = 4, 1e-6
@@ -52,7 +52,7 @@ def options(
     found: dict[tuple[int, ...], None] = {}
     for aliasing in ((), results) if any(results) else ((),):
         if time.monotonic() < deadline:  # writing a program takes longer than a solve
-            program = Program(graph, s, stage, free, aliasing)
+            program = StageProgram(graph, s, stage, free, aliasing)
             found |= dict.fromkeys(_fronts(program, count, deadline))
     return list(found)
 
@@ -95,7 +95,7 @@ def _used(read: Set[int], writer: Mapping[int, Op], saved: Set[int]) -> set[int]
     return seen & saved
 
 
-def _fronts(program: Program, count: int, deadline: float) -> Iterator[tuple[int, ...]]:
+def _fronts(program: StageProgram, count: int, deadline: float) -> Iterator[tuple[int, ...]]:
     """Proposals of a program for several limits of the error, from the most to none.
 
     Only the composition decides which share of the step's error the stage may have.
@@ -109,7 +109,7 @@ def _fronts(program: Program, count: int, deadline: float) -> Iterator[tuple[int
             yield from (x.saved for x in proposals)
 
 
-def _front(program: Program, most_error: float, count: int, deadline: float) -> list[Proposal]:
+def _front(program: StageProgram, most_error: float, count: int, deadline: float) -> list[Proposal]:
     """Proposals of a program, fastest first, for fewer and fewer bytes."""
     found: list[Proposal] = []
     limit: float = program.total_bytes
@@ -127,7 +127,7 @@ def _front(program: Program, most_error: float, count: int, deadline: float) -> 
 
 
 def _knees(
-    program: Program, most_error: float, front: Sequence[Proposal], deadline: float
+    program: StageProgram, most_error: float, front: Sequence[Proposal], deadline: float
 ) -> list[Proposal]:
     """Proposals between two of a front that cost less than the line between these.
 

@@ -54,7 +54,7 @@ class Proposal:
         return self.cost + multiplier * self.retained_bytes
 
 
-class Program:
+class StageProgram:
     """The integer program of one stage, compiled once and solved for many limits."""
 
     def __init__(
@@ -67,40 +67,28 @@ class Program:
     ):
         forward = graph.stages[s].forward
         self._stage, self._forward = stage, forward
-        n_save, n_rerun, n_hold = len(stage.values), len(stage.ops), len(stage.outside)
-        n_take, n_aliased = sum(len(op.alternatives) for op in stage.choices), n_save
-        nbytes = [0 if i in free else graph.values[i].nbytes for i in stage.values]
-        sizes = np.array([graph.values[i].nbytes for i in stage.values])
-        fixed = sizes < _NEGLIGIBLE * sizes.sum()
-        savable = np.array([graph.values[i].savable for i in stage.values])
         self._error = functools.partial(_error, graph)
         self._errors = np.array(of_codes(forward, stage, self._error))
-        held = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
-        counted = np.where(fixed, 0, nbytes)
-        self.total_bytes = int(counted.sum()) + sum(held)
-        zeros = [0] * n_rerun, [0] * n_take
-        self._nbytes = np.array([*counted, *zeros[0], *held, *zeros[1], *-counted], np.int64)
-        self._x = x = cp.Variable(n_save + n_rerun + n_hold + n_take + n_aliased, boolean=True)
+        sizes = np.array([graph.values[i].nbytes for i in stage.values])
+        is_negligible = sizes < _NEGLIGIBLE * sizes.sum()
+        self._nbytes = _column_bytes(graph, stage, free, is_negligible)
+        self.total_bytes = int(self._nbytes.clip(0).sum())
+        self._x = x = cp.Variable(self._nbytes.size, boolean=True)
         self._limit, self._most_error = cp.Parameter(), cp.Parameter()
         self._multiplier = cp.Parameter(nonneg=True)
-
-        is_own = np.array([i not in graph.shared for i in stage.values])
-        may_alias = is_own & ~fixed
-        optional = np.isin(stage.values, [*optional_writers(forward)])
-        lower = np.concatenate([fixed & savable & ~optional, np.zeros(x.size - n_save)])
-        upper = np.concatenate([savable, np.ones(n_rerun + n_hold + n_take), may_alias])
-        seconds, flops = _costs(forward, stage, n_after=n_aliased)
-        large, places = _aliasing(result_bytes, sizes)
+        seconds, flops = _costs(forward, stage)
         self._costs = seconds + _FLOPS_WEIGHT * flops
         time_and_flops = self._costs @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
+        lower, upper = _bounds(graph, forward, stage, is_negligible)
+        large, places = _aliasing(result_bytes, sizes)
         constraints = [
             lower <= x,
             x <= upper,
             *(rows @ x >= right for rows, right in dataflow(forward, stage)),
-            self._errors @ x[:n_save] <= self._most_error,
-            x[:n_save] >= x[-n_aliased:],
-            large @ x[-n_aliased:] <= places,
+            self._errors @ x[: sizes.size] <= self._most_error,
+            x[: sizes.size] >= x[-sizes.size :],
+            large @ x[-sizes.size :] <= places,
         ]
         self._fastest = cp.Problem(
             cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
@@ -153,7 +141,34 @@ class Program:
         return Proposal(saved, int(self._nbytes[x].sum()), float(self._costs[x].sum()), error)
 
 
-def _costs(forward: Sequence[Op], stage: Needs, n_after: int) -> tuple[np.ndarray, np.ndarray]:
+def _column_bytes(
+    graph: Graph, stage: Needs, free: Set[int], is_negligible: np.ndarray
+) -> np.ndarray:
+    """Bytes that wait for the backward where a variable is 1: less, for a value that is aliased."""
+    save = [0 if i in free else graph.values[i].nbytes for i in stage.values]
+    hold = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
+    save = np.where(is_negligible, 0, save)
+    columns = save, [0] * len(stage.ops), hold, [0] * _count_taken(stage), -save
+    return np.array([x for some in columns for x in some], np.int64)
+
+
+def _count_taken(stage: Needs) -> int:
+    return sum(len(op.alternatives) for op in stage.choices)
+
+
+def _bounds(
+    graph: Graph, forward: Sequence[Op], stage: Needs, is_negligible: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the most that each variable may be."""
+    savable = np.array([graph.values[i].savable for i in stage.values])
+    may_alias = np.array([i not in graph.shared for i in stage.values]) & ~is_negligible
+    optional = np.isin(stage.values, [*optional_writers(forward)])
+    between = len(stage.ops) + len(stage.outside) + _count_taken(stage)
+    lower = [is_negligible & savable & ~optional, np.zeros(between + len(stage.values))]
+    return np.concatenate(lower), np.concatenate([savable, np.ones(between), may_alias])
+
+
+def _costs(forward: Sequence[Op], stage: Needs) -> tuple[np.ndarray, np.ndarray]:
     """Seconds and FLOPs of each column, over the sum of all that may run again."""
 
     def column(cost: Callable[[Any], float]) -> np.ndarray:
@@ -164,7 +179,7 @@ def _costs(forward: Sequence[Op], stage: Needs, n_after: int) -> tuple[np.ndarra
             for op in stage.choices
             for implementation in op.alternatives
         ]
-        columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * n_after
+        columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * len(stage.values)
         return np.concatenate(columns) / (sum(rerun) + sum(save) or 1.0)
 
     return column(lambda x: x.seconds), column(lambda x: x.flops)

@@ -12,7 +12,7 @@ import cvxpy as cp
 import numpy as np
 
 from ...solver.sparse import at_least, matrix, total
-from .space import Space
+from .space import BoundSpace
 
 _Row = dict[int, float]
 
@@ -20,13 +20,13 @@ _Row = dict[int, float]
 _TOLERANCE = 1e-9
 
 
-def constraints(space: Space, x: cp.Variable) -> Iterator[Any]:
+def constraints(space: BoundSpace, x: cp.Variable) -> Iterator[Any]:
     """All families but `within`."""
     for family in (implementations, held, read_by_runs, read_by_samples, read_between):
         yield from family(space, x)
 
 
-def implementations(space: Space, x: cp.Variable) -> Iterator[Any]:
+def implementations(space: BoundSpace, x: cp.Variable) -> Iterator[Any]:
     """A backward op runs in one of its implementations."""
     rows = [
         {space.columns.implementation[o, w]: 1.0 for w in range(len(op.implementations))}
@@ -37,7 +37,7 @@ def implementations(space: Space, x: cp.Variable) -> Iterator[Any]:
         yield matrix(rows, x.size) @ x == 1
 
 
-def held(space: Space, x: cp.Variable) -> Iterator[Any]:
+def held(space: BoundSpace, x: cp.Variable) -> Iterator[Any]:
     """What is in memory during a sample was so during the one before, or has been written."""
     rows = (
         total([*_since(space, i, k), (column, -1.0)])
@@ -47,7 +47,7 @@ def held(space: Space, x: cp.Variable) -> Iterator[Any]:
     yield from at_least(x, rows)
 
 
-def read_by_runs(space: Space, x: cp.Variable) -> Iterator[Any]:
+def read_by_runs(space: BoundSpace, x: cp.Variable) -> Iterator[Any]:
     """What an op reads that has run was there, or has been written."""
     rows = (
         total([*_since(space, i, k), (column, -1.0)])
@@ -57,7 +57,7 @@ def read_by_runs(space: Space, x: cp.Variable) -> Iterator[Any]:
     yield from at_least(x, rows)
 
 
-def read_by_samples(space: Space, x: cp.Variable) -> Iterator[Any]:
+def read_by_samples(space: BoundSpace, x: cp.Variable) -> Iterator[Any]:
     """What a sample reads is in memory while it runs."""
     rows, right = [], []
     for k, b in enumerate(space.deadline.during(space.samples)):
@@ -67,7 +67,7 @@ def read_by_samples(space: Space, x: cp.Variable) -> Iterator[Any]:
     yield from at_least(x, rows, right)
 
 
-def read_between(space: Space, x: cp.Variable) -> Iterator[Any]:
+def read_between(space: BoundSpace, x: cp.Variable) -> Iterator[Any]:
     """What a backward op reads between samples was there, or has been written."""
     rows, right = [], []
     for k, ops in enumerate(space.between):
@@ -78,7 +78,7 @@ def read_between(space: Space, x: cp.Variable) -> Iterator[Any]:
     yield from at_least(x, rows, right)
 
 
-def memory(space: Space) -> list[tuple[_Row, float]]:
+def memory(space: BoundSpace) -> list[tuple[_Row, float]]:
     """While a sample runs: what is held and decided, and the share of the budget left for it."""
     found, gradients = [], _gradients(space)
     for k, b in enumerate(space.samples):
@@ -104,7 +104,7 @@ def within(x: cp.Variable, rows: list[tuple[_Row, float]]) -> Iterator[Any]:
         yield matrix(terms, x.size) @ x <= np.array(shares)
 
 
-def _since(space: Space, i: int, k: int) -> Iterator[tuple[int, float]]:
+def _since(space: BoundSpace, i: int, k: int) -> Iterator[tuple[int, float]]:
     """Terms that say that a value is in memory at some time from sample `k - 1` to sample `k`."""
     columns, o = space.columns, space.writer[i]
     if k:
@@ -116,12 +116,12 @@ def _since(space: Space, i: int, k: int) -> Iterator[tuple[int, float]]:
         yield from ((columns.implementation[o, w], 1.0) for w in every)
 
 
-def _is_certain(space: Space, i: int, k: int) -> bool:
+def _is_certain(space: BoundSpace, i: int, k: int) -> bool:
     """Whether a value is certainly in memory at some time before sample `k`."""
     return k == 0 and not space.forward[space.writer[i]].optional
 
 
-def _reads(space: Space, b: int) -> Iterator[tuple[int, list[tuple[int, float]], float]]:
+def _reads(space: BoundSpace, b: int) -> Iterator[tuple[int, list[tuple[int, float]], float]]:
     """What a backward op may read: the value, and the terms or the number that say so."""
     op = space.graph.ops[b]
     always = op.always_reads
@@ -133,7 +133,7 @@ def _reads(space: Space, b: int) -> Iterator[tuple[int, list[tuple[int, float]],
             yield i, [(space.columns.implementation[b, w], -1.0) for w in reading], 0.0
 
 
-def _gradients(space: Space) -> dict[int, float]:
+def _gradients(space: BoundSpace) -> dict[int, float]:
     """Share of what backward ops wrote that is certainly in memory while each runs."""
     ops, first = space.graph.ops, len(space.forward)
     last = {i: b for b, op in enumerate(ops) for i in op.always_reads if not op.optional}

@@ -25,7 +25,7 @@ from ...solver.sparse import numbered
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class BoundColumns:
     """The column of each variable.
 
     Attributes:
@@ -40,7 +40,7 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Space:
+class BoundSpace:
     """The relaxation over some samples.
 
     Attributes:
@@ -87,7 +87,7 @@ class Space:
         return sorted({self.writer[i] for i in self.needed if self.may_rerun(i)})
 
     @ft.cached_property
-    def columns(self) -> Columns:
+    def columns(self) -> BoundColumns:
         """The variables."""
         return _columns(self)
 
@@ -105,7 +105,7 @@ class Space:
         return self.graph.values[i].nbytes / self.scale
 
 
-def _needed(space: Space) -> set[int]:
+def _needed(space: BoundSpace) -> set[int]:
     ops = space.graph.ops[len(space.forward) :]
     found = {i for op in ops for i in op.may_read if i in space.writer}
     pending = list(found)
@@ -117,7 +117,7 @@ def _needed(space: Space) -> set[int]:
     return found
 
 
-def _columns(space: Space) -> Columns:
+def _columns(space: BoundSpace) -> BoundColumns:
     samples = range(len(space.samples))
     keys: list[tuple[Any, ...]] = [
         ("implementation", o, w)
@@ -128,4 +128,4 @@ def _columns(space: Space) -> Columns:
     keys += [("run", o, k) for k in samples if k for o in space.again]
     keys += [("hold", i, k) for k in samples for i in space.needed]
     kinds = "implementation", "run", "hold"
-    return Columns(len(keys), *numbered(space.deadline.during(keys), *kinds))
+    return BoundColumns(len(keys), *numbered(space.deadline.during(keys), *kinds))

@@ -11,7 +11,7 @@ import cvxpy as cp
 import numpy as np
 
 from ...solver.sparse import matrix, total
-from .space import Space
+from .space import GridSpace
 
 _Row = dict[int, float]
 _Rows = list[tuple[_Row, float]]
@@ -37,7 +37,7 @@ def within(x: cp.Variable, rows: _Rows, limit: Any) -> Iterator[Any]:
         yield matrix(terms, x.size) @ x <= limit - np.array(fixed)
 
 
-def forward_memory(space: Space) -> _Rows:
+def forward_memory(space: GridSpace) -> _Rows:
     """While a forward op runs: what later ones read, and what waits for the first event."""
     found = []
     for o in space.deadline.during(range(len(space.forward))):
@@ -55,7 +55,7 @@ def forward_memory(space: Space) -> _Rows:
     return found
 
 
-def backward_memory(space: Space) -> _Rows:
+def backward_memory(space: GridSpace) -> _Rows:
     """While a backward op runs: gradients, what this or a later op of the event may read, and
     what is held on.
     """
@@ -75,7 +75,7 @@ def backward_memory(space: Space) -> _Rows:
 
 
 def recomputation_memory(
-    space: Space, x: cp.Variable, level: cp.Variable, changes: Any, limit: Any
+    space: GridSpace, x: cp.Variable, level: cp.Variable, changes: Any, limit: Any
 ) -> Iterator[Any]:
     """While a forward op runs again: gradients, what was carried, what has run again so far.
 
@@ -100,7 +100,7 @@ def recomputation_memory(
         yield level + matrix(runs, x.size) @ x <= limit - np.array(fixed)
 
 
-def level_changes(space: Space) -> Any:
+def level_changes(space: GridSpace) -> Any:
     """By how much what is in memory changes from one op that may run again to the next."""
     rows = []
     for k, again in enumerate(space.again):
@@ -112,7 +112,7 @@ def level_changes(space: Space) -> Any:
     return matrix(rows, space.columns.width)
 
 
-def _present(space: Space, o: int, k: int) -> _Row:
+def _present(space: GridSpace, o: int, k: int) -> _Row:
     """What is in memory when op `o` is reached before event `k`, its own outputs apart."""
     found = {}
     for i in space.values:
@@ -132,7 +132,7 @@ def _difference(row: _Row, other: _Row) -> _Row:
     return {column: x for column, x in total(terms).items() if x}
 
 
-def _workspace(space: Space, o: int) -> tuple[list[tuple[int, float]], float]:
+def _workspace(space: GridSpace, o: int) -> tuple[list[tuple[int, float]], float]:
     """Workspace of an op's first run: by decision, and in any case."""
     open_ones: Sequence[int] = space.first_implementations[o]
     shares = [space.graph.implementations[o][w].workspace_bytes / space.scale for w in open_ones]
@@ -142,14 +142,14 @@ def _workspace(space: Space, o: int) -> tuple[list[tuple[int, float]], float]:
     return list(zip(columns, shares, strict=True)), 0.0
 
 
-def _own_share(space: Space, o: int, w: int) -> float:
+def _own_share(space: GridSpace, o: int, w: int) -> float:
     """Outputs and workspace of a run."""
     op = space.forward[o]
     workspace = op.implementations[w].workspace_bytes / space.scale
     return sum(map(space.share, op.outputs)) + workspace
 
 
-def _gradients(space: Space) -> dict[int, tuple[float, float]]:
+def _gradients(space: GridSpace) -> dict[int, tuple[float, float]]:
     """Shares of what backward ops wrote: before each of them, and while it runs."""
     ops, first = space.graph.ops, space.graph.forward_count
     last = {i: b for b, op in enumerate(ops) for i in (*op.outputs, *op.may_read)}

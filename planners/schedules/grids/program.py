@@ -17,14 +17,14 @@ from ...graph import Graph
 from ...solver.deadline import NEVER, Deadline
 from ..steps import Execute, lifetimes
 from . import memory, rows
-from .space import Space, beats, windows
+from .space import GridSpace, beats, windows
 
 
 class GapProgram:
     """The program of a grid; one vector `x` holds all 0-1 variables.
 
     Arguments:
-        graph, groups, budget_bytes, reach, known, deadline: as in `Space`.
+        graph, groups, budget_bytes, reach, known, deadline: as in `GridSpace`.
         of_peak: whether to minimize the peak, as a share of the budget, instead of the seconds.
 
     Raises:
@@ -41,7 +41,7 @@ class GapProgram:
         of_peak: bool = False,
         deadline: Deadline = NEVER,
     ):
-        self.space = space = Space(graph, groups, budget_bytes, reach, known, deadline)
+        self.space = space = GridSpace(graph, groups, budget_bytes, reach, known, deadline)
         self.x = cp.Variable(space.columns.width, boolean=True)
         self.level = cp.Variable(max(sum(map(len, space.again)), 1))
         self.peak = cp.Variable() if of_peak else None
@@ -92,7 +92,7 @@ class GapProgram:
         return [Execute(o, open_ones[o][0]) for o, op in ops if not op.optional]
 
 
-def _seconds(space: Space) -> np.ndarray:
+def _seconds(space: GridSpace) -> np.ndarray:
     """Seconds of every variable, as shares of the step's."""
     unit = space.graph.seconds or 1.0
     found = np.zeros(space.columns.width)
@@ -108,7 +108,7 @@ def _most_bytes(graph: Graph) -> int:
     return sum(value.nbytes for value in graph.values) + max(workspace, 0)
 
 
-def _point(space: Space, order: Sequence[Execute]) -> np.ndarray:
+def _point(space: GridSpace, order: Sequence[Execute]) -> np.ndarray:
     """The 0-1 variables at a schedule that runs ops in an order."""
     columns, x = space.columns, np.zeros(space.columns.width)
     starts, begins = windows(space.graph, space.groups, order)
@@ -132,7 +132,7 @@ def _point(space: Space, order: Sequence[Execute]) -> np.ndarray:
     return x
 
 
-def _standing(space: Space, run: Execute, is_again: bool) -> Execute:
+def _standing(space: GridSpace, run: Execute, is_again: bool) -> Execute:
     """The run, in an implementation that beats its own where that was left out."""
     again = space.again_implementations.get(run.op, [])
     open_ones = again if is_again else space.first_implementations[run.op]
@@ -143,7 +143,7 @@ def _standing(space: Space, run: Execute, is_again: bool) -> Execute:
     return Execute(run.op, next(better, run.implementation))
 
 
-def _order(space: Space, x: np.ndarray) -> Iterator[Execute]:
+def _order(space: GridSpace, x: np.ndarray) -> Iterator[Execute]:
     """The ops of a point, in order."""
     for o in range(len(space.forward)):
         if (w := _first_implementation(space, x, o)) is not None:
@@ -154,7 +154,7 @@ def _order(space: Space, x: np.ndarray) -> Iterator[Execute]:
         yield from (Execute(b, _first_implementation(space, x, b) or 0) for b in group)
 
 
-def _first_implementation(space: Space, x: np.ndarray, o: int) -> int | None:
+def _first_implementation(space: GridSpace, x: np.ndarray, o: int) -> int | None:
     """How an op first runs; None if not at all."""
     open_ones = space.first_implementations[o]
     if not space.is_chosen(o):

@@ -11,16 +11,16 @@ from typing import Any
 import cvxpy as cp
 
 from ...solver.sparse import at_least, matrix, total
-from .space import Space
+from .space import GridSpace
 
 
-def constraints(space: Space, x: cp.Variable) -> Iterator[Any]:
+def constraints(space: GridSpace, x: cp.Variable) -> Iterator[Any]:
     """All families."""
     for family in (implementations, reads, sources, carries, inputs, overwritten):
         yield from family(space, x)
 
 
-def implementations(space: Space, x: cp.Variable) -> Iterator[Any]:
+def implementations(space: GridSpace, x: cp.Variable) -> Iterator[Any]:
     """An op first runs in one of its implementations; an optional one in one at most."""
     columns = space.columns
     chosen = [o for o in range(len(space.graph.ops)) if space.is_chosen(o)]
@@ -33,7 +33,7 @@ def implementations(space: Space, x: cp.Variable) -> Iterator[Any]:
         yield matrix(may, columns.width) @ x <= 1
 
 
-def reads(space: Space, x: cp.Variable) -> Iterator[Any]:
+def reads(space: GridSpace, x: cp.Variable) -> Iterator[Any]:
     """What a backward op reads is held during its event."""
     always, rows = [], []
     for k, group in enumerate(space.groups):
@@ -49,7 +49,7 @@ def reads(space: Space, x: cp.Variable) -> Iterator[Any]:
     yield from at_least(x, rows)
 
 
-def sources(space: Space, x: cp.Variable) -> Iterator[Any]:
+def sources(space: GridSpace, x: cp.Variable) -> Iterator[Any]:
     """What is held or passed was carried, or its op has run again."""
     hold, passed = space.columns.hold, space.columns.passed
     rows = (
@@ -58,7 +58,7 @@ def sources(space: Space, x: cp.Variable) -> Iterator[Any]:
     yield from at_least(x, rows)
 
 
-def _available(space: Space, i: int, k: int) -> Iterator[tuple[int, float]]:
+def _available(space: GridSpace, i: int, k: int) -> Iterator[tuple[int, float]]:
     yield space.columns.carry[i, k], 1.0
     o = space.writer[i]
     for w in space.again_implementations.get(o, ()):
@@ -66,7 +66,7 @@ def _available(space: Space, i: int, k: int) -> Iterator[tuple[int, float]]:
             yield space.columns.run[o, w, k], 1.0
 
 
-def carries(space: Space, x: cp.Variable) -> Iterator[Any]:
+def carries(space: GridSpace, x: cp.Variable) -> Iterator[Any]:
     """What is carried into an event was held during the one before, or has run at all."""
     columns, rows = space.columns, []
     for i, events in space.events.items():
@@ -78,7 +78,7 @@ def carries(space: Space, x: cp.Variable) -> Iterator[Any]:
     yield from at_least(x, rows)
 
 
-def inputs(space: Space, x: cp.Variable) -> Iterator[Any]:
+def inputs(space: GridSpace, x: cp.Variable) -> Iterator[Any]:
     """What an op reads that runs again is held or passed."""
     hold, passed = space.columns.hold, space.columns.passed
     rows = (
@@ -89,7 +89,7 @@ def inputs(space: Space, x: cp.Variable) -> Iterator[Any]:
     yield from at_least(x, rows)
 
 
-def overwritten(space: Space, x: cp.Variable) -> Iterator[Any]:
+def overwritten(space: GridSpace, x: cp.Variable) -> Iterator[Any]:
     """What an op has written over is neither carried nor held."""
     columns = space.columns
     rows = [

@@ -39,7 +39,7 @@ from ..steps import Execute
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class GridColumns:
     """The column of each variable, kind by kind and event by event.
 
     Attributes:
@@ -56,7 +56,7 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Space:
+class GridSpace:
     """The schedules on one grid.
 
     Attributes:
@@ -134,7 +134,7 @@ class Space:
         return sorted(self.events)
 
     @ft.cached_property
-    def columns(self) -> Columns:
+    def columns(self) -> GridColumns:
         """The variables."""
         return _columns(self)
 
@@ -188,7 +188,7 @@ def beats(implementations: Sequence[Implementation], v: int, w: int) -> bool:
     return v < w if is_equal else costs[0][0] <= costs[1][0] and costs[0][1] <= costs[1][1]
 
 
-def _open_implementations(space: Space, o: int, *, is_again: bool) -> list[int]:
+def _open_implementations(space: GridSpace, o: int, *, is_again: bool) -> list[int]:
     """Implementations in which an op may run, less those that another one beats."""
     implementations = space.graph.implementations[o]
     possible = [
@@ -200,7 +200,7 @@ def _open_implementations(space: Space, o: int, *, is_again: bool) -> list[int]:
     return [w for w in possible if not any(beats(implementations, v, w) for v in possible)]
 
 
-def _runs_again(space: Space) -> list[list[int]]:
+def _runs_again(space: GridSpace) -> list[list[int]]:
     """For each event the forward ops that may run again before it."""
     found = [_ancestors(space, group) for group in space.deadline.during(space.groups)]
     if space.reach is None:
@@ -213,7 +213,7 @@ def _runs_again(space: Space) -> list[list[int]]:
     return list(map(sorted, found))
 
 
-def _ancestors(space: Space, group: range) -> set[int]:
+def _ancestors(space: GridSpace, group: range) -> set[int]:
     """Forward ops within reach that can run again for what the ops of an event read."""
     found: set[int] = set()
     for i in {i for b in group for _, read in space.read(b) for i in read}:
@@ -230,7 +230,7 @@ def _ancestors(space: Space, group: range) -> set[int]:
     return found
 
 
-def _touched(space: Space, k: int, group: range) -> set[int]:
+def _touched(space: GridSpace, k: int, group: range) -> set[int]:
     """Forward values that an event's backward ops, or what runs again for them, may touch."""
     found = {i for b in group for _, read in space.read(b) for i in read}
     for o in space.again[k]:
@@ -238,7 +238,7 @@ def _touched(space: Space, k: int, group: range) -> set[int]:
     return found
 
 
-def _columns(space: Space) -> Columns:
+def _columns(space: GridSpace) -> GridColumns:
     keys: list[tuple[Any, ...]] = [
         ("first", o, w)
         for o in range(len(space.graph.ops))
@@ -254,4 +254,4 @@ def _columns(space: Space) -> Columns:
     for kind in ("carry", "hold", "passed"):
         keys += [(kind, i, k) for i in space.values for k in space.events[i]]
     kinds = "first", "run", "carry", "hold", "passed"
-    return Columns(len(keys), *numbered(space.deadline.during(keys), *kinds))
+    return GridColumns(len(keys), *numbered(space.deadline.during(keys), *kinds))
