@@ -172,7 +172,7 @@ def test_knapsack_agrees_with_looking_at_all_that_could_be_saved():
 
 def test_without_what_is_needed_to_run_again_it_does_not(monkeypatch):
     def only_read(self):
-        return ((self._given(i), 1.0) for i in sorted(self.read))
+        return ((self._available(i), 1.0) for i in sorted(self.read))
 
     monkeypatch.setattr(knapsack.KnapsackProgram, "_needs", only_read)
     assert not all(spares_most(graph, share) for graph, share in KNAPSACKS)

@@ -28,7 +28,7 @@ from planners.regions.composition import program as composition
 from planners.regions.effects.walker import Walker
 from planners.regions.search import clock as clock_module
 from planners.regions.search import guesses, replays, spaces
-from planners.regions.search.chain import Chain
+from planners.regions.search.chain import ChainHeuristic
 from planners.regions.stage_program import options as options_module
 from planners.regions.stage_program import program as stage_program
 from planners.runs import backward_runs
@@ -164,7 +164,7 @@ def clock(request, monkeypatch):
         replays: {"certified": 0.2, "save_all": 0.2, "save_nothing": 0.2},
         spaces: {"Candidates": 0.8, "Composition": 0.1},
         options_module: {"StageProgram": 0.2},
-        Chain: {"fastest": 0.03},
+        ChainHeuristic: {"fastest": 0.03},
     }
     for module, name, seconds in ((m, *x) for m, some in costs.items() for x in some.items()):
         monkeypatch.setattr(module, name, made.charging(seconds, getattr(module, name)))

@@ -11,7 +11,7 @@ from planners import Execute, Free, InfeasibleBudget, InvalidPlan, certified_ste
 from planners.schedules import timeline
 from planners.schedules.sequence import Sequence, improved
 from planners.schedules.steps import with_frees
-from planners.schedules.timeline import Timeline
+from planners.schedules.timeline import SequenceTimeline
 
 NO_LIMIT = 1e6  # seconds: the number of moves ends the search, on any machine the same way
 
@@ -112,7 +112,7 @@ def test_any_answer_runs_within_its_budget(seed, may_reorder):
 def wander(graph, seed, moves=300):
     """A timeline after random moves, most of them good for nothing."""
     rng = random.Random(seed)
-    line = Timeline(graph, range(len(graph.ops)), budget_bytes=30)
+    line = SequenceTimeline(graph, range(len(graph.ops)), budget_bytes=30)
     rerunnable = [o for o in range(len(graph.ops)) if graph.may_rerun(o)]
     for _ in range(moves if rerunnable else 0):
         kind = rng.choice(("insert", "remove", "shift", "reset"))

@@ -94,7 +94,7 @@ def walk(count: int, decide: Callable[[int, int, Any], Split | Tape], state: Any
             stack += [(s, decision.at - 1, decision.before), (decision.at, t, decision.behind)]
 
 
-class Blocks:
+class ChainBlocks:
     """The blocks of a graph, and the ops that a walk over them stands for.
 
     Attributes:

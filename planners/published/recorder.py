@@ -16,7 +16,7 @@ _BANDWIDTH, _COMPUTE = 2e12, 2e14
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Derivative:
+class PartialDerivative:
     """The derivative of a forward op by one thing that it reads.
 
     Attributes:
@@ -39,7 +39,7 @@ class Recorder:
         self.values: list[Value] = []
         self.keys: list[str | None] = []
         self._forward: list[list[Op]] = []
-        self._derivatives: list[list[tuple[int, tuple[Derivative, ...]]]] = []
+        self._derivatives: list[list[tuple[int, tuple[PartialDerivative, ...]]]] = []
         self._results: list[list[int]] = []
         self._read: set[int | None] = set()
         self.n_ops = 0  # of the step so far, backward included
@@ -56,7 +56,7 @@ class Recorder:
         name: str,
         reads: Sequence[int],
         nbytes: int,
-        *derivatives: Derivative,
+        *derivatives: PartialDerivative,
         flops: int = 0,
         parameter_bytes: int = 0,
     ) -> int:
@@ -75,28 +75,30 @@ class Recorder:
     def map(self, name: str, x: int, nbytes: int, reads: str = "") -> int:
         """An elementwise function, a reduction or a copy; its derivative reads "in" or "out"."""
         out = len(self.values)
-        return self.op(name, [x], nbytes, Derivative(x, {"": (), "in": (x,), "out": (out,)}[reads]))
+        return self.op(
+            name, [x], nbytes, PartialDerivative(x, {"": (), "in": (x,), "out": (out,)}[reads])
+        )
 
     def add(self, name: str, a: int, b: int) -> int:
         """The sum of two values."""
-        same = (Derivative(a, is_same=True), Derivative(b, is_same=True))
+        same = (PartialDerivative(a, is_same=True), PartialDerivative(b, is_same=True))
         return self.op(name, [a, b], self.values[a].nbytes, *same)
 
     def product(self, name: str, a: int, b: int, nbytes: int, flops: int = 0) -> int:
         """A product, elementwise or of matrices: the derivative by one reads the other."""
-        derivatives = (Derivative(a, (b,), flops), Derivative(b, (a,), flops))
+        derivatives = (PartialDerivative(a, (b,), flops), PartialDerivative(b, (a,), flops))
         return self.op(name, [a, b], nbytes, *derivatives, flops=flops)
 
     def linear(self, name: str, x: int, nbytes: int, flops: int, parameter_bytes: int) -> int:
         """A product with a matrix of parameters."""
-        derivatives = (Derivative(x, (), flops), Derivative(None, (x,), flops))
+        derivatives = (PartialDerivative(x, (), flops), PartialDerivative(None, (x,), flops))
         return self.op(
             name, [x], nbytes, *derivatives, flops=flops, parameter_bytes=parameter_bytes
         )
 
     def bias(self, name: str, x: int, parameter_bytes: int) -> int:
         """A sum with parameters."""
-        derivatives = (Derivative(x, is_same=True), Derivative(None))
+        derivatives = (PartialDerivative(x, is_same=True), PartialDerivative(None))
         nbytes = self.values[x].nbytes
         return self.op(name, [x], nbytes, *derivatives, parameter_bytes=parameter_bytes)
 
@@ -104,7 +106,7 @@ class Recorder:
         """A product with random bits, a byte each, that may be drawn again."""
         nbytes = self.values[x].nbytes
         mask = self.op(f"{name} mask", [], nbytes // 2, flops=20 * nbytes)
-        return self.op(name, [x, mask], nbytes, Derivative(x, (mask,)))
+        return self.op(name, [x, mask], nbytes, PartialDerivative(x, (mask,)))
 
     def graph(self) -> Graph:
         """The step."""

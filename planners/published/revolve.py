@@ -23,7 +23,7 @@ import math
 from ..graph import Graph
 from ..schedules.orders import fastest_within
 from ..schedules.steps import Schedule
-from .blocks import Blocks, Split, walk
+from .blocks import ChainBlocks, Split, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Revolve:
         Raises:
             InfeasibleBudget: no number of checkpoints fits; `minimum_bytes` is the smallest peak.
         """
-        blocks = Blocks(graph, linearized=self.linearized)
+        blocks = ChainBlocks(graph, linearized=self.linearized)
         numbers = [self.checkpoints] if self.checkpoints else range(1, len(blocks) + 1)
         orders = (_order(blocks, number) for number in numbers)
         return fastest_within(graph, orders, budget_bytes, planner="Revolve")
 
 
-def _order(blocks: Blocks, checkpoints: int) -> list[int]:
+def _order(blocks: ChainBlocks, checkpoints: int) -> list[int]:
     def decide(s: int, t: int, c: int) -> Split:
         return Split(s + _advance(t - s + 1, c), behind=c - 1, before=c)
 

@@ -41,8 +41,8 @@ from ..graph import Graph
 from ..schedules.orders import fastest_within, schedule_of
 from ..schedules.steps import Schedule
 from ..solver.deadline import Deadline
-from .blocks import Blocks, Split, Tape, walk
-from .rotor_costs import Costs
+from .blocks import ChainBlocks, Split, Tape, walk
+from .rotor_costs import MoveCosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Rotor:
         everything = schedule_of(graph, range(len(graph.ops)), planner="Rotor")
         if everything.peak_bytes <= budget_bytes:
             return everything
-        costs = Costs(Blocks(graph, linearized=self.linearized))
+        costs = MoveCosts(ChainBlocks(graph, linearized=self.linearized))
         table_for = ft.partial(_Table, costs, self.slots, deadline)
         table = table_for(budget_bytes)
         for m in deadline.during(table.levels(), every=1):
@@ -107,7 +107,7 @@ class _Table:
         SolverStopped: the deadline passed before they were all known.
     """
 
-    def __init__(self, costs: Costs, slots: int, deadline: Deadline, budget_bytes: int):
+    def __init__(self, costs: MoveCosts, slots: int, deadline: Deadline, budget_bytes: int):
         self.costs, count = costs, len(costs.blocks)
         budget_bytes = max(budget_bytes, 0)
         self.unit = max(1, -(-budget_bytes // slots))

@@ -9,17 +9,17 @@
 
 from collections.abc import Collection, Iterable
 
-from .blocks import Blocks
+from .blocks import ChainBlocks
 
 
-class Costs:
+class MoveCosts:
     """Seconds and bytes of the moves over single blocks.
 
     `leave` is a pass from an input that is kept, `onward` one from an input that is not. Arrays of
     peaks and seconds have the index `first` in front: 1 where a block has not run before.
     """
 
-    def __init__(self, blocks: Blocks):
+    def __init__(self, blocks: ChainBlocks):
         self.blocks, self.graph = blocks, blocks.graph
         self.last = len(blocks) - 1
         self.input_bytes = [self._bytes(values) for values in blocks.inputs]

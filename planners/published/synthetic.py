@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph import Graph
-from .recorder import Derivative, Recorder
+from .recorder import PartialDerivative, Recorder
 
 _VOCABULARY = 32_768
 # Of the irregular graph: shares of the kinds of ops, and of the binary ones that skip stages.
@@ -39,7 +39,7 @@ def transformer(
     recorder, sizes = Recorder(), _Sizes(batch, tokens, width, heads)
     recorder.stage("embedding")
     table = 4 * _VOCABULARY * width
-    x = recorder.op("embedding", [], sizes.hidden, Derivative(None), parameter_bytes=table)
+    x = recorder.op("embedding", [], sizes.hidden, PartialDerivative(None), parameter_bytes=table)
     for _ in range(blocks):
         recorder.stage("block")
         for _ in range(layers):
@@ -91,14 +91,14 @@ class _Sizes:
     def normed(self, recorder: Recorder, x: int) -> int:
         """Layer normalization, op by op."""
         mean = recorder.map("mean", x, self.row)
-        same = (Derivative(x, is_same=True), Derivative(mean))
+        same = (PartialDerivative(x, is_same=True), PartialDerivative(mean))
         centred = recorder.op("centre", [x, mean], self.hidden, *same)
         square = recorder.map("square", centred, self.hidden, "in")
         deviation = recorder.map(
             "rsqrt", recorder.map("variance", square, self.row), self.row, "out"
         )
         unit = recorder.product("normalize", centred, deviation, self.hidden)
-        terms = (Derivative(unit), Derivative(None, (unit,)))
+        terms = (PartialDerivative(unit), PartialDerivative(None, (unit,)))
         scaled = recorder.op("scale", [unit], self.hidden, *terms, parameter_bytes=4 * self.width)
         return recorder.bias("shift", scaled, 4 * self.width)
 
@@ -179,7 +179,9 @@ def _random_op(
     if kind == "dropout":
         return recorder.dropout("drop", x)
     if kind == "add":
-        return recorder.op("add", [x, other], nbytes, Derivative(x), Derivative(other))
+        return recorder.op(
+            "add", [x, other], nbytes, PartialDerivative(x), PartialDerivative(other)
+        )
     return recorder.product("product", x, other, nbytes, int(nbytes * 2 ** rng.uniform(0, 10)))
 
 

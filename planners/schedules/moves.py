@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from ..graph import Graph
-from .timeline import Timeline
+from .timeline import SequenceTimeline
 
 
 @dataclasses.dataclass
@@ -23,7 +23,7 @@ class Moves:
         undo: what takes the last move back: functions and their arguments, the last one first.
     """
 
-    line: Timeline
+    line: SequenceTimeline
     random: random.Random
     may_reorder: bool
     ops: Sequence[int]
@@ -59,7 +59,7 @@ def moves_of(
     ops = sorted(set(order))
     again = [o for o in ops if graph.may_rerun(o)]
     return Moves(
-        line=Timeline(graph, order, budget_bytes),
+        line=SequenceTimeline(graph, order, budget_bytes),
         random=random.Random(seed),
         may_reorder=may_reorder,
         ops=ops,

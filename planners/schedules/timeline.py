@@ -15,7 +15,7 @@ import numpy as np
 from ..graph import Graph
 
 
-class Timeline:
+class SequenceTimeline:
     """A sequence of ops and the bytes that it has in memory; the first run of each op stays in.
 
     Attributes:
@@ -167,7 +167,7 @@ class Timeline:
             self.again[rank], self._rank[last] = last, rank
 
 
-def _read(line: Timeline, value: int, place: int) -> None:
+def _read(line: SequenceTimeline, value: int, place: int) -> None:
     last, following = line.gap(value, place)
     if following < 0:
         line.over[last + 1 : place + 1] += line.nbytes[value]
@@ -175,7 +175,7 @@ def _read(line: Timeline, value: int, place: int) -> None:
     reads.insert(bisect_left(reads, place), place)
 
 
-def _unread(line: Timeline, value: int, place: int) -> None:
+def _unread(line: SequenceTimeline, value: int, place: int) -> None:
     reads = line.reads[value]
     del reads[bisect_left(reads, place)]
     last, following = line.gap(value, place)
@@ -183,19 +183,19 @@ def _unread(line: Timeline, value: int, place: int) -> None:
         line.over[last + 1 : place + 1] -= line.nbytes[value]
 
 
-def _write(line: Timeline, value: int, place: int) -> None:
+def _write(line: SequenceTimeline, value: int, place: int) -> None:
     _cut(line, value, place, line.nbytes[value])
     writes = line.writes[value]
     writes.insert(bisect_left(writes, place), place)
 
 
-def _unwrite(line: Timeline, value: int, place: int) -> None:
+def _unwrite(line: SequenceTimeline, value: int, place: int) -> None:
     writes = line.writes[value]
     del writes[bisect_left(writes, place)]
     _cut(line, value, place, -line.nbytes[value])
 
 
-def _cut(line: Timeline, value: int, place: int, nbytes: int) -> None:
+def _cut(line: SequenceTimeline, value: int, place: int, nbytes: int) -> None:
     """A write within a span makes the value leave from its last access to the write."""
     last, following = line.gap(value, place)
     if following >= 0:
@@ -204,7 +204,7 @@ def _cut(line: Timeline, value: int, place: int, nbytes: int) -> None:
         line.over[place] += nbytes
 
 
-def _shift_write(line: Timeline, value: int, old: int, new: int) -> None:
+def _shift_write(line: SequenceTimeline, value: int, old: int, new: int) -> None:
     nbytes, reads, writes = line.nbytes[value], line.reads[value], line.writes[value]
     if not reads or (len(writes) > 1 and reads[0] > writes[1]):
         line.over[old] -= nbytes

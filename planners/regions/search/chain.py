@@ -21,7 +21,7 @@ from ..effects.candidate import Candidate
 _GRID = 1000
 
 
-class Chain:
+class ChainHeuristic:
     """The candidates of one graph, reduced to the figures of the recursion."""
 
     def __init__(self, graph: Graph, candidates: Sequence[Candidate]):

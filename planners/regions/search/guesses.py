@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...graph import Graph
 from ...plan import Region
 from ..iterations import rolled, with_uniform_blocks
-from .chain import Chain
+from .chain import ChainHeuristic
 from .clock import Clock
 from .replays import Replays
 
@@ -22,7 +22,7 @@ _SHARE, _GRACE = 0.3, 0.3
 class Guesses:
     """Plans of the chain heuristic for one graph, for some time from now on."""
 
-    def __init__(self, graph: Graph, chain: Chain, replays: Replays, clock: Clock):
+    def __init__(self, graph: Graph, chain: ChainHeuristic, replays: Replays, clock: Clock):
         self._graph, self._chain, self._replays = graph, chain, replays
         # So that time is left for the rest.
         self._until = time.monotonic() + max(_SHARE * clock.left(), _GRACE)

@@ -8,7 +8,7 @@ from ...graph import Graph
 from ..candidates.candidates import Candidates
 from ..composition.program import Composition
 from ..effects.candidate import Candidate
-from .chain import Chain
+from .chain import ChainHeuristic
 from .clock import Clock
 
 # Shares of the time: for single stages and their composition, and until all candidates are known.
@@ -58,9 +58,9 @@ class Spaces:
         return self.composition(self.everything)
 
     @ft.cached_property
-    def chain(self) -> Chain:
+    def chain(self) -> ChainHeuristic:
         """The chain heuristic over all candidates."""
-        return Chain(self._graph, self.everything)
+        return ChainHeuristic(self._graph, self.everything)
 
     def composition(self, candidates: Sequence[Candidate]) -> Composition:
         """The program over some candidates."""
