@@ -1,7 +1,7 @@
 """Rematerialization planners over plain graphs: bytes and seconds in, a plan out; no JAX.
 
-`Checkmate`, `Gap`, `Monet` and `Sequence` are imported when they are first asked for: those that
-solve a program import CVXPY, which takes seconds.
+`Checkmate`, `Gap`, `Monet` and `Sequence` are imported at first use: planners that solve a program
+import CVXPY, which takes seconds.
 """
 
 import importlib

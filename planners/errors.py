@@ -1,4 +1,4 @@
-"""What can go wrong while planning, as classes that a caller may branch on."""
+"""Errors of planning, as classes that a caller may branch on."""
 
 
 class PlanningError(Exception):
@@ -23,7 +23,7 @@ class InfeasibleBudget(PlanningError):
 
 
 class SolverStopped(PlanningError):
-    """The solver stopped without an answer: a time limit or a numerical failure."""
+    """The solver stopped without a result: a time limit or a numerical failure."""
 
 
 class InvalidPlan(PlanningError):

@@ -1,7 +1,7 @@
-"""When is what in memory while a plan runs, and why? The bytes of `replay`, taken apart.
+"""The bytes of `replay`, taken apart: which value is in memory when, and why.
 
-`replay` says how much is live during each run; here is what that consists of, one `Occupant` for
-each time that a value is written. The two share no arithmetic, so that each can check the other.
+`replay` says how much is live during each run; here is one `Occupant` for each time that a value is
+written. The two share no arithmetic, so that each can check the other.
 """
 
 import collections
@@ -15,7 +15,7 @@ from .runs import Run, first_forward, runs, spans_alone
 from .schedules.steps import executions, lifetimes
 
 #: Why bytes are in memory. `passing`: of the forward pass, and gone before the backward starts;
-#: `saved`: waits from the forward for the backward; `compressed`: so does a code of something;
+#: `saved`: waits from the forward for the backward; `compressed`: so does a compressed residual;
 #: `gradient`: written in the backward.
 Kind = Literal["passing", "saved", "compressed", "recomputed", "gradient", "workspace"]
 
@@ -65,10 +65,10 @@ def _of_values(
         run, value = schedule[start], graph.values[i]
         op, waits = run.of(graph), start < end <= read
         nbytes = value.waiting_bytes if waits else value.nbytes
-        spared = over.get((start, i), 0)
+        overlaid = over.get((start, i), 0)
         kind = _kind(run, op, waits)
-        if spared:
-            yield Occupant(kind, i, run.stage, op.name, start, start, nbytes - spared)
+        if overlaid:
+            yield Occupant(kind, i, run.stage, op.name, start, start, nbytes - overlaid)
             start += 1
         if start <= stop:
             yield Occupant(kind, i, run.stage, op.name, start, stop, nbytes)

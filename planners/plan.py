@@ -1,4 +1,4 @@
-"""What a planner answers: regions of stages, and the values that each of them saves."""
+"""Plans: regions of stages, and the values that each region saves."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ class Region:
 
 
 class Certified:
-    """What takes `seconds`, of which it is proven that they cannot be less than `bound_seconds`."""
+    """A result that takes `seconds`, with a proof that none takes less than `bound_seconds`."""
 
     __slots__ = ()
     seconds: float

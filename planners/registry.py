@@ -1,7 +1,4 @@
-"""Which planners are there, by name?
-
-Each takes a graph and bytes and answers with a `Schedule`.
-"""
+"""Planners by name. Each takes a graph and a budget in bytes and returns a `Schedule`."""
 
 import dataclasses
 from collections.abc import Callable

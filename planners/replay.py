@@ -1,14 +1,14 @@
-"""How much a plan costs: its schedule run on paper, one op at a time.
+"""The cost of a plan: its schedule run on paper, one op at a time.
 
-Every planner answers to this file, so it shares no arithmetic with any of them. A write starts an
+This file checks every planner, so it shares no arithmetic with any of them. A write starts an
 *instance* of a value, which lives until its last read before the value is written again; one that
-is never read lives while it is written. What waits from the first forward for the backward takes
-the memory of all its copies. While an op runs, the live instances, its outputs and its workspace
-are in memory. What waits for a region's backward may lie in the memory of results that are not
-written yet (`Graph.aliased`): it takes nothing after the forward has read it.
+is never read lives while it is written. A value that waits from the first forward for the backward
+takes the memory of all its copies. While an op runs, the live instances, its outputs and its
+workspace are in memory. A value that waits for a region's backward may reuse the output buffer of a
+result that is not written yet (`Graph.aliased`): it takes nothing after the forward has read it.
 
-Of a choice, what only one branch writes and reads is in memory where that one runs; outside of the
-choice, that of the branch which has most.
+Values that only one branch of a choice writes and reads are in memory where that branch runs;
+outside of the choice, the branch with most bytes counts.
 
 | index | means |
 |---|---|
@@ -34,7 +34,7 @@ Changes = dict[tuple[Choice, int] | None, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replay:
-    """What a schedule costs.
+    """The cost of a schedule.
 
     Attributes:
         peak_bytes: the largest of `live_bytes`.
@@ -129,8 +129,8 @@ def in_memory(changes: Changes, stages: np.ndarray) -> np.ndarray:
     """Bytes in memory during each run, where one branch of each choice runs.
 
     Arguments:
-        changes: from run to run, of what is there whatever runs, under None, and of what is there
-            only where some branch runs.
+        changes: from run to run; under None the bytes that are there whatever runs, and by branch
+            those that are there only where it runs.
         stages: of the runs.
     """
     live = np.zeros(len(stages), np.int64)
@@ -169,7 +169,7 @@ def _alias(
 def _add_alone_bytes(
     graph: Graph, regions: Sequence[Region], schedule: Sequence[Run], changes: Changes
 ) -> None:
-    """Adds what stages that are left alone keep beside values."""
+    """Adds the bytes that stages which are left alone keep beside values."""
     alone = [x for region in regions for x in region.walk() if x.alone]
     stages = [s for x in alone for s in range(x.first, x.last + 1) if graph.stages[s].alone_bytes]
     own: dict[int, list[int]] = {s: [] for s in stages}

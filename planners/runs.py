@@ -1,8 +1,8 @@
-"""What regions mean: the exact list of op runs that they stand for.
+"""The meaning of regions: the exact list of op runs that they stand for.
 
 First every forward op runs once, in order, but of the optional ones only those that write what a
-region saves. Then the regions' backwards run, last region first, each op in the way that is open to
-it by what its region and those round it save (`Op.implementation_by`):
+region saves. Then the regions' backwards run, last region first, each op in the implementation
+that its region and the regions round it select by what they save (`Op.implementation_by`):
 
 - *alone*: the backward ops of its stages, last stage first.
 - *checkpointed leaf*: the same, but what a backward op reads of the region's own forward, and
@@ -32,7 +32,7 @@ class Run:
         phase: which of the two lists.
         depth: how many regions it runs inside of: 0 in the first forward; 1 in the backward of
             a region, recomputation included; 2 in the backward of a region inside that; and on.
-        implementation: in which of its ways.
+        implementation: position in its `implementations`.
     """
 
     stage: int
@@ -42,13 +42,13 @@ class Run:
     implementation: int = 0
 
     def of(self, graph: Graph) -> Op:
-        """The op that runs, with the figures of its way."""
+        """The op that runs, with the figures of its implementation."""
         stage = graph.stages[self.stage]
         op = (stage.forward if self.phase == "forward" else stage.backward)[self.op]
         return op.in_implementation(self.implementation)
 
     def in_first_implementation(self) -> "Run":
-        """The run in the op's own way."""
+        """The run in the op's first implementation."""
         return dataclasses.replace(self, implementation=0)
 
 
@@ -124,8 +124,8 @@ def backward_runs(
     found = []
     if region.last > region.first and not graph.recomputes_late:
         # Nothing holds the recomputation of one stage back until another's backward has run.
-        wanted = (i for run in later for i in run.of(graph).inputs)
-        found += _reruns(graph, region, wanted, held, depth)
+        needed = (i for run in later for i in run.of(graph).inputs)
+        found += _reruns(graph, region, needed, held, depth)
     for run in later:
         found += [*_reruns(graph, region, run.of(graph).inputs, held, depth), run]
     return found
@@ -134,17 +134,17 @@ def backward_runs(
 def _nested_runs(graph: Graph, region: Region, depth: int, saved: tuple[str, ...]) -> list[Run]:
     saved = (*region.saved, *saved)
     backwards = [backward_runs(graph, inner, depth + 1, saved) for inner in region.inner]
-    wanted = [
+    needed = [
         i
         for inner, found in zip(region.inner, backwards, strict=True)
-        for i in _wanted(graph, inner, found)
+        for i in _needed(graph, inner, found)
     ]
     held = {graph.index[name] for name in saved}
-    forward = _reruns(graph, region, wanted, held, depth)
+    forward = _reruns(graph, region, needed, held, depth)
     return forward + [run for found in reversed(backwards) for run in found]
 
 
-def _wanted(graph: Graph, region: Region, backward: Iterable[Run]) -> list[int]:
+def _needed(graph: Graph, region: Region, backward: Iterable[Run]) -> list[int]:
     """What must be in memory when the region's backward starts, as far as forwards write it."""
     read = [i for run in backward for i in run.of(graph).inputs if i in graph.forward_writer]
     outside = [i for i in read if region.alone or not _inside(graph, region, i)]
@@ -158,10 +158,10 @@ def _inside(graph: Graph, region: Region, value: int) -> bool:
 
 
 def _reruns(
-    graph: Graph, region: Region, wanted: Iterable[int], held: set[int], depth: int
+    graph: Graph, region: Region, needed: Iterable[int], held: set[int], depth: int
 ) -> list[Run]:
-    """The region's forward ops that `wanted` needs beyond `held`, in order; adds to `held`."""
-    pending = [i for i in wanted if i not in held and _inside(graph, region, i)]
+    """The region's forward ops that some values need beyond `held`, in order; adds to `held`."""
+    pending = [i for i in needed if i not in held and _inside(graph, region, i)]
     if not pending:
         return []
     ops: set[tuple[int, int]] = set()

@@ -111,7 +111,7 @@ def test_it_agrees_on_many_graphs(part):
     "family", ["_reads", "_keeps", "_frees", "_first_runs", "_single_runs", "_memory"]
 )
 def test_without_any_family_of_constraints_it_does_not(family, monkeypatch):
-    monkeypatch.setattr(checkmate._Program, family, lambda self: iter(()))
+    monkeypatch.setattr(checkmate.CheckmateProgram, family, lambda self: iter(()))
     assert fails_somewhere(agrees)
 
 

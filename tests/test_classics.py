@@ -156,7 +156,7 @@ def spares_most(graph, share):
     nbytes = {i: graph.values[i].nbytes for i in candidates(graph)}
     read = {i for op in graph.ops[graph.forward_count :] for i in op.inputs}
     limit = share * sum(nbytes.get(i, 0) for i in read)
-    saved = knapsack._Program(graph).saved(share, time_limit=10.0, gap=1e-9)
+    saved = knapsack.KnapsackProgram(graph).saved(share, time_limit=10.0, gap=1e-9)
     subsets = (set(kept) for kept in graphs.subsets(sorted(nbytes)))
     fitting = [kept for kept in subsets if sum(nbytes[i] for i in kept) <= limit + 1e-6]
     best = min(seconds_keeping(graph, kept) for kept in fitting)
@@ -172,9 +172,9 @@ def test_knapsack_agrees_with_looking_at_all_that_could_be_saved():
 
 def test_without_what_is_needed_to_run_again_it_does_not(monkeypatch):
     def only_read(self):
-        return ((self._given(i), 1.0) for i in sorted(self.read))
+        return ((self._available(i), 1.0) for i in sorted(self.read))
 
-    monkeypatch.setattr(knapsack._Program, "_needs", only_read)
+    monkeypatch.setattr(knapsack.KnapsackProgram, "_needs", only_read)
     assert not all(spares_most(graph, share) for graph, share in KNAPSACKS)
 
 

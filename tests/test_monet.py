@@ -17,7 +17,7 @@ from planners import (
     save_all,
     steps_of,
 )
-from planners.published import monet
+from planners.published import monet, monet_program
 from planners.published.monet import Monet
 from planners.solver.highs import Outcome
 
@@ -97,26 +97,26 @@ def test_it_agrees_on_many_graphs(part):
 @pytest.mark.parametrize(
     ("family", "seeds"),
     [
-        ("_runs", (0, 1)),
-        ("_forward_reads", (13,)),
-        ("_backward_reads", (3, 7)),
-        ("_stores", (3, 7)),
-        ("_products", (1, 4)),
-        ("_forward_memory", (0, 2)),
-        ("_recomputation_memory", (17,)),
-        ("_backward_memory", (1, 3)),
+        ("runs", (0, 1)),
+        ("forward_reads", (13,)),
+        ("backward_reads", (3, 7)),
+        ("stores", (3, 7)),
+        ("products", (1, 4)),
+        ("forward_memory", (0, 2)),
+        ("recomputation_memory", (17,)),
+        ("backward_memory", (1, 3)),
     ],
 )
 def test_without_any_family_of_constraints_it_does_not(family, seeds, monkeypatch):
     """On graphs on which it does with them; not every graph needs every family."""
     some = [small_graph(seed) for seed in seeds]
     assert not fails_somewhere(agrees, some)
-    monkeypatch.setattr(monet._Program, family, lambda self: iter(()))
+    monkeypatch.setattr(monet_program, family, lambda _: [])
     assert fails_somewhere(agrees, some)
 
 
 def test_without_rows_on_what_is_overwritten_it_does_not(monkeypatch):
-    monkeypatch.setattr(monet._Program, "_overwritten", lambda self: iter(()))
+    monkeypatch.setattr(monet_program, "overwritten", lambda _: [])
     assert fails_somewhere(agrees, varied_graphs(range(30)))
 
 
@@ -177,7 +177,7 @@ def test_a_byte_too_much_is_too_much(monkeypatch):
     budget = cost_of(graph, steps_of(graph, save_all(graph))).peak_bytes - 1
     nearly = ((budget + 1) << 30) - 1
     assert found_seconds(EXACT, in_gibibytes(graph), nearly) == EXACT(graph, budget).seconds
-    monkeypatch.setattr(monet, "_ROOM", 0.0)
+    monkeypatch.setattr(monet, "_MARGIN", 0.0)
     with pytest.raises(SolverStopped, match="take more than"):
         EXACT(in_gibibytes(graph), nearly)
 

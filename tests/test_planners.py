@@ -37,9 +37,15 @@ from planners import (
     saved_bytes,
     without_change,
 )
-from planners.regions import composition, effects, stage_program
-from planners.regions.candidates import Candidates
-from planners.regions.composition import Composition
+from planners.regions.candidates.candidates import Candidates
+from planners.regions.composition import memory, program, rows
+from planners.regions.composition.program import Composition
+from planners.regions.composition.variables import Variables
+from planners.regions.effects import walk, walker
+from planners.regions.effects.candidate import Candidate
+from planners.regions.effects.gradients import Gradients
+from planners.regions.effects.walker import Walker
+from planners.regions.stage_program import options as options_module
 from planners.runs import backward_runs, error_of
 from planners.solver import highs
 
@@ -81,7 +87,7 @@ def space(graph: Graph, plans) -> Space:
     return Space(graph, tuple(costs))
 
 
-def candidates(graph: Graph) -> list[effects.Candidate]:
+def candidates(graph: Graph) -> list[Candidate]:
     forever = time.monotonic() + 60
     found = Candidates(graph, max_options=12, deadline=forever)
     return [x for some in found.singles for x in some] + found.intervals(forever)
@@ -148,7 +154,7 @@ def test_no_iteration_runs_by_itself_where_that_is_asked_for():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_choice_of_saved_values_of_single_stages_is_faster(monkeypatch, seed):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", 8)  # fronts leave out smaller transients
+    monkeypatch.setattr(options_module, "_ENUMERATED", 8)  # fronts leave out smaller transients
     graph = some_graph(seed, n_stages=2)
     singles = [
         [Region(s, s, alone=True), *(Region(s, s, saved=x) for x in graphs.subsets(names))]
@@ -170,10 +176,10 @@ def savable(graph: Graph) -> list[list[str]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_stage_program_finds_the_front_of_bytes_and_seconds(monkeypatch, seed):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
+    monkeypatch.setattr(options_module, "_ENUMERATED", 0)
     graph = some_graph(seed, n_stages=3)
     for s, names in enumerate(savable(graph)):
-        options = stage_program.options(
+        options = options_module.options(
             graph, s, free=frozenset(), count=1000, deadline=time.monotonic() + 60
         )
         found = [held_and_seconds(graph, s, [graph.values[i].name for i in x]) for x in options]
@@ -185,7 +191,7 @@ def test_the_stage_program_finds_the_front_of_bytes_and_seconds(monkeypatch, see
 @pytest.mark.parametrize("knees", [0, 1])
 def test_a_stage_may_run_all_that_is_cheap_again_and_nothing_dear(monkeypatch, knees):
     """Five products and what is cheap between them; evenly spaced limits are 65, 32 and 0 bytes."""
-    monkeypatch.setattr(stage_program, "_KNEES", knees)
+    monkeypatch.setattr(options_module, "_KNEES", knees)
     make = graphs.Builder()
     forward = [make.op("f", "", "n0:1")]
     for k in range(5):
@@ -193,7 +199,7 @@ def test_a_stage_may_run_all_that_is_cheap_again_and_nothing_dear(monkeypatch, k
         forward.append(make.op(f"n{k}", f"p{k}", f"n{k + 1}:3"))
     backward = [make.op(f"b{k}", f"p{k} n{k + 1}", f"d{k}:1!") for k in range(4, -1, -1)]
     graph = make.graph([forward], [backward])
-    options = stage_program.options(
+    options = options_module.options(
         graph, 0, free=frozenset(), count=3, deadline=time.monotonic() + 60
     )
     names = [{graph.values[i].name for i in x} for x in options]
@@ -256,7 +262,7 @@ def wrong_by_errors(enumerated: int) -> list[tuple[float, int]]:
                 allowed.append(regions)
         oracle = space(graph, allowed)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stage_program, "_ENUMERATED", enumerated)
+            patch.setattr(options_module, "_ENUMERATED", enumerated)
             search = EXACT.prepare(graph)
             for budget in range(oracle.least_bytes, save_all(graph).peak_bytes + 1):
                 try:
@@ -277,16 +283,16 @@ def test_plans_are_the_best_whose_errors_are_within_their_limit(enumerated):
 
 
 def test_a_limit_of_errors_that_is_not_kept_is_noticed(monkeypatch):
-    monkeypatch.setattr(effects, "error_of", lambda *_: 0.0)
+    monkeypatch.setattr(walker, "error_of", lambda *_: 0.0)
     assert wrong_by_errors(4)
 
 
 @pytest.mark.parametrize("most_error", [0.0, 1.0, 4.0, math.inf])
 def test_options_of_a_stage_mix_codes_within_every_limit_of_the_error(monkeypatch, most_error):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
+    monkeypatch.setattr(options_module, "_ENUMERATED", 0)
     graph = graphs.lossy(most_error, stages=2, values=2)
     for s, names in enumerate(savable(graph)):
-        options = stage_program.options(
+        options = options_module.options(
             graph, s, free=frozenset(), count=1000, deadline=time.monotonic() + 60
         )
         sets = [tuple(graph.values[i].name for i in x) for x in options]
@@ -309,7 +315,7 @@ def test_regions_of_several_stages_have_codes_of_small_errors():
 
 
 def test_stages_that_differ_in_nothing_but_errors_have_options_of_their_own(monkeypatch):
-    monkeypatch.setattr(stage_program, "_ENUMERATED", 0)
+    monkeypatch.setattr(options_module, "_ENUMERATED", 0)
     graph = graphs.lossy(0.5, stages=4)
     stages = list(graph.stages)
     stages[2] = dataclasses.replace(
@@ -326,41 +332,41 @@ def test_what_an_op_takes_counts_once_however_much_it_writes():
     nothing = save_nothing(graph)
     for names in (("c10", "m10"), ("d10",)):
         region = Region(1, 1, names)
-        more = effects.Walker(graph).candidate(region).seconds
-        more -= effects.Walker(graph).candidate(nothing.regions[1]).seconds
+        more = Walker(graph).candidate(region).seconds
+        more -= Walker(graph).candidate(nothing.regions[1]).seconds
         plan = (nothing.regions[0], region, nothing.regions[2])
         assert more == replay(graph, plan).seconds - nothing.seconds == 0.25 - 4.0
 
 
 FAULTS = {
-    "no forward rows": (composition._Rows, "_forward", lambda *_: {}),
-    "no backward rows": (composition._Rows, "_backward", lambda *_: {}),
+    "no forward rows": (memory, "forward_row", lambda *_: {}),
+    "no backward rows": (memory, "backward_row", lambda *_: {}),
     "no bytes of earlier regions": (
-        composition._Rows,
+        rows,
         "earlier",
-        lambda self: [{self._n + t: 1.0} for t in range(self._last + 1)],
+        lambda variables: [{variables.count + t: 1.0} for t in range(variables.last + 1)],
     ),
-    "no shared values": (composition._Rows, "_kept_during", lambda *_: {}),
-    "shared values count once a region": (composition._Rows, "_keep", lambda *_: []),
+    "no shared values": (Variables, "kept_during", lambda *_: {}),
+    "shared values count once a region": (Variables, "_keep", lambda *_: []),
     "sums instead of either": (
-        composition._Rows,
+        Variables,
         "_either",
         lambda _, terms, groups: terms | {c: 1.0 for group in groups for c in group},
     ),
-    "all moments are the first": (
-        composition._Rows,
-        "_sample",
-        lambda self, c, t, m: self._samples(c, t)[0],
+    "all samples are the first": (
+        Variables,
+        "sample",
+        lambda self, c, t, m: self.samples(c, t)[0],
     ),
     "no gradients": (
-        effects,
-        "_gradients",
-        lambda graph: [effects._Gradients(0, ((0, 0),) * len(x.backward)) for x in graph.stages],
+        walker,
+        "gradients_of",
+        lambda graph: [Gradients(0, ((0, 0),) * len(x.backward)) for x in graph.stages],
     ),
     "gradients only of running ops": (
-        effects,
-        "_gradients",
-        lambda graph, right=effects._gradients: [
+        walker,
+        "gradients_of",
+        lambda graph, right=walker.gradients_of: [
             dataclasses.replace(x, steady_bytes=0) for x in right(graph)
         ],
     ),
@@ -393,7 +399,7 @@ def test_local_search_only_ever_improves_a_plan_that_fits(aliased_share):
 def single(stage, seconds, retained=(), aliased=()):
     """What a stage may be by itself, as the local search knows it."""
     saved = tuple(f"v{i}" for i in retained)
-    return effects.Candidate(
+    return Candidate(
         Region(stage, stage, saved=saved),
         seconds,
         0,
@@ -461,7 +467,7 @@ def test_a_planted_fault_does_not_pass_the_oracle(monkeypatch, fault):
 def test_branches_that_leave_nothing_behind_do_not_pass_the_oracle(monkeypatch):
     assert [declared(name) for name in CHOICES]  # before the fault
     monkeypatch.setattr(
-        composition._Rows, "_waiting", lambda self, choice, *_: {self._waits[choice]: 1.0}
+        rows, "_left_by_branch", lambda variables, choice, *_: {variables.waits[choice]: 1.0}
     )
     assert any(disagreements(name) for name in CHOICES)
 
@@ -561,9 +567,9 @@ def test_an_ample_budget_recomputes_nothing():
 
 def test_isomorphic_stages_share_one_stage_program(monkeypatch):
     solved = []
-    right = stage_program.options
+    right = options_module.options
     monkeypatch.setattr(
-        "planners.regions.candidates.options",
+        "planners.regions.candidates.solving.options",
         lambda *x, **more: solved.append(x) or right(*x, **more),
     )
     Stages()(graphs.blocks(12, kinds=2), save_all(graphs.blocks(12, kinds=2)).peak_bytes // 2)
@@ -583,7 +589,7 @@ def test_planning_takes_seconds(share):
 def test_a_solver_that_finds_nothing_leaves_the_heuristic(monkeypatch):
     graph = graphs.blocks(6)
     nothing = highs.Outcome(found=False, infeasible=False, bound=float("-inf"))
-    monkeypatch.setattr(composition, "solve", lambda *_, **__: nothing)
+    monkeypatch.setattr(program, "solve", lambda *_, **__: nothing)
     plan = Stages()(graph, int(0.6 * save_all(graph).peak_bytes))
     assert plan.planner == "stages (not proven in 10 s)"
     assert plan.bound_seconds == graph.seconds < plan.seconds
@@ -597,8 +603,8 @@ def test_no_time_still_gives_a_plan():
     assert plan.peak_bytes <= save_nothing(graph).peak_bytes
 
 
-def test_moments_are_merged_on_the_safe_side(monkeypatch):
-    monkeypatch.setattr(effects, "MAX_SAMPLES", 1)
+def test_samples_are_merged_on_the_safe_side(monkeypatch):
+    monkeypatch.setattr(walk, "MAX_SAMPLES", 1)
     for seed in SEEDS:
         oracle = declared(seed)
         budget = (oracle.least_bytes + save_all(oracle.graph).peak_bytes) // 2

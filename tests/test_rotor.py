@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from planners import Execute, InfeasibleBudget, Revolve, Rotor, SolverStopped, cost_of
-from planners.published import rotor
-from planners.published.blocks import Blocks, Move
+from planners.published import rotor_costs
+from planners.published.blocks import ChainBlocks, Move
 from planners.published.checkmate import Checkmate
 from planners.schedules.steps import with_frees
 
@@ -95,7 +95,7 @@ def block_moves(s, t):
 @pytest.mark.parametrize("seed", range(4))
 def test_rotor_agrees_with_looking_at_all_walks_over_blocks_of_several_ops(seed):
     graph = blocks_in_bytes(seed)
-    blocks = Blocks(graph)
+    blocks = ChainBlocks(graph)
     assert [len(ops) for ops in blocks.ops] == [1, 4, 4, 4, 1]
     orders = (blocks.order(moves) for moves in block_moves(0, len(blocks) - 1))
     costs = {
@@ -170,14 +170,14 @@ def test_rotor_agrees_with_looking_at_all_walks(graph):
 @pytest.mark.parametrize("fault", ["waits", "back", "input_bytes", "tapes"])
 def test_with_a_wrong_count_it_does_not(fault, monkeypatch):
     """Counts that are all nothing: of gradients, of backward runs, of what is kept."""
-    made = rotor._Costs.__init__
+    made = rotor_costs.MoveCosts.__init__
 
     def wrong(self, blocks):
         made(self, blocks)
         nothing = {"back": (0, 0), "tapes": frozenset()}.get(fault, 0)
         setattr(self, fault, [nothing] * len(blocks))
 
-    monkeypatch.setattr(rotor._Costs, "__init__", wrong)
+    monkeypatch.setattr(rotor_costs.MoveCosts, "__init__", wrong)
     assert not all(map(agrees, CHAINS))
 
 

@@ -4,7 +4,6 @@ No test here reads a clock. A clock of its own says what time it is: it moves wh
 when a plan is replayed or a program set up, and by all that a solver is given.
 """
 
-import dataclasses
 import functools as ft
 import itertools as it
 
@@ -23,7 +22,15 @@ from planners import (
     save_nothing,
 )
 from planners.published import synthetic
-from planners.regions import candidates, composition, search, stage_program
+from planners.published.recorder import Recorder
+from planners.regions.candidates import candidates, solving
+from planners.regions.composition import program as composition
+from planners.regions.effects.walker import Walker
+from planners.regions.search import clock as clock_module
+from planners.regions.search import guesses, replays, spaces
+from planners.regions.search.chain import ChainHeuristic
+from planners.regions.stage_program import options as options_module
+from planners.regions.stage_program import program as stage_program
 from planners.runs import backward_runs
 from planners.solver.highs import Outcome
 
@@ -64,12 +71,12 @@ def test_each_op_that_reads_what_has_a_gradient_hands_one_back():
 
 
 def test_the_derivative_of_a_product_reads_both_operands_and_of_a_sum_neither():
-    tape = synthetic._Tape()
-    tape.stage()
-    a, b = tape.op("a", [], 4), tape.op("b", [], 8)
-    both = tape.product("ab", a, b, 16)
-    tape.add("sum", both, both)
-    (stage,) = tape.graph().stages
+    recorder = Recorder()
+    recorder.stage()
+    a, b = recorder.op("a", [], 4), recorder.op("b", [], 8)
+    both = recorder.product("ab", a, b, 16)
+    recorder.add("sum", both, both)
+    (stage,) = recorder.graph().stages
     start, doubled, by_a, by_b = stage.backward
     assert [x.inputs[1:] for x in (by_a, by_b)] == [(b,), (a,)]
     assert start.inputs == () and set(doubled.inputs) == set(start.outputs)
@@ -79,7 +86,7 @@ def test_nothing_repeats_in_the_irregular_graph():
     graph = synthetic.irregular(1000)
     assert 950 < len(graph.ops) < 1150
     assert {x.key for x in graph.stages} == {None}
-    walker = candidates.Walker(graph)
+    walker = Walker(graph)
     shapes = [walker.interval(s, s).shape for s in range(len(graph.stages))]
     assert len(set(shapes)) == len(shapes) > 20
     assert len(graph.shared) > len(shapes)  # what is handed on, and skips
@@ -90,9 +97,9 @@ def test_nothing_repeats_in_the_irregular_graph():
 
 
 def test_a_transformer_is_planned_with_one_program_for_each_kind_of_stage(monkeypatch):
-    solved, right = [], stage_program.options
+    solved, right = [], options_module.options
     monkeypatch.setattr(
-        candidates, "options", lambda *x, **more: solved.append(x[1]) or right(*x, **more)
+        solving, "options", lambda *x, **more: solved.append(x[1]) or right(*x, **more)
     )
     graph, budget = transformer(), share_of(transformer(), 0.3)
     plan = Stages(time_limit=60.0)(graph, budget)
@@ -149,16 +156,18 @@ class Clock:
 def clock(request, monkeypatch):
     """A clock for the planner, whose solver finds nothing, or an answer at the last moment."""
     made = Clock(None if request.param == "nothing" else composition.solve)
-    for module in (search, candidates, stage_program):
+    for module in (clock_module, guesses, replays, spaces, candidates, options_module):
         monkeypatch.setattr(module, "time", made)
     for module in (composition, stage_program):
         monkeypatch.setattr(module, "solve", made.solve)
-    costs = {"certified": 0.2, "save_all": 0.2, "save_nothing": 0.2, "Candidates": 0.8}
-    for name, seconds in (costs | {"Composition": 0.1}).items():
-        monkeypatch.setattr(search, name, made.charging(seconds, getattr(search, name)))
-    program = made.charging(0.2, stage_program._Program)
-    monkeypatch.setattr(stage_program, "_Program", program)
-    monkeypatch.setattr(search.Chain, "fastest", made.charging(0.03, search.Chain.fastest))
+    costs = {
+        replays: {"certified": 0.2, "save_all": 0.2, "save_nothing": 0.2},
+        spaces: {"Candidates": 0.8, "Composition": 0.1},
+        options_module: {"StageProgram": 0.2},
+        ChainHeuristic: {"fastest": 0.03},
+    }
+    for module, name, seconds in ((m, *x) for m, some in costs.items() for x in some.items()):
+        monkeypatch.setattr(module, name, made.charging(seconds, getattr(module, name)))
     return made
 
 
@@ -189,20 +198,20 @@ def test_a_smallest_plan_that_was_cut_short_is_sought_again_with_more_time(clock
     graph = graphs.blocks(6)
     found = Stages(time_limit=1.2).prepare(graph)
     first = found.smallest()
-    found._planner = dataclasses.replace(found._planner, time_limit=30.0)
+    found._clock.limit_seconds = 30.0
     assert found.smallest().peak_bytes <= first.peak_bytes
     assert clock.now > 3.0  # it did look
 
 
 def test_a_replay_is_asked_once_for_each_plan(monkeypatch):
     asked: list[tuple[Region, ...]] = []
-    right = search.certified
+    right = replays.certified
 
     def certified(graph, regions, **more) -> Plan:
         asked.append(regions)
         return right(graph, regions, **more)
 
-    monkeypatch.setattr(search, "certified", certified)
+    monkeypatch.setattr(replays, "certified", certified)
     graph = graphs.blocks(6)
     found = Stages(time_limit=60.0).prepare(graph)
     for share in (0.0, 0.2, 0.2, 0.5):
@@ -210,20 +219,20 @@ def test_a_replay_is_asked_once_for_each_plan(monkeypatch):
     assert len(asked) == len(set(asked))
 
 
-def test_stages_without_time_for_a_solve_save_what_is_dear():
+def test_stages_without_time_for_a_solve_save_what_takes_long():
     graph = graphs.blocks(3)
     for s in range(1, 4):
-        options = stage_program.options_by_multiplier(graph, s, count=4)
+        options = options_module.options_by_multiplier(graph, s, count=4)
         assert 2 <= len(options) == len(set(options)) <= 4
         seconds = [seconds_again(graph, s, some) for some in options]
         assert seconds == sorted(seconds) and seconds[0] == 0 < seconds[-1]
 
 
-def test_an_option_by_price_saves_what_must_run_once_and_nothing_that_is_not_read():
+def test_an_option_by_multiplier_saves_what_must_run_once_and_nothing_that_is_not_read():
     for seed in range(30):
         graph = graphs.random_graph(seed, n_forward=8)
         for s in range(len(graph.stages)):
-            for some in stage_program.options_by_multiplier(graph, s, count=3):
+            for some in options_module.options_by_multiplier(graph, s, count=3):
                 try:
                     runs = backward_runs(graph, region(graph, s, some))
                 except InvalidPlan:  # what must run once may not be saved

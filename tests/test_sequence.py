@@ -8,9 +8,10 @@ import graphs
 import pytest
 
 from planners import Execute, Free, InfeasibleBudget, InvalidPlan, certified_steps, cost_of
+from planners.schedules import timeline
 from planners.schedules.sequence import Sequence, improved
 from planners.schedules.steps import with_frees
-from planners.schedules.timeline import Timeline
+from planners.schedules.timeline import SequenceTimeline
 
 NO_LIMIT = 1e6  # seconds: the number of moves ends the search, on any machine the same way
 
@@ -111,12 +112,12 @@ def test_any_answer_runs_within_its_budget(seed, may_reorder):
 def wander(graph, seed, moves=300):
     """A timeline after random moves, most of them good for nothing."""
     rng = random.Random(seed)
-    line = Timeline(graph, range(len(graph.ops)), budget_bytes=30)
+    line = SequenceTimeline(graph, range(len(graph.ops)), budget_bytes=30)
     rerunnable = [o for o in range(len(graph.ops)) if graph.may_rerun(o)]
     for _ in range(moves if rerunnable else 0):
         kind = rng.choice(("insert", "remove", "shift", "reset"))
         op, place = rng.choice(rerunnable), rng.randrange(len(line.ops))
-        after, before = line.room(op)
+        after, before = line.bounds(op)
         if kind == "remove" and line.again:
             line.remove(rng.choice(line.again))
         elif kind == "reset" and rng.random() < 0.1:
@@ -144,14 +145,14 @@ def test_the_books_agree_with_running_on_paper(seed):
 
 @pytest.mark.parametrize("part", ["_read", "_unread", "_cut", "_shift_write"])
 def test_without_any_part_of_the_books_they_do_not(part, monkeypatch):
-    kept = getattr(Timeline, part)
+    kept = getattr(timeline, part)
 
-    def forgetful(self, *arguments):
-        over = self.over.copy()
-        kept(self, *arguments)
-        self.over[:] = over
+    def forgetful(line, *arguments):
+        over = line.over.copy()
+        kept(line, *arguments)
+        line.over[:] = over
 
-    monkeypatch.setattr(Timeline, part, forgetful)
+    monkeypatch.setattr(timeline, part, forgetful)
     assert not all(keeps_books(g, wander(g, s)) for s in range(5) for g in [forward_only(s, 12)])
 
 

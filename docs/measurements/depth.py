@@ -42,7 +42,7 @@ def row(depth: int, scanned: bool, target: Target) -> dict[str, Any]:
     model = GPT2(depth=depth, scanned=scanned)
     problem = make_problem("gpt2", model, text(BATCH, LENGTH, model.vocab))
     planner = planners.Stages()
-    importlib.import_module("planners.regions.search")  # with CVXPY
+    importlib.import_module("planners.regions.search.search")  # with CVXPY
     started = time.perf_counter()
     traced = trace_loss(problem.loss, problem.args, target)
     roofline, backend = roofline_of(target), backend_of(target.name)

@@ -44,7 +44,7 @@ def cell(kind: str, n_ops: int, share: float) -> dict[str, Any]:
     least, most = (x(graph).peak_bytes for x in (planners.save_nothing, planners.save_all))
     budget = int(least + share * (most - least))
     start = time.perf_counter()
-    importlib.import_module("planners.regions.search")  # with CVXPY
+    importlib.import_module("planners.regions.search.search")  # with CVXPY
 
     imported = time.perf_counter()
     planner, cpu = planners.Stages(time_limit=LIMITS[kind]), time.process_time()

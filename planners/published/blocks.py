@@ -1,11 +1,11 @@
 """A forward pass as a chain of blocks, which planners for chains walk to and fro.
 
-The forward ops are cut where few values are live. What is live over a cut is the *input* of the
-block behind it; a planner for chains keeps inputs as checkpoints and runs blocks again from them.
-Cuts are *articulation points*, over which at most one value is live, where there are any. Where
-there are none, or on demand, the graph is *linearized*, as the authors of Checkmate (Jain et al.,
-MLSys 2020) call it: every op is a block, and its input all that is live. What ops that must run
-once write is kept in any case, and counts for no cut.
+The forward ops are cut where few values are live. The values that are live over a cut are the
+*input* of the block behind it; a planner for chains keeps inputs as checkpoints and runs blocks
+again from them. Cuts are *articulation points*, over which at most one value is live, where there
+are any. Where there are none, or on demand, the graph is *linearized*, as the authors of Checkmate
+(Jain et al., MLSys 2020) call it: every op is a block, and its input all that is live. What ops
+that must run once write is kept in any case, and counts for no cut.
 
 Each backward op belongs to the last block from whose run, together with the backward ops before it,
 all that it reads can be had; the backward pass stays in order. A value counts as input to every
@@ -94,7 +94,7 @@ def walk(count: int, decide: Callable[[int, int, Any], Split | Tape], state: Any
             stack += [(s, decision.at - 1, decision.before), (decision.at, t, decision.behind)]
 
 
-class Blocks:
+class ChainBlocks:
     """The blocks of a graph, and the ops that a walk over them stands for.
 
     Attributes:
@@ -153,7 +153,7 @@ class Blocks:
 
     @ft.cached_property
     def read(self) -> list[frozenset[int]]:
-        """For each block what it writes and its backward reads, or that of an earlier block.
+        """For each block what it writes and its backward, or an earlier block's, reads.
 
         Without pinned values.
         """
@@ -170,8 +170,8 @@ class Blocks:
     def again(self, kind: str, s: int) -> list[int]:
         """The ops that run where a move comes to a block that has run before."""
         onward = frozenset() if kind == "turn" else self.inputs[s + 1] - self.inputs[s]
-        wanted = onward if kind == "pass" else onward | self.read[s]
-        return needed_ops(self.graph, wanted, self.inputs[s])
+        values = onward if kind == "pass" else onward | self.read[s]
+        return needed_ops(self.graph, values, self.inputs[s])
 
     def order(self, moves: Iterable[Move]) -> list[int]:
         """The ops of a walk, in order. A block that runs for the first time runs whole.
@@ -203,7 +203,7 @@ def _live_over_cuts(graph: Graph, pinned: frozenset[int]) -> list[frozenset[int]
 def _cuts(live: list[frozenset[int]], linearized: bool) -> list[int]:
     """The forward ops behind which a block ends, the last one left out."""
     inner = range(len(live) - 1)
-    narrow = [o for o in inner if len(live[o]) <= 1]
-    cuts = list(inner) if linearized or not narrow else narrow
+    points = [o for o in inner if len(live[o]) <= 1]
+    cuts = list(inner) if linearized or not points else points
     # The same checkpoint twice is no choice, and its bytes would count twice.
     return [o for k, o in enumerate(cuts) if not k or not live[o] or live[o] != live[cuts[k - 1]]]

@@ -59,7 +59,7 @@ class Checkmate:
             SolverStopped: `time_limit` passed without a schedule, or HiGHS failed.
         """
         deadline = Deadline.after(self.time_limit)
-        program = _Program(graph, budget_bytes, deadline=deadline.to_write())
+        program = CheckmateProgram(graph, budget_bytes, deadline=deadline.to_write())
         outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=self.gap)
         require_found(
             outcome,
@@ -69,7 +69,7 @@ class Checkmate:
             time_limit=self.time_limit,
         )
         bound = outcome.bound * program.unit
-        return certified_steps(graph, program.steps(), bound_seconds=bound, planner="Checkmate")
+        return certified_steps(graph, _steps(program), bound_seconds=bound, planner="Checkmate")
 
 
 def _largest_op(graph: Graph) -> int:
@@ -81,7 +81,7 @@ def _largest_op(graph: Graph) -> int:
     return max(each, default=0)
 
 
-class _Program:
+class CheckmateProgram:
     """The program; one vector `x` holds the 0-1 variables, `live` the bytes over the budget.
 
     Not `boolean`, it is the linear relaxation: variables from 0 to 1.
@@ -202,7 +202,7 @@ class _Program:
         return row | {self.free[t, i, k]: -most}, 1.0 - most
 
     def _memory(self) -> Iterator[Any]:
-        """`live` from moment to moment (4.5), and the budget."""
+        """`live` from sample to sample (4.5), and the budget."""
         steps, changes, workspaces = [], [], []
         for (t, k), n in self.deadline.during(self.samples.items()):
             terms = [(self.run[t, k], self.nbytes[k])]
@@ -218,25 +218,27 @@ class _Program:
         yield matrix(steps, len(self.samples)) @ self.live == change
         yield self.live + matrix(workspaces, self.width) @ self.x <= 1.0
 
-    def steps(self) -> Iterator[Step]:
-        """The solution, step by step; what a stage no longer needs is freed at once."""
-        x = np.asarray(self.x.value) > 0.5
-        held: set[int] = set()
-        for t in range(self.n):
-            runs = [k for k in range(t + 1) if x[self.run[t, k]]]
-            kept = {i for i in range(t + 1) if (t + 1, i) in self.keep and x[self.keep[t + 1, i]]}
-            useless = held - kept - {i for k in runs for i in self.reads[k]}
-            yield from self._freed(useless)
-            held -= useless
-            for k in runs:
-                if k in held:
-                    yield from self._freed({k})
-                yield Execute(k)
-                held.add(k)
-                later = {i for j in runs if j > k for i in self.reads[j]}
-                done = held - kept - later
-                yield from self._freed(done)
-                held -= done
 
-    def _freed(self, ops: set[int]) -> Iterator[Step]:
-        return (Free(i) for o in sorted(ops) for i in self.graph.ops[o].outputs)
+def _steps(program: CheckmateProgram) -> Iterator[Step]:
+    """The solution, step by step; what a stage no longer needs is freed at once."""
+    x = np.asarray(program.x.value) > 0.5
+    keep, held = program.keep, set[int]()
+    for t in range(program.n):
+        runs = [k for k in range(t + 1) if x[program.run[t, k]]]
+        kept = {i for i in range(t + 1) if (t + 1, i) in keep and x[keep[t + 1, i]]}
+        useless = held - kept - {i for k in runs for i in program.reads[k]}
+        yield from _freed(program.graph, useless)
+        held -= useless
+        for k in runs:
+            if k in held:
+                yield from _freed(program.graph, {k})
+            yield Execute(k)
+            held.add(k)
+            later = {i for j in runs if j > k for i in program.reads[j]}
+            done = held - kept - later
+            yield from _freed(program.graph, done)
+            held -= done
+
+
+def _freed(graph: Graph, ops: set[int]) -> Iterator[Step]:
+    return (Free(i) for o in sorted(ops) for i in graph.ops[o].outputs)

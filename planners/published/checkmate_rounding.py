@@ -28,7 +28,7 @@ from ..schedules.steps import Schedule
 from ..solver.deadline import Deadline
 
 if TYPE_CHECKING:
-    from .checkmate import _Program
+    from .checkmate import CheckmateProgram
 
 _NAME = "CheckmateRounding"
 
@@ -53,7 +53,7 @@ class CheckmateRounding:
 
         Raises:
             InfeasibleBudget: no rounding fits. `minimum_bytes` is the least peak of those for this
-                budget, if the planner keeps that as a budget; else that of all or nothing kept.
+                budget, if the planner keeps that as a budget; else of all or nothing kept.
             SolverStopped: `time_limit` passed before a program was solved, or before all were and
                 nothing fits, or HiGHS failed.
         """
@@ -93,13 +93,15 @@ class CheckmateRounding:
         """The relaxation for each epsilon, rounded at each threshold."""
         # Importing CVXPY takes seconds, and other planners need none of it.
         from ..solver.highs import solve
-        from .checkmate import _Program
+        from .checkmate import CheckmateProgram
 
         orders, bound, is_complete = [], 0.0, True
         for epsilon in self.epsilons:
             kept_bytes = int((1 - epsilon) * budget_bytes)
             try:
-                program = _Program(graph, kept_bytes, boolean=False, deadline=deadline.to_write())
+                program = CheckmateProgram(
+                    graph, kept_bytes, boolean=False, deadline=deadline.to_write()
+                )
             except SolverStopped:
                 return _Rounded(tuple(orders), bound, is_complete=False)
             outcome = solve(program.problem, time_limit=deadline.left, absolute_gap=0.0)
@@ -126,7 +128,7 @@ class _Rounded:
     is_complete: bool
 
 
-def _kept(program: "_Program") -> np.ndarray:
+def _kept(program: "CheckmateProgram") -> np.ndarray:
     """`kept[t, i]`: the share to which the outputs of op `i` are kept into stage `t`."""
     found = np.zeros((program.n, program.n))
     x: Any = program.x.value

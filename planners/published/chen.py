@@ -24,7 +24,7 @@ from typing import Literal
 from ..graph import Graph
 from ..schedules.orders import fastest_within, needed_ops
 from ..schedules.steps import Schedule
-from .blocks import Blocks
+from .blocks import ChainBlocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Chen:
         Raises:
             InfeasibleBudget: no schedule of the rule fits; `minimum_bytes` is the smallest's peak.
         """
-        blocks = Blocks(graph, linearized=self.linearized)
+        blocks = ChainBlocks(graph, linearized=self.linearized)
         orders = (_order(blocks, starts) for starts in dict.fromkeys(self._segmentations(blocks)))
         return fastest_within(graph, orders, budget_bytes, planner=f"Chen ({self.kind})")
 
-    def _segmentations(self, blocks: Blocks) -> Iterator[tuple[int, ...]]:
+    def _segmentations(self, blocks: ChainBlocks) -> Iterator[tuple[int, ...]]:
         """Choices of the blocks with which a segment begins, the first one left out."""
         if self.kind == "sqrt":
             yield tuple(range(len(blocks)))[:: math.ceil(math.sqrt(len(blocks)))][1:]
@@ -73,7 +73,7 @@ def _starts(written: list[int], size: float) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _order(blocks: Blocks, starts: tuple[int, ...]) -> list[int]:
+def _order(blocks: ChainBlocks, starts: tuple[int, ...]) -> list[int]:
     """The step in which segments that begin with these blocks, and the first, run again."""
     graph, bounds = blocks.graph, [0, *starts, len(blocks)]
     available = {i for s in starts for i in blocks.inputs[s]}

@@ -61,7 +61,7 @@ class Instance:
     Attributes:
         name: as published.
         graph: one stage; every op writes one value.
-        cells: a result for each published budget, and for each rival.
+        cells: a result for each published budget and baseline.
     """
 
     name: str
@@ -101,11 +101,11 @@ def _checkmate_graph(nodes: list[Mapping[str, Any]]) -> Graph:
 
 
 def _monet_graph(nodes: list[Mapping[str, Any]]) -> Graph:
-    """MONeT's nodes as ops with variants.
+    """MONeT's nodes as ops with several implementations.
 
-    A convolution's algorithms are variants, as are writing over the input, a batch norm with known
-    statistics, and a backward op that reads something else. What packs a mask or the indices of a
-    maximum is an optional op. Gradients of parameters, which MONeT adds to what is in memory
+    A convolution's algorithms are implementations, as are writing over the input, a batch norm with
+    known statistics, and a backward op that reads something else. What packs a mask or the indices
+    of a maximum is an optional op. Gradients of parameters, which MONeT adds to what is in memory
     throughout, are values that a last op reads.
     """
     values = [Value(f"t{n['id']}", _kib(n["out_bytes"]), n["kind"] != "bwd") for n in nodes]
@@ -135,7 +135,7 @@ def _monet_graph(nodes: list[Mapping[str, Any]]) -> Graph:
 
 
 def _implementations(node: Mapping[str, Any], written: int) -> list[Implementation]:
-    """The ways to run a node: first those of its first run in a place of its own, fastest first."""
+    """Implementations of a node: first its first run into memory of its own, fastest first."""
     deps = node["deps"]
     if "conv_idx" in node:  # algorithms
         found = [
@@ -149,7 +149,7 @@ def _implementations(node: Mapping[str, Any], written: int) -> list[Implementati
     again = _implementation(node, "re_", 0, deps[0], written)
     over = _implementation(node, "ip_", 0, deps[0], written)
     if node["kind"] == "int":
-        # Packed while the op runs that it packs for: in which way that runs is left open here.
+        # Packed while the op runs that it packs for, whatever its implementation.
         return [max(filter(None, (first, over)), key=_seconds)]
     implementations = (
         first,
@@ -206,11 +206,11 @@ def _doubts(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _read_moccasin(data: Mapping[str, Any]) -> Instance:
     """A graph of Moccasin: each op writes one value and may run again, also late in the step.
 
-    All ops are forward ops of one stage, in the given order (that of the ids where none is given),
-    though the files of Checkmate's graphs mark some as backward. The publications let every op run
-    again, whichever pass it is of, and `Graph.may_rerun` allows that to forward ops alone. So a
-    planner over sequences of ops, and `Checkmate`, plan in the published space. A planner that only
-    recomputes before backward ops, as `Gap` does, has nothing to decide here: it answers where the
+    All ops are forward ops of one stage, in the given order (by ids where none is given), though
+    the files of Checkmate's graphs mark some as backward. The publications let every op run again,
+    whichever pass it is of, and `Graph.may_rerun` allows that to forward ops alone. So a planner
+    over sequences of ops, and `Checkmate`, plan in the published space. A planner that only
+    recomputes before backward ops, as `Gap` does, has nothing to decide here: it plans where the
     order itself fits, and calls every smaller budget infeasible.
 
     A value that nothing reads leaves memory once its op has run. Moccasin's files do not say
@@ -218,8 +218,8 @@ def _read_moccasin(data: Mapping[str, Any]) -> Instance:
     other op runs for it, and so it is written last in any order.
 
     Published costs are percentages with one decimal, so `Cell.seconds` are known to 0.05 % of the
-    graph's. `checkmate_milp` and `moccasin` keep the given order; `fastsa` chooses its own. A rival
-    that found nothing has no cell.
+    graph's. `checkmate_milp` and `moccasin` keep the given order; `fastsa` chooses its own. A
+    baseline that found nothing has no cell.
     """
     nodes = {node["id"]: node for node in data["nodes"]}
     order = data["order"] or sorted(nodes)

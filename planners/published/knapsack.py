@@ -1,9 +1,10 @@
-"""Saved values by a knapsack: the most seconds spared for so many saved bytes, as PyTorch does.
+"""Saved values by a knapsack, as in PyTorch: the most seconds avoided for so many saved bytes.
 
 The min-cut partitioner of PyTorch takes an `activation_memory_budget` (pytorch/pytorch#126320): a
 knapsack over ops' outputs, with their bytes as weights and their ops' seconds as worth, says which
-to save within a share of the bytes that are saved without recomputation; a minimum cut then settles
-the rest. Here one program does both, so that an op is spared only if nothing needs it to run again.
+to save within a share of the bytes that are saved without recomputation; a minimum cut then
+decides the rest. Here one program does both, so that an op does not run again only if nothing needs
+it.
 What is not saved runs again once, just before the first backward op that needs it, as there.
 
 | variable, 0 or 1 | is 1 where |
@@ -76,7 +77,7 @@ class _Search:
     def __init__(self, graph: Graph, planner: Knapsack, budget_bytes: int):
         self.graph, self.planner, self.budget_bytes = graph, planner, budget_bytes
         self.deadline = Deadline.after(planner.time_limit)
-        self.program = _Program(graph)
+        self.program = KnapsackProgram(graph)
         self.found: dict[float, Schedule] = {}
 
     @property
@@ -99,7 +100,7 @@ class _Search:
     def halve(self, share: float, times: int) -> None:
         """Tries shares between one that fits and the next larger one, which does not."""
         low, high = share, min((x for x in self.found if x > share), default=share)
-        with contextlib.suppress(SolverStopped):  # one that fits is known: it is the answer
+        with contextlib.suppress(SolverStopped):  # one that fits is known
             for _ in range(times if high > low else 0):
                 middle = (low + high) / 2
                 low, high = (middle, high) if self.fits(middle) else (low, middle)
@@ -113,7 +114,7 @@ class _Search:
         return self.found[share].peak_bytes <= self.budget_bytes
 
 
-class _Program:
+class KnapsackProgram:
     """The program, for any share of bytes to save; `x` holds `save` and then `again`."""
 
     def __init__(self, graph: Graph):
@@ -180,12 +181,12 @@ class _Program:
     def _needs(self) -> Iterator[tuple[_Row, float]]:
         """What the backward reads, or an op that runs again, is saved or its own op runs again."""
         for i in sorted(self.read):
-            yield self._given(i), 1.0
+            yield self._available(i), 1.0
         for o in self.again:
             for i in sorted(set(self.graph.ops[o].inputs) & set(self.values)):
-                yield self._given(i) | {self.column["again", o]: -1.0}, 0.0
+                yield self._available(i) | {self.column["again", o]: -1.0}, 0.0
 
-    def _given(self, i: int) -> _Row:
+    def _available(self, i: int) -> _Row:
         return {self.column["save", i]: 1.0, self.column["again", self.writer[i]]: 1.0}
 
     def _bytes(self, i: int) -> int:

@@ -1,12 +1,13 @@
 """Binomial checkpointing: the fewest runs of a chain of equal blocks, for so many checkpoints.
 
-Revolve (Griewank and Walther, "Algorithm 799", ACM TOMS 26(1), 2000). With room for `c` checkpoints
-a chain of `l` equal blocks is reversed with t(l, c) = r l - C(c + r, r - 1) runs, beside the `l`
-that a backward follows at once; `r` is the least number for which C(c + r, c) >= l. The chain's
-input is one of the `c`. A run from it goes to the best block in between, whose input becomes a
-checkpoint; the blocks behind are reversed with `c - 1` checkpoints, and then those before with `c`.
+Revolve (Griewank and Walther, "Algorithm 799", ACM TOMS 26(1), 2000). With memory for `c`
+checkpoints a chain of `l` equal blocks is reversed with t(l, c) = r l - C(c + r, r - 1) runs,
+beside the `l` that a backward follows at once; `r` is the least number for which C(c + r, c) >= l.
+The chain's input is one of the `c`. A run from it goes to the best block in between, whose input
+becomes a checkpoint; the blocks behind are reversed with `c - 1` checkpoints, and then those before
+with `c`.
 
-The chain is that of the forward pass's articulation points, or of all its ops (`blocks`). Its
+The chain is cut at the forward pass's articulation points, or at all its ops (`blocks`). Its
 blocks are not equal: the schedules are those for equal ones, and for each number of checkpoints
 replay says what it takes. The number counts the chain's input, which is free where it consists of
 arguments of the step.
@@ -22,7 +23,7 @@ import math
 from ..graph import Graph
 from ..schedules.orders import fastest_within
 from ..schedules.steps import Schedule
-from .blocks import Blocks, Split, walk
+from .blocks import ChainBlocks, Split, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +44,13 @@ class Revolve:
         Raises:
             InfeasibleBudget: no number of checkpoints fits; `minimum_bytes` is the smallest peak.
         """
-        blocks = Blocks(graph, linearized=self.linearized)
+        blocks = ChainBlocks(graph, linearized=self.linearized)
         numbers = [self.checkpoints] if self.checkpoints else range(1, len(blocks) + 1)
         orders = (_order(blocks, number) for number in numbers)
         return fastest_within(graph, orders, budget_bytes, planner="Revolve")
 
 
-def _order(blocks: Blocks, checkpoints: int) -> list[int]:
+def _order(blocks: ChainBlocks, checkpoints: int) -> list[int]:
     def decide(s: int, t: int, c: int) -> Split:
         return Split(s + _advance(t - s + 1, c), behind=c - 1, before=c)
 

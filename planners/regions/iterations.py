@@ -1,9 +1,8 @@
-"""A plan whose loops have few different runs of iterations.
+"""Uniform iterations: plans whose loops have few different runs of iterations.
 
-A planner decides for each iteration, and iterations are alike: which of them recompute is mostly
-arbitrary. A compiled loop is one for each run of iterations with the same regions, so the regions
-are dealt out again, to the first iterations those that keep least. What has to wait longest for its
-backward is then the least, too.
+A planner decides for each iteration, and iterations are isomorphic: which of them recompute is
+mostly arbitrary. Each run of iterations with the same regions compiles to one loop, so the regions
+are permuted: the first iterations, which wait longest for their backward, keep least.
 """
 
 import collections
@@ -19,7 +18,7 @@ def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
     """The plan with its iterations in order; stages that are not isomorphic stay as they are."""
     found = {region.first: region for region in regions}
     for loop in graph.loops:
-        for parts in _invariants(graph, loop, regions):
+        for parts in _interchangeable(graph, loop, regions):
             starts = [part[0].first for part in parts]
             for part in parts:
                 for region in part:
@@ -34,16 +33,15 @@ def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
 def with_uniform_blocks(
     graph: Graph, regions: Sequence[Region], *, from_last: bool = False
 ) -> tuple[Region, ...]:
-    """The plan without iterations that run by themselves: each does as the one before it.
+    """The plan with uniform iterations, no singleton runs: each equals the one before it.
 
-    A loop of one trip is none to a compiler. It becomes part of the program round it, where other
-    work moves in between, and where constants (what random bits are counted from, say) last from
-    its forward to its backward.
+    XLA inlines loops with trip count one. Other work then moves in between, and constants (the
+    counters of random bits, say) stay live from its forward to its backward.
 
     Arguments:
         graph: of the plan.
         regions: of the plan.
-        from_last: whether each does as the one after it. In a rolled plan that one keeps more.
+        from_last: whether each equals the one after it. In a rolled plan that one keeps more.
     """
     found = {region.first: region for region in regions}
     for loop in graph.loops:
@@ -70,8 +68,8 @@ def with_uniform_blocks(
 def neighbours(graph: Graph, region: Region) -> list[Region]:
     """The same region in the iterations before and after its own.
 
-    Empty where a region need do as none of them: outside of loops, in an iteration that stands for
-    several, and where iterations may run by themselves (`Graph.uniform_blocks`).
+    Empty where a region need equal none of them: outside of loops, in an iteration that stands for
+    several, and where singleton runs are allowed (`Graph.uniform_blocks`).
     """
     loop = next((x for x in graph.loops if x.first <= region.first < x.stop), None)
     if not graph.uniform_blocks or loop is None or _copies(graph, [region]) > 1:
@@ -115,7 +113,7 @@ def _copies(graph: Graph, part: Sequence[Region]) -> int:
     return max((graph.values[i].copies for op in ops for i in op.outputs), default=1)
 
 
-def _invariants(
+def _interchangeable(
     graph: Graph, loop: Loop, regions: Sequence[Region]
 ) -> Iterator[list[tuple[Region, ...]]]:
     """Parts of iterations that may change places."""
@@ -133,7 +131,7 @@ def _invariants(
 
 
 def _rank(graph: Graph, part: Sequence[Region], start: int) -> tuple[int, str]:
-    """Where a part belongs: by the bytes that it keeps, equal ones next to each other."""
+    """The sort key of a part: the bytes that it keeps; equal parts stand next to each other."""
     kept = sum(_kept_bytes(graph, region) for region in part)
     return kept, repr(_moved(graph, part, start))
 

@@ -1,9 +1,9 @@
-"""A plan made faster, or smaller by a hair, without another integer program.
+"""Local search on plans: repair, crossover, and changes of single stages.
 
 The integer program bounds the live bytes of a schedule. What a compiler makes of a schedule can
 differ, and then plans that the program takes for equals do not fit equally. So options of single
-stages are changed one by one, as long as the plan still fits; or a plan that fits does in part as
-one that does not.
+stages are changed one by one, as long as the plan still fits; or a plan that fits takes over a part
+of one that does not (crossover).
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..graph import Graph
 from ..plan import Region
-from .effects import Candidate
+from .effects.candidate import Candidate
 
-#: Saved values below this share of their region's largest are its small change.
+#: Values smaller than this share of the region's largest saved value are dropped.
 _CHANGE = 0.01
 
 
@@ -37,9 +37,9 @@ def without_change(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...
 def crossovers(
     graph: Graph, some: Sequence[Region], others: Sequence[Region]
 ) -> list[tuple[Region, ...]]:
-    """Plans that do as one up to some stage and as another from there on, ever more as the first.
+    """Plans that take one plan's regions up to some stage and another's from there on.
 
-    They change between two stages only where both have a region begin, and outside of loops.
+    The first plan's part grows. Plans change over where both have a region begin, outside of loops.
     """
     starts = {region.first for region in some} & {region.first for region in others}
     starts -= {s for loop in graph.loops for s in range(loop.first + 1, loop.stop)}
@@ -73,13 +73,13 @@ def polished(
         regions: a plan that fits.
         singles: for each stage the regions that it may be by itself.
         fits: whether a plan fits.
-        compiled_plans: times that `fits` is asked, at most.
+        compiled_plans: calls of `fits`, at most.
         aliased_share: of the bytes of a value that may lie in the memory of a result, what counts.
             Whether it does lie there is for `fits` to say.
     """
     changes = _Changes(graph, singles, aliased_share)
-    plan, asked = _furthest(changes.path(tuple(regions)), fits, compiled_plans)
-    for _ in range(compiled_plans - asked):
+    plan, calls = _furthest(changes.path(tuple(regions)), fits, compiled_plans)
+    for _ in range(compiled_plans - calls):
         change = changes.best(plan)
         if change is None:
             break
@@ -97,27 +97,27 @@ def _furthest(
     compiled_plans: int,
 ) -> tuple[tuple[Region, ...], int]:
     """The last plan of a path that fits, as the first does, by strides that double until one is
-    too long; and how many times `fits` was asked.
+    too long; and the number of calls of `fits`.
     """
-    known, low, high, stride, asked = [next(path)], 0, None, 1, 0
-    while asked < compiled_plans:
+    known, low, high, stride, calls = [next(path)], 0, None, 1, 0
+    while calls < compiled_plans:
         if high is None:
             known += itertools.islice(path, low + stride + 1 - len(known))
         middle = len(known) - 1 if high is None else (low + high) // 2
         if middle == low:
             break
-        asked += 1
+        calls += 1
         if fits(known[middle]):
             low, stride = middle, 2 * stride
         else:
             high = middle
-    return known[low], asked
+    return known[low], calls
 
 
 class _Changes:
     """Changes of single stages that save time, what saves most for a byte more first.
 
-    Of equal ones that of the last stage comes first.
+    Of equal ones the last stage's comes first.
     """
 
     def __init__(self, graph: Graph, singles: Sequence[Sequence[Candidate]], aliased_share: float):
@@ -148,7 +148,7 @@ class _Changes:
         self._after = {k: x for k, x in self._after.items() if x is None or x[1] != new}
 
     def _change(self, old: Region) -> tuple[float, Region] | None:
-        """The best for a region, and what it is worth."""
+        """The best for a region, and the seconds per byte that it saves."""
         if old not in self._after:
             self._after[old] = self._found(old)
         return self._after[old]
@@ -170,7 +170,7 @@ class _Changes:
         return (old.seconds - new.seconds) / max(more, 1)
 
     def _nbytes(self, x: Candidate) -> float:
-        """Bytes that are retained, where those that are lodged count for a share."""
+        """Bytes that are retained; values that reuse output buffers count for a share."""
         retained, aliased = (
             sum(self._graph.values[i].waiting_bytes for i in some)
             for some in (x.retained, x.aliased)

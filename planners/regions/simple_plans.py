@@ -47,7 +47,7 @@ def saving_all(graph: Graph, region: Region) -> Region:
 
 
 def saving_codes(graph: Graph) -> tuple[Region, ...]:
-    """Regions that save the codes of optional ops and what must not run again, and nothing else."""
+    """Regions that save the codes of optional ops and outputs of ops that must run once, only."""
     regions = []
     for s, stage in enumerate(graph.stages):
         values = (graph.values[i] for op in stage.forward if op.optional for i in op.outputs)
@@ -71,7 +71,7 @@ def whole_iterations(graph: Graph) -> Plan:
 
 
 def minimal_region(graph: Graph, first: int, last: int | None = None) -> Region:
-    """A region that saves only outputs of ops that must run once; alone where that will not do.
+    """A region that saves only outputs of ops that must run once; alone where that is not enough.
 
     It has the stages from `first` to `last`, or only that one.
     """

@@ -11,11 +11,12 @@ Known limits, which make the space that `bound_seconds` is about:
 
 - The options of a stage with more than a few savable values lie on the front of bytes against
   seconds; the one of smallest transient peak may be missing.
-- A region of several stages saves nothing, or what one price per byte chooses for all its stages;
-  its inner regions are single stages. Its length is bounded, so that planning takes seconds.
-- Where iterations are asked to do as one next to them (`Graph.uniform_blocks`), stages of an
-iteration may
-  do so on either side: the rest `rolling.with_uniform_blocks` changes afterwards.
+- A region of several stages saves nothing, or what one multiplier on bytes chooses for all its
+  stages; its inner regions are single stages. Its length is bounded, so that planning takes
+  seconds.
+- Where iterations must be uniform (`Graph.uniform_blocks`), each stage of an iteration need only
+  equal its counterpart in one of the two iterations next to it; `with_uniform_blocks` changes the
+  rest afterwards.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from ..graph import Graph
 from ..plan import Plan
 
 if TYPE_CHECKING:
-    from .search import Search
+    from .search.search import Search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +34,10 @@ class Stages:
     """The planner: the fastest plan of its space within a budget.
 
     Attributes:
-        time_limit: for one search, in seconds, that for the least feasible budget included where
-            nothing fits. Importing CVXPY, once, is not. When it has passed, the best plan known is
-            the answer, within a second where a few replays of the step take less than that.
+        time_limit: for one search, in seconds; where nothing fits, the search for the least
+            feasible budget is included. Importing CVXPY, once, is not. When it has passed, the best
+            plan known is returned, within a second where a few replays of the step take less than
+            that.
         gap: stop within this share of the step's seconds of the proven bound.
         max_options: of a stage, beside leaving it alone.
     """
@@ -68,6 +70,6 @@ class Stages:
         What does not depend on the budget is done once, and `time_limit` holds for each call.
         """
         # Importing CVXPY takes seconds, and planning is all that needs it.
-        from .search import Search
+        from .search.search import Search
 
         return Search(graph, self.time_limit, self.gap, self.max_options)

@@ -1,8 +1,8 @@
-"""The two ends of rematerialization: what to keep where nothing is decided.
+"""The two extremes of rematerialization: save everything, or nothing.
 
 Every other planner is to be as fast as `SaveAll` where the budget allows it. `SaveNothing` is what
-`jax.checkpoint` around the whole forward pass does; it is no planner of least memory, because what
-runs again stays in memory until the backward pass has read it.
+`jax.checkpoint` around the whole forward pass does; it is no planner of least memory, because
+recomputed values stay in memory until the backward pass has read them.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
-"""From what is kept of the forward pass to an order of ops, and the fastest of some orders.
+"""Orders of ops, from the values kept of the forward pass, and the fastest of some orders.
 
-An order of ops says all that the planners of published heuristics decide: `with_frees` holds a
+An order of ops expresses all that the planners of published heuristics decide: `with_frees` holds a
 value from the run that writes it to its last read before it is written again, so a value is dropped
-by running its op again, and kept by not doing so. What an op that must run once writes is kept for
-as long as anything reads it.
+by running its op again, and kept by not doing so. Outputs of an op that must run once are kept for
+as long as anything reads them.
 """
 
 from collections.abc import Collection, Iterable, Sequence, Set
@@ -12,12 +12,12 @@ from ..graph import Graph
 from .steps import Schedule, certified_steps, infeasible, with_frees
 
 
-def needed_ops(graph: Graph, wanted: Iterable[int], available: Collection[int]) -> list[int]:
-    """Forward ops, in order, that make wanted values again from available ones.
+def needed_ops(graph: Graph, values: Iterable[int], available: Collection[int]) -> list[int]:
+    """Forward ops, in order, that make some values again from available ones.
 
-    What an op that must run once writes is in memory: the op is left out. Gradients are, too.
+    Outputs of an op that must run once are in memory: the op is left out. Gradients are, too.
     """
-    pending, seen, found = list(wanted), set(available), set()
+    pending, seen, found = list(values), set(available), set()
     while pending:
         i = pending.pop()
         if i in seen or i not in graph.forward_writer_number:
@@ -51,14 +51,14 @@ def without_useless_runs(graph: Graph, order: Sequence[int]) -> list[int]:
     No value is held for longer without them.
     """
     first_run = {o: k for k, o in reversed(list(enumerate(order)))}
-    wanted: set[int] = set()
+    read_later: set[int] = set()
     found = []
     for k in range(len(order) - 1, -1, -1):
         op = graph.ops[order[k]]
-        if first_run[order[k]] < k and wanted.isdisjoint(op.outputs):
+        if first_run[order[k]] < k and read_later.isdisjoint(op.outputs):
             continue
-        wanted.difference_update(op.outputs)
-        wanted.update(op.inputs)
+        read_later.difference_update(op.outputs)
+        read_later.update(op.inputs)
         found.append(order[k])
     return found[::-1]
 

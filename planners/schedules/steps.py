@@ -1,8 +1,8 @@
-"""A schedule that anyone can check: which op runs and which value is freed, one step at a time.
+"""Schedules: which op runs and which value is freed, one step at a time.
 
-A `Plan` says what regions of stages do; a `Schedule` is the list that is left when nothing is
-implied. Its JSON holds all that its peak and its seconds follow from: add the bytes of a value when
-an op writes it, take them away when it is freed, and look at the sum while each op runs.
+A `Plan` says what regions of stages do; a `Schedule` is a plain list of steps. Its JSON holds all
+that its peak and its seconds follow from: add the bytes of a value when an op writes it, take them
+away when it is freed, and look at the sum while each op runs.
 
 Values may be freed and written again as often as the schedule says, but an op that is not
 recomputable, and every op of the backward pass, runs once.
@@ -48,7 +48,7 @@ Step = Execute | Free
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule(Certified):
-    """What a planner answers that decides op by op, with its certificate.
+    """The plan of a planner that decides op by op, with its certificate.
 
     Attributes:
         steps: in order.
@@ -67,7 +67,7 @@ class Schedule(Certified):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What steps take.
+    """The cost of some steps.
 
     Attributes:
         peak_bytes: the largest of `live_bytes`.
@@ -102,7 +102,9 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
         op = graph.ops[step.op]
         implementation = graph.implementations[step.op][step.implementation]
         if implementation.only_again and step.op not in before:
-            raise InvalidPlan(f"Op `{op.name}` runs first in a way that is open only later.")
+            raise InvalidPlan(
+                f"Op `{op.name}` runs first in an implementation that needs an earlier run."
+            )
         for i in implementation.inputs:
             if i not in live:
                 raise _misplaced(graph, i, f"is read by op `{op.name}`, but not in memory")
@@ -151,7 +153,7 @@ def runs_of(schedule: Schedule) -> list[Execute]:
 
 
 def at_peak(graph: Graph, steps: Sequence[Step]) -> tuple[int, list[int]]:
-    """The op that runs where most is in memory, and what is then: the largest values first."""
+    """The op that runs at the peak, and the values in memory then, largest first."""
     during = cost_of(graph, steps).live_bytes
     peak = during.index(max(during))
     live: set[int] = set()
@@ -196,8 +198,8 @@ def certified_steps(
 def steps_of(graph: Graph, plan: Plan | Sequence[Region]) -> tuple[Step, ...]:
     """The steps that a plan stands for: every value is freed once nothing reads it any more.
 
-    Its peak is that of `replay` where no stage takes bytes beside its values (`alone_bytes`) and
-    none waits in the memory of a result (`result_bytes`): steps know of neither.
+    Its peak equals `replay`'s where no stage takes bytes beside its values (`alone_bytes`) and no
+    value reuses an output buffer (`result_bytes`): steps know of neither.
     """
     regions = plan.regions if isinstance(plan, Plan) else tuple(plan)
     return with_frees(graph, executions(graph, runs(graph, regions)))
@@ -212,8 +214,8 @@ def executions(graph: Graph, schedule: Iterable[Run]) -> list[Execute]:
 def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]:
     """Steps that run ops in an order, each value freed after its last read before it is rewritten.
 
-    A number stands for the op's first way. An op whose outputs are in memory already is run all
-    the same; they are freed before it.
+    A number stands for the op's first implementation. An op whose outputs are in memory already is
+    run all the same; they are freed before it.
     """
     order = [Execute(run) if isinstance(run, int) else run for run in order]
     ends: dict[int, list[int]] = collections.defaultdict(list)  # position -> values to free
@@ -247,9 +249,9 @@ def steps_to_json(graph: Graph, schedule: Schedule) -> dict[str, Any]:
     """All that is needed to check a schedule, as plain data for `json.dumps`.
 
     Returns:
-        `values` by name with their bytes, `ops` with their ways and what they read and write by
-        position in `values`, `steps` as `{"run": op, "implementation": number}` or `{"free":
-        value}`, and the figures to find.
+        `values` by name with their bytes, `ops` with their implementations and what they read and
+        write by position in `values`, `steps` as `{"run": op, "implementation": number}` or
+        `{"free": value}`, and the figures to find.
     """
     figures = dataclasses.asdict(schedule)
     figures["steps"] = [

@@ -1,4 +1,4 @@
-"""How many bytes are in memory at each place of a sequence, while ops are put in and taken out?
+"""The bytes in memory at each place of a sequence, while ops are put in and taken out.
 
 A sequence has *places*; an op runs at some, the others are free, so that an op may be put between
 two others without renumbering what follows. From each write of a value to its last read before the
@@ -15,7 +15,7 @@ import numpy as np
 from ..graph import Graph
 
 
-class Timeline:
+class SequenceTimeline:
     """A sequence of ops and the bytes that it has in memory; the first run of each op stays in.
 
     Attributes:
@@ -110,30 +110,32 @@ class Timeline:
     def insert(self, op: int, place: int) -> None:
         """Runs an op again at a free place after its first run."""
         for value in self.inputs[op]:
-            self._read(value, place)
+            _read(self, value, place)
         for value in self.outputs[op]:
-            self._write(value, place)
+            _write(self, value, place)
         self.over[place] += self.workspace[op]
         self.seconds += self.cost[op]
         self.ops[place] = op
         self._note(place)
 
     def remove(self, place: int) -> int:
-        """Takes out what runs again at a place; which op that is."""
+        """Takes out the recomputation at a place, and returns its op."""
         op = self.ops[place]
         for value in self.inputs[op]:
-            self._unread(value, place)
+            _unread(self, value, place)
         for value in self.outputs[op]:
-            self._unwrite(value, place)
+            _unwrite(self, value, place)
         self.over[place] -= self.workspace[op]
         self.seconds -= self.cost[op]
         self.ops[place] = -1
         self._forget(place)
         return op
 
-    def room(self, op: int) -> tuple[int, int]:
-        """The places between which an op's first run may be: first writes of what it reads on one
-        side, reads and second writes of what it writes on the other, the ends left out.
+    def bounds(self, op: int) -> tuple[int, int]:
+        """The places between which an op's first run may be, the ends left out.
+
+        They are first writes of its inputs on one side, reads and second writes of its outputs on
+        the other.
         """
         after = max((self.writes[value][0] for value in self.inputs[op]), default=-1)
         before = len(self.ops)
@@ -143,60 +145,17 @@ class Timeline:
         return after, before
 
     def shift(self, op: int, place: int) -> None:
-        """Moves the first run of an op to a free place within its room."""
+        """Moves the first run of an op to a free place within its bounds."""
         old = self.first[op]
         for value in self.inputs[op]:
-            self._unread(value, old)
-            self._read(value, place)
+            _unread(self, value, old)
+            _read(self, value, place)
         for value in self.outputs[op]:
-            self._shift_write(value, old, place)
+            _shift_write(self, value, old, place)
         self.over[old] -= self.workspace[op]
         self.over[place] += self.workspace[op]
         self.ops[old], self.ops[place] = -1, op
         self.first[op] = place
-
-    def _read(self, value: int, place: int) -> None:
-        last, following = self.gap(value, place)
-        if following < 0:
-            self.over[last + 1 : place + 1] += self.nbytes[value]
-        reads = self.reads[value]
-        reads.insert(bisect_left(reads, place), place)
-
-    def _unread(self, value: int, place: int) -> None:
-        reads = self.reads[value]
-        del reads[bisect_left(reads, place)]
-        last, following = self.gap(value, place)
-        if following < 0:
-            self.over[last + 1 : place + 1] -= self.nbytes[value]
-
-    def _write(self, value: int, place: int) -> None:
-        self._cut(value, place, self.nbytes[value])
-        writes = self.writes[value]
-        writes.insert(bisect_left(writes, place), place)
-
-    def _unwrite(self, value: int, place: int) -> None:
-        writes = self.writes[value]
-        del writes[bisect_left(writes, place)]
-        self._cut(value, place, -self.nbytes[value])
-
-    def _cut(self, value: int, place: int, nbytes: int) -> None:
-        """A write within a span makes the value leave from its last access to the write."""
-        last, following = self.gap(value, place)
-        if following >= 0:
-            self.over[last + 1 : place] -= nbytes
-        else:
-            self.over[place] += nbytes
-
-    def _shift_write(self, value: int, old: int, new: int) -> None:
-        nbytes, reads, writes = self.nbytes[value], self.reads[value], self.writes[value]
-        if not reads or (len(writes) > 1 and reads[0] > writes[1]):
-            self.over[old] -= nbytes
-            self.over[new] += nbytes
-        elif new < old:
-            self.over[new:old] += nbytes
-        else:
-            self.over[old:new] -= nbytes
-        writes[0] = new
 
     def _note(self, place: int) -> None:
         self._rank[place] = len(self.again)
@@ -206,3 +165,52 @@ class Timeline:
         rank, last = self._rank.pop(place), self.again.pop()
         if last != place:
             self.again[rank], self._rank[last] = last, rank
+
+
+def _read(line: SequenceTimeline, value: int, place: int) -> None:
+    last, following = line.gap(value, place)
+    if following < 0:
+        line.over[last + 1 : place + 1] += line.nbytes[value]
+    reads = line.reads[value]
+    reads.insert(bisect_left(reads, place), place)
+
+
+def _unread(line: SequenceTimeline, value: int, place: int) -> None:
+    reads = line.reads[value]
+    del reads[bisect_left(reads, place)]
+    last, following = line.gap(value, place)
+    if following < 0:
+        line.over[last + 1 : place + 1] -= line.nbytes[value]
+
+
+def _write(line: SequenceTimeline, value: int, place: int) -> None:
+    _cut(line, value, place, line.nbytes[value])
+    writes = line.writes[value]
+    writes.insert(bisect_left(writes, place), place)
+
+
+def _unwrite(line: SequenceTimeline, value: int, place: int) -> None:
+    writes = line.writes[value]
+    del writes[bisect_left(writes, place)]
+    _cut(line, value, place, -line.nbytes[value])
+
+
+def _cut(line: SequenceTimeline, value: int, place: int, nbytes: int) -> None:
+    """A write within a span makes the value leave from its last access to the write."""
+    last, following = line.gap(value, place)
+    if following >= 0:
+        line.over[last + 1 : place] -= nbytes
+    else:
+        line.over[place] += nbytes
+
+
+def _shift_write(line: SequenceTimeline, value: int, old: int, new: int) -> None:
+    nbytes, reads, writes = line.nbytes[value], line.reads[value], line.writes[value]
+    if not reads or (len(writes) > 1 and reads[0] > writes[1]):
+        line.over[old] -= nbytes
+        line.over[new] += nbytes
+    elif new < old:
+        line.over[new:old] += nbytes
+    else:
+        line.over[old:new] -= nbytes
+    writes[0] = new

@@ -1,8 +1,8 @@
-"""The process in which HiGHS runs: how it is asked, and ended when it does not stop in time.
+"""The process in which HiGHS runs; it is ended when it does not stop in time.
 
 HiGHS does not look at its time limit everywhere: it takes minutes to presolve large programs, and
-1.16 goes on forever with some small ones. A process can be ended, a thread cannot. It starts when
-it is first asked, and is kept until this one ends.
+1.16 goes on forever with some small ones. A process can be ended, a thread cannot. It starts with
+the first request, and is kept until this one ends.
 """
 
 import atexit
@@ -126,7 +126,7 @@ class _Child:
 
     def _running(self) -> _Process:
         if self._process is not None and not self._process.is_running:
-            self.end()  # while nothing was asked
+            self.end()  # while there was no request
         if self._process is None:
             self._process = _Process()
         return self._process

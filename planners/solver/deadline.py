@@ -1,4 +1,4 @@
-"""By when must a planner have answered?"""
+"""Deadlines of planners."""
 
 import dataclasses
 import time
@@ -11,13 +11,13 @@ _EVERY = 64  # items between two looks at the clock, where each takes microsecon
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment after which nothing new is begun.
+    """A time after which nothing new is begun.
 
     Attributes:
-        sample: a reading of `time.monotonic`, in seconds.
+        until: a reading of `time.monotonic`, in seconds.
     """
 
-    sample: float = float("inf")
+    until: float = float("inf")
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
@@ -27,7 +27,7 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds until then."""
-        return self.sample - time.monotonic()
+        return self.until - time.monotonic()
 
     def to_write(self) -> "Deadline":
         """Until when a program may be written: half of the time is for handing it over and solving.

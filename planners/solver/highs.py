@@ -1,11 +1,11 @@
-"""How a CVXPY problem is solved with HiGHS, and what its statuses mean.
+"""Solves CVXPY problems with HiGHS, and says what its statuses mean.
 
 The only place from where a solver runs, in a process of its own (`child`).
 
 CVXPY 1.9 reports `user_limit`, an objective of 0 and variables of zeros where HiGHS stops without
-an incumbent (cvxpy/cvxpy#3534), so HiGHS is asked. A solve starts from nothing, or from a point
-that the caller gives; CVXPY's own warm start, which is the last solution of the same problem, is
-not used: with it HiGHS 1.15 called an answer for another budget optimal that is not (the tests
+an incumbent (cvxpy/cvxpy#3534), so HiGHS itself is read. A solve starts from nothing, or from a
+point that the caller gives; CVXPY's own warm start, which is the last solution of the same problem,
+is not used: with it HiGHS 1.15 called a solution for another budget optimal that is not (the tests
 notice).
 """
 
@@ -37,7 +37,7 @@ class Outcome:
 
     Attributes:
         found: whether the variables of the problem hold a feasible point.
-        proven: whether that point is as near to the bound as was asked for.
+        proven: whether that point is within the requested gap of the bound.
         infeasible: whether it is proven that there is none.
         bound: no feasible point has a smaller objective; infinite where there is none.
         slack: the objective of that point less the bound.

@@ -26,7 +26,7 @@ def at_least(
 
 
 def total(terms: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """One row of (column, coefficient) pairs, those of the same column added up."""
+    """One row of (column, coefficient) pairs, added up by column."""
     found: dict[int, float] = {}
     for column, coefficient in terms:
         found[column] = found.get(column, 0.0) + coefficient

@@ -1,4 +1,4 @@
-"""How does HiGHS run on plain arrays, in a process that can be ended?
+"""Runs HiGHS on plain arrays, in a process that can be ended.
 
 `child` starts this file by its path. It reads requests from stdin, and writes answers to stdout:
 one for each better point or bound, and one at the end. Where HiGHS does not mind its time limit,

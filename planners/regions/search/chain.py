@@ -14,15 +14,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph import Graph
-from ..plan import Region
-from .effects import Candidate
+from ...graph import Graph
+from ...plan import Region
+from ..effects.candidate import Candidate
 
 _GRID = 1000
 
 
-class Chain:
-    """The candidates of one graph, reduced to what the recursion needs."""
+class ChainHeuristic:
+    """The candidates of one graph, reduced to the figures of the recursion."""
 
     def __init__(self, graph: Graph, candidates: Sequence[Candidate]):
         self._stages = len(graph.stages)
@@ -45,9 +45,9 @@ class Chain:
         chosen = np.zeros((self._stages + 1, _GRID + 1), dtype=int)
         seconds[0, 0] = 0.0
         after = np.rint(self._after / step).astype(int)
-        room = np.floor((limit_bytes - self._during) / step).astype(int)
+        slack = np.floor((limit_bytes - self._during) / step).astype(int)
         for c, x in enumerate(self._candidates):
-            most = min(room[c], _GRID - after[c])
+            most = min(slack[c], _GRID - after[c])
             if most < 0:
                 continue
             target = slice(after[c], after[c] + most + 1)

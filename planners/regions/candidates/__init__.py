@@ -1,0 +1,1 @@
+"""The regions that a plan may be made of."""

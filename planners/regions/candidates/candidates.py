@@ -1,0 +1,86 @@
+"""All candidates of one graph: single stages first, then regions over several of them.
+
+Outputs of ops that must run once are saved wherever they may be.
+"""
+
+import functools as ft
+import itertools as it
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from ...graph import Graph
+from ..effects.candidate import Candidate
+from ..effects.walker import Walker
+from ..iterations import neighbours
+from .intervals import over_intervals, over_iterations
+from .singles import needs_no_codes, single
+from .solving import read_by_others, solve_stages
+
+# Shares of the step's error that each stage may have.
+_ERRORS = (1 / 4, 1 / 16, 1 / 64)
+
+
+class Candidates:
+    """The candidates of one graph.
+
+    Attributes:
+        singles: for each stage the candidates that it may be by itself.
+    """
+
+    def __init__(self, graph: Graph, *, max_options: int, deadline: float):
+        """Solves the stage programs.
+
+        Arguments:
+            graph: the step.
+            max_options: of one stage.
+            deadline: stop solving at this reading of `time.monotonic`, in seconds.
+        """
+        self._graph, self._walker = graph, Walker(graph)
+        self._free = read_by_others(graph)
+        solved = solve_stages(graph, self._walker, max_options=max_options, deadline=deadline)
+        self.singles = [single(graph, self._walker, s, some) for s, some in enumerate(solved)]
+        for x in self._neighbours([x for some in self.singles for x in some]):
+            self.singles[x.region.first].append(x)
+
+    def intervals(self, deadline: float) -> list[Candidate]:
+        """Candidates over several stages; stops at this reading of `time.monotonic`."""
+        graph, spaces, nbytes = self._graph, self._spaces, self._retained_bytes
+        over = over_intervals(graph, self._walker, spaces, nbytes)
+        whole = ([region] for region in over_iterations(graph, self.singles, spaces, nbytes))
+        found = []
+        for regions in it.chain(over, whole):
+            if time.monotonic() > deadline:
+                break
+            found += [x for x in map(self._walker.allowed, regions) if x is not None]
+        return found + self._neighbours(found)
+
+    @ft.cached_property
+    def _spaces(self) -> list[list[list[Candidate]]]:
+        """Candidates of each stage by itself: all, those of small errors, and those without codes.
+
+        A space in which some stage has no candidate is left out.
+        """
+        most = self._graph.most_error
+        limits = [most * share for share in _ERRORS] if math.isfinite(most) else [most]
+        kinds: list[Callable[[Candidate], bool]] = [
+            *(lambda x, limit=limit: x.error <= limit for limit in limits),
+            ft.partial(needs_no_codes, self._graph),
+        ]
+        spaces = []
+        for may in kinds:
+            space = [list(filter(may, some)) for some in self.singles]
+            if all(space) and space not in spaces:
+                spaces.append(space)
+        return spaces or [self.singles]
+
+    def _neighbours(self, some: Sequence[Candidate]) -> list[Candidate]:
+        """The same in the iterations next to each, where iterations must be uniform."""
+        known = {x.region for x in some}
+        regions = it.chain.from_iterable(neighbours(self._graph, x.region) for x in some)
+        new = (region for region in dict.fromkeys(regions) if region not in known)
+        return [x for x in map(self._walker.allowed, new) if x is not None]
+
+    def _retained_bytes(self, x: Candidate) -> int:
+        waiting = x.retained - x.aliased - self._free
+        return x.alone_bytes + sum(self._graph.values[i].waiting_bytes for i in waiting)

@@ -1,0 +1,1 @@
+"""The fastest plan that candidates make up: an integer program."""

@@ -1,0 +1,1 @@
+"""The effect of a region: its cost, whatever the rest of the plan."""

@@ -1,0 +1,1 @@
+"""What one stage may save: an integer program solved for fewer and fewer bytes."""

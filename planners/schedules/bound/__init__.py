@@ -1,0 +1,1 @@
+"""The relaxation behind `lower_bound`: its variables and its constraints."""

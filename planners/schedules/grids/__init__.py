@@ -1,0 +1,1 @@
+"""The search of `Gap`: integer programs on grids of backward events."""
