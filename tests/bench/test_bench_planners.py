@@ -7,7 +7,7 @@ import sys
 
 import graphs
 import pytest
-from test_instances import node
+from instances import instance_node
 from typer.testing import CliRunner
 
 import planners
@@ -23,11 +23,11 @@ KIB = 1024
 def chain(name, rows):
     """A chain of three ops and its backward; keeping everything takes 1010 KiB at the peak."""
     nodes = [
-        node(0, "fwd", 400, [], 0.5),
-        node(1, "fwd", 300, [0], 1.0),
-        node(2, "fwd", 10, [1], 0.25),
-        node(3, "bwd", 300, [1, 2], 1.0),
-        node(4, "bwd", 0, [0, 3], 1.0),
+        instance_node(0, "fwd", 400, [], 0.5),
+        instance_node(1, "fwd", 300, [0], 1.0),
+        instance_node(2, "fwd", 10, [1], 0.25),
+        instance_node(3, "bwd", 300, [1, 2], 1.0),
+        instance_node(4, "bwd", 0, [0, 3], 1.0),
     ]
     return {"name": name, "nodes": nodes, "published": rows}
 

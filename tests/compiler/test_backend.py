@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from test_compile import _foreign
+from compilers import foreign_target
 
 import planners
 from monet_jax.analyzer.pins import Pins
@@ -99,12 +99,12 @@ def _errors(plan_search):
     return list(found.values())
 
 
-@pytest.mark.parametrize("name", ["cpu", _foreign("gpu:h100"), _foreign("tpu:v5e")])
+@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 def test_predictions_are_near_what_is_compiled(name):
     assert np.median(np.abs(_errors(_plan_search(resolve_target(name))))) < 0.1
 
 
-@pytest.mark.parametrize("name", [_foreign("tpu:v5e")])
+@pytest.mark.parametrize("name", [foreign_target("tpu:v5e")])
 def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
     right = np.abs(_errors(_plan_search(resolve_target(name))))
     mixed = dataclasses.replace(backend.backend_of(name), fuses_into_products=False)
@@ -122,7 +122,7 @@ def _normalized(params, x):
 
 
 @pytest.mark.parametrize("barriers", [True, False])
-@pytest.mark.parametrize("name", [_foreign("gpu:h100")])
+@pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_are_tied(
     name, barriers, monkeypatch
 ):
@@ -148,7 +148,7 @@ def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_are_tied
     assert abs(excess) < 0.01 if barriers else excess > 0.03
 
 
-@pytest.mark.parametrize("name", ["cpu", _foreign("gpu:h100"), _foreign("tpu:v5e")])
+@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 def test_compilers_recompute_late_or_early_as_stated(name):
     def loss(weights, x):
         for w in weights:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import foreign_target
 
 import monet_jax
 from monet_jax import zoo
@@ -18,26 +19,12 @@ from monet_jax.compiler import options as options_module
 from monet_jax.compiler import targets, worker
 from monet_jax.compiler.compile import compile_bytes, compiled_bytes
 from monet_jax.compiler.options import Options
-from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
+from monet_jax.compiler.targets import TARGETS, TargetUnavailable, resolve_target
 
 Spec = jax.ShapeDtypeStruct
 WIDTH = 256
 # The same compiler as this process's, but asked in a child: what the two say must be equal.
 CPU_CHILD = dataclasses.replace(TARGETS["cpu"], attached=False)
-
-
-def _installed(name):
-    try:
-        require_compiler(TARGETS[name])
-    except TargetUnavailable:
-        return False
-    return True
-
-
-def _foreign(name):
-    mark = pytest.mark.gpu if name.startswith("gpu") else pytest.mark.tpu
-    missing = pytest.mark.skipif(not _installed(name), reason=f"no compiler for {name}")
-    return pytest.param(name, marks=[mark, missing])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,7 +94,7 @@ def _convolution(x, kernels):
     return jnp.mean(x**2)
 
 
-@pytest.mark.parametrize("name", ["cpu", _foreign("gpu:h100")])
+@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100")])
 def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatch, name):
     pictures = Spec((16, 32, 32, 32), jnp.float32), [Spec((32, 32, 3, 3), jnp.float32)] * 3
     cases = [(jax.jit(jax.grad(_convolution, 1)), pictures), (jax.jit(_step), _transformer_args())]
@@ -157,7 +144,7 @@ def _merged_product(x, *weights):
     return (y.astype(jnp.float32) ** 2).sum()
 
 
-@pytest.mark.parametrize("name", [_foreign("gpu:h100")])
+@pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_a_product_without_a_configuration_is_left_to_the_defaults(name):
     weights = [Spec((256, n), jnp.float32) for n in (256, 128, 128)]
     target = _with_little_shared_memory(TARGETS[name])
@@ -390,7 +377,7 @@ def test_usable_bytes_is_jax_s_pool_on_a_gpu_and_all_of_a_tpu(monkeypatch):
     assert targets.usable_bytes(TARGETS["cpu"]) > 2**28
 
 
-@pytest.mark.parametrize("name", [_foreign("gpu:h100"), _foreign("tpu:v6e")])
+@pytest.mark.parametrize("name", [foreign_target("gpu:h100"), foreign_target("tpu:v6e")])
 def test_a_device_that_is_not_here(name):
     step = jax.jit(_step, donate_argnums=0)
     figures = compiled_bytes(step, *_transformer_args(), target=name)
@@ -398,7 +385,7 @@ def test_a_device_that_is_not_here(name):
     assert figures.temp_bytes > 0 and figures.alias_bytes > 1_000_000
 
 
-@pytest.mark.parametrize("name", [_foreign("gpu:h100")])
+@pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_xla_remat_can_be_left_out_on_a_gpu(name):
     """On a card of 200 MiB, XLA rematerializes this program unless it is told not to."""
     config = TARGETS[name].gpu_config.replace(
@@ -418,7 +405,7 @@ def _products(x, weights):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [_foreign("tpu:v5e")])
+@pytest.mark.parametrize("name", [foreign_target("tpu:v5e")])
 def test_a_program_compiles_for_a_tpu_of_little_more_than_it_takes(name, monkeypatch):
     """`memory_analysis` counts fragmentation twice: what it says would not fit."""
     problem, target = zoo.build("lstm", scale="bench"), resolve_target(name)
@@ -434,7 +421,7 @@ def test_a_program_compiles_for_a_tpu_of_little_more_than_it_takes(name, monkeyp
     assert said.total_bytes > 1.05 * taken
 
 
-@pytest.mark.parametrize("name", [_foreign("tpu:v6e")])
+@pytest.mark.parametrize("name", [foreign_target("tpu:v6e")])
 def test_a_program_over_the_memory_of_a_tpu_has_a_size_all_the_same(name):
     grad = jax.grad(_products, argnums=1)
     figures = compile_bytes(grad, _mlp_args(8_000_000), target=resolve_target(name))

@@ -5,14 +5,13 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
-TESTS = Path(__file__).parent
+from paths import HELPERS, ROOT
 
 
 def start(code: str, *argv: object, options=(), **environment: str) -> subprocess.Popen:
-    """A new process; it finds this checkout and the tests' own modules."""
-    path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    """A new process; it finds this checkout and the modules that tests share."""
+    path = os.pathsep.join([str(ROOT), str(HELPERS), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, *options, "-c", code, *map(str, argv)],
         env=os.environ | {"PYTHONPATH": path} | environment,

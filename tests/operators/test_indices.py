@@ -12,25 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emission import ROOFLINE, Flat, emitted
+from compilers import compiler_targets
+from exact_operators import awkward, planned_with_indices, program_with_indices, pulled, same
+from lossy_operators import plan_without_recomputation
 from programs import array
-from test_operators import awkward, pulled, same
-from test_slopes import running_once, targets
 
-from monet_jax.analyzer.analyze import NO_PINS, analyze
-from monet_jax.compiler.backend import Backend
+from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.ir import gradient
-from monet_jax.ir.program import flatten, flatten_changed, run
-from monet_jax.ir.stage import Differentiation
-from monet_jax.operators import Context, Stored, is_hook, representations_of, rewriter, selected
+from monet_jax.ir.program import flatten, run
+from monet_jax.operators import Stored, is_hook, representations_of
 from monet_jax.operators.codecs import Integers
 from monet_jax.operators.ranges import bounds_of
 from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.tracing.trace import fingerprint, trace_for
 from monet_jax.transformer.transform import transform
-from planners.regions.simple_plans import saving_codes
 
 ROWS, WIDTH = 70, 12
 
@@ -68,27 +64,6 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], list[int]]] = {
 }
 
 
-def program_of(function, *args, chosen=("mask", "narrow")):
-    """The function and its flat program by some operators."""
-    rewrite = rewriter(selected(chosen), Context(Backend(fuses_gradients=True)))
-    floats = [n for n, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.floating)]
-
-    def covered(program) -> Differentiation:
-        return gradient.derivative_of(program, [n in floats for n in range(len(args))], False)
-
-    jaxpr = jax.make_jaxpr(lambda *args: [function(*args)])(*args)
-    program = flatten_changed(jaxpr, rewrite.programs, covered, rewrite, False)
-    return Flat(lambda *args: [function(*args)], args, tuple(floats), program)
-
-
-def planned(function, *args, regions=saving_codes, **options):
-    """The function under a plan, and its parts."""
-    made = program_of(function, *args, **options)
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    found = emitted(made, graph, origins, regions(graph))
-    return lambda *args: found.function(*args)[0], found
-
-
 def codecs_of(program) -> list[Integers]:
     """How integers of a program may be kept."""
     representations = [
@@ -115,7 +90,7 @@ def arguments(dtype=jnp.float32):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_codes_have_the_fewest_bits_that_bounds_allow(name):
     function, widths = FUNCTIONS[name]
-    made = program_of(between(function), *arguments())
+    made = program_with_indices(between(function), *arguments())
     assert [x.width for x in codecs_of(made.program)] == widths
 
 
@@ -124,7 +99,7 @@ def test_codes_have_the_fewest_bits_that_bounds_allow(name):
 def test_values_and_gradients_are_those_of_jax_bit_for_bit(name, dtype):
     function, (x, w) = between(FUNCTIONS[name][0]), arguments(dtype)
     ct = jnp.trunc(awkward(jax.eval_shape(function, x, w).shape, dtype, 2))
-    ours, found = planned(function, x, w)
+    ours, found = planned_with_indices(function, x, w)
     saved = [found.graph.values[found.graph.index[n]] for r in found.regions for n in r.saved]
     assert saved
     want = jax.jit(functools.partial(pulled, function))(x, w, ct)
@@ -205,11 +180,11 @@ def test_gradients_are_those_of_jax_under_other_transformations(name, outer, whe
         x, w = x[0], w[0]
     plain = TRANSFORMED[outer](function)
     if where == "around":
-        ours, found = planned(plain, x, w)
+        ours, found = planned_with_indices(plain, x, w)
         assert bool(codecs_of_stages(found)) == (outer != "checkpoint")
     else:
         one = (x, w) if outer == "checkpoint" else (x[0], w[0])
-        ours = TRANSFORMED[outer](planned(function, *one)[0])
+        ours = TRANSFORMED[outer](planned_with_indices(function, *one)[0])
     ct = jnp.trunc(awkward(jax.eval_shape(plain, x, w).shape, jnp.float32, 2))
     want = jax.jit(functools.partial(pulled, plain))(x, w, ct)
     same(jax.jit(functools.partial(pulled, ours))(x, w, ct), want)
@@ -222,7 +197,7 @@ def codecs_of_stages(found) -> list[Integers]:
 @pytest.mark.parametrize("shape", [(0, 70), (70, 1), (64,), (1, 1, 65), (2, 300)])
 def test_odd_shapes_are_no_exception(shape):
     x, function = array(0, *shape), lambda x, w: jnp.sort(jnp.sin(x) * w)
-    ours, found = planned(function, x, x)
+    ours, found = planned_with_indices(function, x, x)
     assert [x.width for x in codecs_of_stages(found)] == {(0, 70): [], (70, 1): [1]}.get(
         shape, [16 if shape[-1] > 256 else 8]
     )
@@ -233,7 +208,7 @@ def test_odd_shapes_are_no_exception(shape):
 def test_second_derivatives_are_those_of_jax():
     x, w = array(0, ROWS, WIDTH), array(1, ROWS, WIDTH)
     function = lambda x, w: jnp.sin(jnp.sort(x * w) ** 2)  # noqa: E731
-    ours, _ = planned(function, x, w)
+    ours, _ = planned_with_indices(function, x, w)
 
     def twice(f):
         return jax.jvp(jax.grad(lambda x: jnp.sum(f(x, w) * w)), (x,), (w,))
@@ -249,7 +224,9 @@ def test_what_has_no_bounds_or_no_derivative_is_left_alone():
         return looked_up + jnp.argsort(jnp.sort(jax.lax.stop_gradient(x)))
 
     args = arguments()[0], jnp.zeros(ROWS, jnp.int32)
-    with_it, without = (program_of(loss, *args, chosen=x) for x in (["mask", "narrow"], ["mask"]))
+    with_it, without = (
+        program_with_indices(loss, *args, chosen=x) for x in (["mask", "narrow"], ["mask"])
+    )
     prints = {fingerprint(x.program, x.derivative) for x in (with_it, without)}
     assert len(prints) == 1
 
@@ -262,7 +239,7 @@ def test_what_is_cast_or_spread_out_is_kept_as_it_was_before():
         return jnp.tanh(y) @ jnp.ones((64, 3))
 
     x, w = (array(n, *shape).astype(jnp.bfloat16) for n, shape in enumerate([(ROWS, 64), (64, 64)]))
-    _, found = planned(loss, x, w, array(2, ROWS), chosen=[])
+    _, found = planned_with_indices(loss, x, w, array(2, ROWS), chosen=[])
     (stage,) = found.graph.stages
     written = {i for op in stage.forward for i in op.outputs}
     read = written.intersection(i for op in stage.backward for i in op.inputs)
@@ -286,7 +263,7 @@ def sorting(params, x):
     return jnp.mean(jnp.square(x))
 
 
-@pytest.mark.parametrize("target", list(targets()))
+@pytest.mark.parametrize("target", list(compiler_targets()))
 def test_what_places_took_arrives_in_the_compiled_program(target):
     """A byte of four is kept for each, and all four where codes are left out."""
     known = resolve_target(target)
@@ -295,7 +272,7 @@ def test_what_places_took_arrives_in_the_compiled_program(target):
     )
 
     def taken(codes):
-        plan = running_once(compiled_plans.graph, codes=codes)
+        plan = plan_without_recomputation(compiled_plans.graph, codes=codes)
         step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
         return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 

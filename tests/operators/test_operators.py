@@ -11,55 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emission import ROOFLINE, Case, emitted, flat
+from exact_operators import awkward, layered, planned, pulled, same, saving_results
 from programs import straight_through
 
-from monet_jax.analyzer.analyze import analyze
-from monet_jax.compiler.backend import Backend
 from monet_jax.operators import masks
-from planners import Graph, Region, runs
+from planners import runs
 from planners.regions.simple_plans import saving_codes
-
-
-def saving_results(graph: Graph) -> list[Region]:
-    """Regions that save all that is no code, and the marks by which masks come from results."""
-    regions = []
-    for s, stage in enumerate(graph.stages):
-        values = [
-            value
-            for op in stage.forward
-            for value in (graph.values[i] for i in op.outputs)
-            if not (op.optional and value.nbytes)
-        ]
-        regions.append(Region(s, s, tuple(v.name for v in values if v.savable)))
-    return regions
-
-
-def planned(function, *args, regions=saving_codes):
-    """The function of these arguments under such a plan, and its graph."""
-    made = flat(Case(function, args))
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    found = emitted(made, graph, origins, regions(graph))
-
-    def run(*args):
-        (result,) = found.function(*args)
-        return result
-
-    return run, found
-
-
-#: Numbers at which derivatives jump, or are none.
-AWKWARD = [0.0, -0.0, 1.0, -1.0, 6.0, 3.0, np.nan, np.inf, -np.inf, 1e-40, -1e-40, 1e30, 5.9999]
-
-
-def awkward(shape, dtype, seed=0):
-    """An array of awkward and ordinary numbers."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=shape) * 3
-    at = rng.random(shape) < 0.4
-    x[at] = rng.choice(AWKWARD, size=int(at.sum()))
-    return jnp.asarray(x, dtype)
-
 
 FUNCTIONS = {
     "relu": jax.nn.relu,
@@ -72,36 +29,6 @@ FUNCTIONS = {
     "where": lambda x: jnp.where(x > 1, x * 2, -x),
     "hard_tanh": jax.nn.hard_tanh,
 }
-
-
-def layered(function):
-    """What `function` reads and returns is in memory: the barriers stand for products.
-
-    There is no product that a compiler may contract with a sum, here so and there not.
-    """
-    fixed = jax.lax.optimization_barrier
-
-    def loss(x, w):
-        for _ in range(2):
-            x = fixed(function(fixed(x + w)))
-        return x
-
-    return loss
-
-
-def pulled(function, *args):
-    """Value and gradients; the last argument is the cotangent."""
-    *primals, ct = args
-    value, pull = jax.vjp(function, *primals)
-    return value, *pull(ct)
-
-
-def same(ours, plain):
-    """Equal bit for bit but for the sign and payload of what is no number."""
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
-        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
-        np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(np.signbit(a[a == a]), np.signbit(b[b == b]))
 
 
 def arguments(shape, dtype):

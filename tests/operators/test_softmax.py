@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import compiler_targets
 from emission import ROOFLINE, Flat, assert_same, emitted, flat, in_double, pulled
+from lossy_operators import Whole, draws, lossy_bytes, plan_without_recomputation, with_every_code
 from programs import Case, array
-from test_codecs import draws
-from test_lossy import Whole, lossy_bytes, with_every_code
-from test_slopes import running_once, targets
 
 from monet_jax import operators
 from monet_jax.analyzer.analyze import NO_PINS, analyze
@@ -345,7 +344,7 @@ def of_a_layer(graph, plan) -> list[int]:
 )
 def test_what_runs_nothing_again_keeps_no_scores_beside_the_weights(dtype, operators, kept):
     graph, _ = compiled_plans(functools.partial(heads, dtype=dtype), operators).analyzed
-    assert sum(of_a_layer(graph, running_once(graph, False))) == kept
+    assert sum(of_a_layer(graph, plan_without_recomputation(graph, False))) == kept
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -446,13 +445,13 @@ def test_what_scores_are_encoded_for_would_be_biased(small, monkeypatch):
     "others",
     [pytest.param([], id="exact"), pytest.param(["int8"], id="int8", marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("target", list(targets()))
+@pytest.mark.parametrize("target", list(compiler_targets()))
 def test_what_scores_took_arrives_in_the_compiled_program(target, others):
     """Of what is kept where nothing runs again, one array as large as the scores is spared."""
 
     def once(operators):
         made = compiled_plans(heads, operators, target)
-        return made, running_once(made.graph, codes=bool(others))
+        return made, plan_without_recomputation(made.graph, codes=bool(others))
 
     (plain, before), (ours, after) = once(["mask", *others]), once(["mask", "softmax", *others])
     spared = LAYERS * SCORES

@@ -182,8 +182,8 @@ def test_a_new_process_takes_the_plan_without_a_solver(directory):
     plan = planned(0.6)
     without = "\n".join(
         [
-            "from monet_jax import _files, _planning",
-            "_planning._settle = None",
+            "from monet_jax.search import pipeline",
+            "pipeline._find_plan = None",
             "assert not {'cvxpy', 'highspy'} & set(sys.modules), 'imported for nothing'",
         ]
     )
@@ -202,10 +202,10 @@ def test_two_processes_at_once(directory):
 
 JOB = """
 import monet_jax
-from monet_jax import _files, _planning
+from monet_jax.search import pipeline
 from networks import args, net
 if rank == 1:
-    _planning._settle = None  # only process 0 plans
+    pipeline._find_plan = None  # only process 0 plans
 f = monet_jax.remat(net, budget=0.6)
 jax.jit(jax.grad(f))(*args())
 (plan,) = f._source._plans.values()

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from emission import Flat, assert_same, flat, in_double, is_float, is_key, pulled, random_emissions
 from programs import NAMED, Case
-from test_jax_semantics import WAYS, plans  # noqa: F401
+from ways import WAYS
+from ways import plans as plans
 
 import monet_jax
 
@@ -90,7 +91,7 @@ def _parameters():
 @pytest.mark.parametrize(
     ("configuration", "name", "plans"), list(_parameters()), indirect=["plans"]
 )
-def test_named_program_works_as_in_plain_jax(configuration, name, plans):  # noqa: F811
+def test_named_program_works_as_in_plain_jax(configuration, name, plans):
     with CONFIGURATIONS[configuration]():
         case = _case(name)
         plain, expected = _plain(case)

@@ -1,16 +1,16 @@
 """Do the examples run, and do they show what they say?"""
 
 import importlib.util
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
+from paths import ROOT
 
 import monet_jax
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 def load(name: str):

@@ -27,9 +27,9 @@ from emission import (
     pulled,
     random_emissions,
 )
+from exact_operators import saving_results
 from functions import MODULES, SIZE, TABLE, Entry, function_of, left_out, public
 from programs import Case, array
-from test_operators import saving_results
 
 from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import Backend

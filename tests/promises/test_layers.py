@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from processes import run_python
 
 import monet_jax
 import planners
 
-ROOT = Path(__file__).parent.parent
 PLANNERS = sorted((ROOT / "planners").rglob("*.py"))
 MONET_JAX = sorted((ROOT / "monet_jax").rglob("*.py"))
 EVERY = PLANNERS + MONET_JAX

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import FunctionType
 
 import pytest
+from paths import ROOT
 from typer.main import get_command
 
 import monet_jax.cli.shell
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

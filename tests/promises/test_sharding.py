@@ -5,49 +5,26 @@ import math
 import os
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from compilers import foreign_target
 from processes import finished, free_port, in_a_job, run_python, start
-from test_compile import _foreign
+from sharded import (
+    LAYOUTS,
+    abstract,
+    bytes_of_one_device,
+    llama,
+    loss,
+    scalar,
+    specs,
+    tiny_llama,
+    wider_llama,
+)
 
 import monet_jax
-from monet_jax import zoo
 from monet_jax.compiler.targets import TARGETS, topology_of
-from monet_jax.zoo.llama import Llama
-from monet_jax.zoo.problem import make_problem, text
-
-AXES = "data", "model"
 
 
-def loss(blocks, x):
-    for up, down in blocks:
-        x = x + jnp.tanh(jax.nn.gelu(x @ up) @ down)
-    return jnp.mean(x**2)
-
-
-def specs(mesh, model="model", batch=2048, width=256):
-    """Examples split over the first axis of a mesh, weights over the second, `model`, if any."""
-
-    def array(shape, *axes):
-        sharding = NamedSharding(mesh, PartitionSpec(*axes))
-        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
-
-    block = array((width, 2 * width), None, model), array((2 * width, width), model, None)
-    return [block] * 6, array((batch, width), "data", None)
-
-
-def abstract(*sizes):
-    return AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * 2)
-
-
-def bytes_of_one_device(arrays):
-    shares = [x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(arrays)]
-    return sum(4 * math.prod(share) for share in shares)
-
-
-@pytest.mark.parametrize("target", ["cpu", _foreign("gpu:h100")])
+@pytest.mark.parametrize("target", ["cpu", foreign_target("gpu:h100")])
 def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
     arrays = specs(abstract(4, 2))
     unplanned = monet_jax.compiled_bytes(jax.value_and_grad(loss), *arrays, target=target)
@@ -64,7 +41,7 @@ def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["cpu", _foreign("gpu:h100")])
+@pytest.mark.parametrize("target", ["cpu", foreign_target("gpu:h100")])
 def test_what_is_sharded_is_kept_in_sixteen_bits_where_it_lies(target):
     arrays = specs(abstract(4, 2))
     budget = monet_jax.plan(loss, *arrays, budget=0.65, target=target, cache=False).compiled_bytes
@@ -79,7 +56,7 @@ def test_what_is_sharded_is_kept_in_sixteen_bits_where_it_lies(target):
     assert lossy.overhead < exact.overhead
 
 
-@pytest.mark.parametrize("target", [_foreign("tpu:v5e")])
+@pytest.mark.parametrize("target", [foreign_target("tpu:v5e")])
 def test_a_program_is_compiled_for_sixteen_chips(target):
     arrays = specs(abstract(8, 2))
     taken = monet_jax.compiled_bytes(jax.value_and_grad(loss), *arrays, target=target)
@@ -113,56 +90,6 @@ def test_a_mesh_that_cannot_be_compiled_for_says_which_can(target, devices):
         topology_of(TARGETS[target], devices)
 
 
-def fully_sharded(path, leaf):
-    """FSDP: every parameter split over all devices, a stack of layers within each layer."""
-    first = int("layers" in path)
-    axis = max(range(first, leaf.ndim), key=lambda n: leaf.shape[n])
-    return PartitionSpec(*[None] * axis, AXES)
-
-
-def split_by_features(path, leaf):
-    """Tensor parallelism: what widens is split by its results, what narrows by its operands."""
-    if "words" in path:
-        return PartitionSpec("model")
-    if {"query", "key", "value", "gate", "up"}.intersection(path):
-        return PartitionSpec(None, None, "model")
-    return PartitionSpec(None, "model") if {"out", "down"}.intersection(path) else PartitionSpec()
-
-
-#: How parameters lie, and the axes that examples are split over.
-LAYOUTS = {"fsdp": (fully_sharded, AXES), "tensor parallel": (split_by_features, "data")}
-
-
-def tiny_llama():
-    """Of 16 examples."""
-    return zoo.build("llama", scale="tiny", batch=16)
-
-
-def wider_llama():
-    """What its layers keep is more than sixteen TPU chips hold beside their memory."""
-    sizes = {"depth": 3, "width": 128, "heads": 2, "groups": 1, "hidden": 256, "vocab": 128}
-    return make_problem("llama", Llama(**sizes), text(512, 128, sizes["vocab"]))
-
-
-def llama(mesh, layout, problem):
-    """A Llama's arguments on a mesh."""
-    rule, over = LAYOUTS[layout]
-
-    def placed(leaf, spec):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
-
-    params, state, batch, key = problem.args
-    params = jax.tree.map_with_path(
-        lambda path, leaf: placed(leaf, rule([k.key for k in path], leaf)), params
-    )
-    batch = jax.tree.map(lambda leaf: placed(leaf, PartitionSpec(over)), batch)
-    return params, state, batch, placed(key, PartitionSpec())
-
-
-def scalar(problem):
-    return lambda *args: problem.loss(*args)[0]
-
-
 #: A mesh, a Llama whose temporaries matter there, and a budget that it is too large for.
 AWAY = {
     "gpu:h100": ((4, 2), tiny_llama, 0.8),
@@ -172,7 +99,7 @@ AWAY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("target", [_foreign("gpu:h100"), _foreign("tpu:v5e")])
+@pytest.mark.parametrize("target", [foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 def test_a_sharded_llama_keeps_the_budget_of_devices_that_are_not_here(target, layout):
     sizes, make, budget = AWAY[target]
     problem = make()
@@ -187,8 +114,7 @@ def test_a_sharded_llama_keeps_the_budget_of_devices_that_are_not_here(target, l
 # A process that sees eight CPUs: what JAX compiles and runs there is what the plan is about.
 EIGHT = """
 import jax, numpy as np, monet_jax
-from test_sharding import AXES, AxisType, check, check_bytes, llama, loss, scalar, specs
-from test_sharding import tiny_llama
+from sharded import AXES, AxisType, check, check_bytes, llama, loss, scalar, specs, tiny_llama
 
 kind = AxisType.{kind}
 mesh = jax.make_mesh((4, 2), AXES, axis_types=(kind,) * 2)
@@ -215,22 +141,6 @@ if kind is AxisType.Explicit:  # then even a trace says how its arrays lie
     (made,) = lean._source._plans.values()
     check(lean, made, arrays, plain)
 """
-
-
-def check(fun, plan, arrays, plain):
-    """Runs a planned loss on all devices: against its budget, and against what one of them says."""
-    planned = jax.jit(jax.value_and_grad(fun))
-    check_bytes(planned, plan, arrays)
-    ours = planned(*arrays)
-    assert len(jax.tree.leaves(ours[1])[0].sharding.device_set) == 8
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), ours, plain)
-
-
-def check_bytes(planned, plan, arrays):
-    """The compiled program against the budget of one device."""
-    stats = planned.lower(*arrays).compile().memory_analysis()
-    taken = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
-    assert taken <= plan.budget_bytes and plan.overhead > 0 and plan.devices == 8, (taken, plan)
 
 
 @pytest.mark.parametrize(
@@ -273,10 +183,10 @@ def test_gradients_from_sharded_codes_are_off_by_their_rounding():
 
 # The toy in a process of a job.
 SHARED = """
-from monet_jax import _planning
+from monet_jax.search import pipeline
 
 if rank:
-    _planning._settle = None  # only process 0 plans
+    pipeline._find_plan = None  # only process 0 plans
 arrays = jax.tree.map(
     lambda v, s: jax.make_array_from_callback(v.shape, s.sharding, v.__getitem__), values, avals
 )

@@ -14,12 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exact_operators import planned, planned_with_indices, pulled, same, saving_results
 from jax import lax
-from test_attention import QUERIES, own
-from test_attention import SMALL as TILES
-from test_head import SMALL as CHUNKS
-from test_narrow import planned as by_places
-from test_operators import planned, pulled, same, saving_results
+from tiled_operators import QUERIES, SMALL_CHUNKS, SMALL_TILES, plain_attention
 
 from monet_jax import operators
 from monet_jax.compiler.backend import backend_of
@@ -120,7 +117,7 @@ def compared(function, dtype, regions, plan=planned):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize(("of", "name"), CASES)
 def test_gradients_are_those_of_jax_bit_for_bit(of, name, dtype, plan):
-    made = planned if of != "narrow" else by_places
+    made = planned if of != "narrow" else planned_with_indices
     found = compared(FUNCTIONS[of][name], dtype, PLANS[plan], made)
     equations = [e for stage in found.origins.stages for e in stage.equations]
     assert not any(e.primitive.startswith("reduce_window") for e in equations)
@@ -190,9 +187,9 @@ def test_what_is_finite_in_a_gradient_stays_so(operator, number, dtype):
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)  # noqa: E731
     if operator == "head":
-        run, function, args = CHUNKS, cross_entropy, (draw(32, 8), draw(8, 64))
+        run, function, args = SMALL_CHUNKS, cross_entropy, (draw(32, 8), draw(8, 64))
     else:
-        run, function = TILES, own
+        run, function = SMALL_TILES, plain_attention
         args = draw(2, QUERIES, 4, 2), draw(2, 90, 4, 2), draw(2, 90, 4, 2)
     ours = rewritten(run, function, *args)
     args = (args[0].at[1].set(number), *args[1:])

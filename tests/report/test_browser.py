@@ -7,7 +7,7 @@ import itertools as it
 import shutil
 
 import pytest
-from test_html import settled
+from verified_plans import plan_and_graph
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
@@ -37,7 +37,7 @@ def browser():
 def opened(browser, tmp_path):
     """The page of a plan, in a window of 1280 by 900."""
     path = tmp_path / "plan.html"
-    settled()[0].to_html(path)
+    plan_and_graph()[0].to_html(path)
     browser.set_window_size(1280, 900)
     browser.get(path.as_uri())
     yield browser

@@ -1,7 +1,6 @@
 """Does the page of a plan say what replay says, need nothing else, and hold what it is given?"""
 
 import dataclasses
-import functools as ft
 import html.parser
 import itertools as it
 import json
@@ -9,32 +8,14 @@ import re
 
 import numpy as np
 import pytest
-from networks import net, specs
+from verified_plans import plan_and_graph
 
 import monet_jax
 import planners
 from monet_jax import Plan
-from monet_jax.analyzer.pins import make_pins
 from monet_jax.compiler.budget import format_bytes
-from monet_jax.compiler.targets import resolve_target
 from monet_jax.report.charts import COLOURS
 from monet_jax.report.html import page, snippet
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.search import PlanSearch
-from monet_jax.tracing.trace import trace_for
-
-
-@ft.cache
-def settled() -> tuple[Plan, planners.Graph]:
-    """A plan of the network that recomputes something, and the graph that it was made for."""
-    target = resolve_target("cpu")
-    compiled_plans = CompiledPlans(trace_for(target, net, specs()), target, make_pins(None))
-    found = PlanSearch(compiled_plans, planners.Stages()).plan(
-        lambda unplanned: int(0.6 * unplanned())
-    )
-    plan = Plan.of(found)
-    assert plan.decisions is not None and plan.flops > plan.base_flops
-    return plan, compiled_plans.graph
 
 
 class Parser(html.parser.HTMLParser):
@@ -101,12 +82,12 @@ def check_numbers(plan: Plan, graph: planners.Graph) -> None:
 
 
 def test_the_page_shows_what_replay_counts():
-    check_numbers(*settled())
+    check_numbers(*plan_and_graph())
 
 
 @pytest.mark.parametrize("change", ["a band less", "a larger rest", "other arguments"])
 def test_numbers_that_are_wrong_are_noticed(change):
-    plan, graph = settled()
+    plan, graph = plan_and_graph()
     after = plan.after
     if change == "a band less":
         plan = dataclasses.replace(plan, after=dataclasses.replace(after, bands=after.bands[1:]))
@@ -115,16 +96,16 @@ def test_numbers_that_are_wrong_are_noticed(change):
         plan = dataclasses.replace(plan, after=dataclasses.replace(after, rest=rest))
     else:
         plan = dataclasses.replace(plan, fixed_bytes=plan.fixed_bytes + 4096)
-        graph = settled()[1]
+        graph = plan_and_graph()[1]
         shown = parsed(plan)
-        assert bytes_in(shown.charts[0])[0] != bytes_in(parsed(settled()[0]).charts[0])[0]
+        assert bytes_in(shown.charts[0])[0] != bytes_in(parsed(plan_and_graph()[0]).charts[0])[0]
         return
     with pytest.raises(AssertionError):
         check_numbers(plan, graph)
 
 
 def test_a_plan_that_was_stored_has_the_same_page(tmp_path):
-    plan, _ = settled()
+    plan, _ = plan_and_graph()
     plan.save(tmp_path / "plan.json")
     plan.to_html(tmp_path / "plan.html")
     loaded = monet_jax.load_plan(tmp_path / "plan.json")
@@ -132,7 +113,7 @@ def test_a_plan_that_was_stored_has_the_same_page(tmp_path):
 
 
 def test_the_page_needs_nothing_else():
-    text = page(settled()[0])
+    text = page(plan_and_graph()[0])
     assert not re.findall(r"https?:|//\w|@import|url\(", text.replace('"use strict";\n//', ""))
     tags = Parser(text).tags
     assert not [attrs for _, attrs in tags if {"src", "href", "srcset"} & set(attrs)]
@@ -140,7 +121,7 @@ def test_the_page_needs_nothing_else():
 
 
 def test_the_page_names_every_large_value_and_its_line():
-    plan, _ = settled()
+    plan, _ = plan_and_graph()
     shown = parsed(plan)
     rows = {row.name: row for row in plan.values}
     named = {title.split(":")[0]: source for *_, title, _, source in shown.charts[1]["bands"]}
@@ -153,7 +134,7 @@ def test_the_page_names_every_large_value_and_its_line():
 
 
 def test_what_is_shown_is_text_and_never_a_program():
-    plan, _ = settled()
+    plan, _ = plan_and_graph()
     bad = "</script><script>alert(1)</script><b>"
     rows = [dataclasses.replace(row, path=bad, source=bad) for row in plan.values]
     text = page(dataclasses.replace(plan, values=tuple(rows), compiler=bad))
@@ -164,7 +145,7 @@ def test_what_is_shown_is_text_and_never_a_program():
 
 
 def test_what_a_page_says_where_there_is_less_to_say():
-    plan, _ = settled()
+    plan, _ = plan_and_graph()
     old = dataclasses.replace(plan, before=None, after=None, fixed_bytes=None)
     assert "without its timeline" in page(old) and not parsed(old).charts
     same = dataclasses.replace(plan, decisions=None, before=None, after=plan.before)
@@ -181,14 +162,14 @@ def test_what_a_page_says_where_there_is_less_to_say():
 
 
 def test_a_notebook_gets_a_short_answer():
-    plan, _ = settled()
+    plan, _ = plan_and_graph()
     text = plan._repr_html_()
     assert "Keeps its budget" in text and "<svg" in text and len(text) < len(page(plan)) / 2
     assert "<html" not in text and "<script" not in text
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path):
-    plan, _ = settled()
+    plan, _ = plan_and_graph()
     with pytest.raises(OSError):
         plan.to_html(tmp_path / "none" / "plan.html")
     (tmp_path / "plan.html").mkdir()

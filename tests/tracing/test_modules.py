@@ -81,7 +81,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("implementation", WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_statistics_move_and_masks_change_as_without(way, settled):
     def trained(module, loss):
         step = nnx.jit(nnx.value_and_grad(loss))
@@ -154,7 +154,7 @@ LINEN = {
 }
 
 
-@pytest.mark.parametrize("implementation", LINEN)
+@pytest.mark.parametrize("way", LINEN)
 def test_linen_modules_are_planned(way, settled):
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     plain = linen(lambda fun: fun)()

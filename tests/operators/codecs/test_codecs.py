@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from lossy_operators import draws
 
 from monet_jax.compiler import child as child_module
 from monet_jax.compiler.compile import compiled_bytes
@@ -98,45 +99,6 @@ def exactly_equal(x, y):
 
 
 # ------------------------------------------------------------------------------- statistics
-
-
-@dataclasses.dataclass(frozen=True)
-class Draws:
-    """What many draws of an estimate say of it, against the exact value.
-
-    Attributes:
-        error_of_mean: of each coordinate.
-        mean_square: of the error, of each coordinate.
-        count: how many were drawn.
-    """
-
-    error_of_mean: np.ndarray
-    mean_square: np.ndarray
-    count: int
-
-    @property
-    def bias(self) -> float:
-        """The norm of the mean's error over what chance gives: near 1 if nothing is biased."""
-        chance = math.sqrt(self.mean_square.sum() / self.count)
-        return float(np.linalg.norm(self.error_of_mean)) / chance
-
-    def largest_z(self, deviation: np.ndarray) -> float:
-        """Over coordinates whose deviation is not next to nothing: on a level, all is rounding."""
-        counted = deviation > 0.05 * deviation.max()
-        z = np.abs(self.error_of_mean[counted]) / deviation[counted] * math.sqrt(self.count)
-        return float(z.max())
-
-
-def draws(estimate, exact, count, seed=1) -> Draws:
-    """Draws of `estimate`, a function of a key."""
-
-    @jax.jit
-    def errors(keys):
-        error = jax.vmap(estimate)(keys).astype(jnp.float32) - exact.astype(jnp.float32)
-        return error.mean(0), jnp.square(error).mean(0)
-
-    error, square = errors(jax.random.split(jax.random.key(seed), count))
-    return Draws(np.asarray(error, np.float64), np.asarray(square, np.float64), count)
 
 
 def decoded_draws(codec, x, count=600):

@@ -14,16 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import compiler_targets
 from emission import ROOFLINE, assert_same, emitted, in_double, pulled
+from exact_operators import AWKWARD
+from lossy_operators import (
+    Whole,
+    draws,
+    encoding,
+    lossy_bytes,
+    plan_without_recomputation,
+    with_every_code,
+)
 from programs import NAMED, Case, array
-from test_codecs import draws
-from test_lossy import Whole, encoding, lossy_bytes, with_every_code
-from test_operators import AWKWARD
 
 from monet_jax.analyzer.analyze import NO_PINS, analyze
 from monet_jax.compiler.backend import Backend
 from monet_jax.compiler.compile import compile_bytes
-from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler, resolve_target
+from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import (
     LocalDerivative,
     OfLocalDerivatives,
@@ -38,9 +45,7 @@ from monet_jax.operators.compression import encoding as encoding_module
 from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
-from planners.graph import Graph
-from planners.plan import Plan, Region
-from planners.regions.simple_plans import certified, saving_codes
+from planners.plan import Region
 
 #: Elementwise functions, and the ranges of their slopes.
 CHAINS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
@@ -372,49 +377,22 @@ def test_what_is_not_finite_in_a_gradient_stays_so(name):
 # ------------------------------------------------------------------------------------------ bytes
 
 
-def running_once(graph: Graph, codes: bool) -> Plan:
-    """The plan that saves what the backward pass reads, as codes where there are any or not."""
-    regions = []
-    for region in saving_codes(graph):
-        stage = graph.stages[region.first]
-        saved = {graph.index[name] for name in region.saved} if codes else set()
-        read = {
-            i
-            for op in stage.backward
-            for i in op.in_implementation(op.implementation_by(saved)).inputs
-        } | saved
-        written = [graph.values[i] for op in stage.forward for i in op.outputs if i in read]
-        names = tuple(x.name for x in written if x.savable)
-        regions.append(region if region.alone else dataclasses.replace(region, saved=names))
-    return certified(graph, tuple(regions), planner="test", bound_seconds=0.0)
-
-
 def multilayer(params, x):
     for wide, narrow in params:
         x = x + jax.nn.gelu(x @ wide) @ narrow
     return jnp.mean(jnp.square(x))
 
 
-def targets():
-    """The compilers that plans are held to, as parameters of a test."""
-    for name in ("cpu", "gpu:h100"):
-        marks = [] if name == "cpu" else [pytest.mark.gpu, pytest.mark.slow]
-        try:
-            require_compiler(TARGETS[name])
-        except TargetUnavailable:
-            marks.append(pytest.mark.skip(reason=f"no compiler for {name}"))
-        yield pytest.param(name, marks=marks)
-
-
 @pytest.mark.parametrize("bits", [2, 8])
-@pytest.mark.parametrize("target", list(targets()))
+@pytest.mark.parametrize("target", list(compiler_targets()))
 def test_what_slopes_spare_arrives_in_the_compiled_program(target, bits):
     rows, width, layers, target = 1024, 64, 16, resolve_target(target)
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [(spec((width, 4 * width)), spec((4 * width, width)))] * layers, spec((rows, width))
     traced = trace_for(target, multilayer, args, operators=[f"slope{bits}"])
     compiled_plans = CompiledPlans(traced, target, NO_PINS)
-    whole, coded = (running_once(compiled_plans.graph, codes) for codes in (False, True))
+    graph = compiled_plans.graph
+    whole, coded = (plan_without_recomputation(graph, codes) for codes in (False, True))
     predicted = layers * rows * 4 * width * (4 - bits / 8)
     saving = [compiled_plans.predicted_temp_bytes(x.regions) for x in (whole, coded)]
     assert saving[0] - saving[1] == pytest.approx(predicted, rel=0.2)

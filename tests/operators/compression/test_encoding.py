@@ -4,34 +4,37 @@ A codec that keeps everything stands in for the lossy ones: then gradients are t
 follows from a decoded value is computed right. With a coarse codec they are right in the mean.
 """
 
-import dataclasses
 import random
-from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import pytest
 from emission import (
     ROOFLINE,
-    Flat,
     analyzed,
     assert_same,
     emitted,
-    flat,
     in_double,
     pulled,
 )
+from lossy_operators import (
+    LAYOUTS,
+    Encoder,
+    Whole,
+    convolve,
+    draws,
+    encoding,
+    lossy_bytes,
+    with_every_code,
+)
 from programs import NAMED, Case, array, straight_through
-from test_codecs import draws
 
 from monet_jax import operators
 from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import Backend
 from monet_jax.operators import codecs, emission
 from monet_jax.operators.codecs import (
-    Codec,
     Groups,
-    Kind,
     Pixel,
     Pool,
     PoolResidual,
@@ -48,59 +51,11 @@ from planners.regions.simple_plans import saving_codes
 _index = noise_module._index
 
 
-@dataclasses.dataclass(frozen=True)
-class Whole:
-    """Keeps an array as it is, in another shape."""
-
-    kind: ClassVar[Kind] = Kind.BIASED
-    name = "whole"
-
-    def applies(self, aval: Any) -> bool:
-        return jnp.issubdtype(aval.dtype, jnp.floating)
-
-    def encode(self, x, noise=None):
-        del noise
-        return (x.reshape(-1),)
-
-    def decode(self, code, aval):
-        return code[0].reshape(aval.shape)
-
-    def mean_square(self, x):
-        return jnp.zeros(x.shape, jnp.float32)
-
-
-Encoder = Codec | operators.OfOperands | operators.OfLocalDerivatives
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Small values may be kept as codes."""
     monkeypatch.setattr(encoding_module, "_LEAST", 2)
     monkeypatch.setattr(encoding_module, "_SHARE", 0.0)
-
-
-def encoding(case: Case, codec: Encoder) -> Flat:
-    """A case of which lossy codes may be kept."""
-    exact = operators.rewriter(operators.selected("exact"), operators.Context(Backend()))
-    return flat(case, dataclasses.replace(exact, codecs=(codec,)))
-
-
-def with_every_code(case: Case, codec: Encoder):
-    """A case that saves every code there is."""
-    made = encoding(case, codec)
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    return made, emitted(made, graph, origins, saving_codes(graph))
-
-
-def lossy_bytes(found) -> int:
-    """Bytes of the lossy codes that a program saves."""
-    total = 0
-    for name in (name for region in found.regions for name in region.saved):
-        number = found.origins.values[name]
-        codec = operators.representation_name(found.origins.writer[number], number)
-        if codec not in ("exact", "mask") and not codec.startswith("uint"):
-            total += found.graph.values[found.graph.index[name]].nbytes
-    return total
 
 
 #: Programs that differ in what is encoded: loops, mixed precision, images; the others come below.
@@ -262,16 +217,6 @@ def test_what_follows_from_no_operand_is_not_kept_for_all_iterations(
     ours = temporary_bytes(Case(scanned, (params, x)), Groups(8))
     monkeypatch.setattr(where, name, without)
     assert temporary_bytes(Case(scanned, (params, x)), Groups(8)) > ours + x.nbytes // 2
-
-
-#: Axes of images, of kernels and of results.
-LAYOUTS = [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")]
-
-
-def convolve(x, w, layout=LAYOUTS[0], strides=(1, 1), groups=1):
-    return jax.lax.conv_general_dilated(
-        x, w, strides, "SAME", dimension_numbers=layout, feature_group_count=groups
-    )
 
 
 def filtered(layout):

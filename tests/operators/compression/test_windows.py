@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from emission import ROOFLINE, Flat, emitted, flat, flops, gradient_jaxpr
+from lossy_operators import LAYOUTS, Whole, convolve, lossy_bytes
 from programs import Case, array
-from test_lossy import LAYOUTS, Whole, convolve, lossy_bytes
 
 from monet_jax import operators
 from monet_jax.analyzer.analyze import analyze

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import compiler_targets
 from emission import Flat, assert_same, flat, in_double, pulled
+from exact_operators import awkward, layered, planned, same, saving_results
+from exact_operators import pulled as pulled_by
 from programs import Case, array, straight_through
-from test_operators import awkward, layered, planned, same, saving_results
-from test_operators import pulled as pulled_by
-from test_slopes import targets
 
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
@@ -298,7 +298,7 @@ def layers(function, params, x):
 
 
 @pytest.mark.parametrize("function", [jax.nn.elu, jax.nn.softplus])
-@pytest.mark.parametrize("target", list(targets()))
+@pytest.mark.parametrize("target", list(compiler_targets()))
 def test_what_operands_took_arrives_in_the_compiled_program(target, function):
     """Of what is kept where nothing runs again, one array of two is spared a layer."""
     params = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiled_operators import BATCH, HEADS, KEYS, QUERIES, SMALL_TILES, WIDTH, plain_attention
 
 import monet_jax
 from monet_jax import operators
@@ -16,10 +17,6 @@ from monet_jax.ir import gradient as gradient_module
 from monet_jax.ir import program as program_module
 from monet_jax.operators.tiling.attention import Attention
 from monet_jax.tracing.layout import lay_out
-
-BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 96, 90, 2
-#: In tiles of a fourth of the scores, or so.
-SMALL = Attention(tile_bytes=BATCH * HEADS * QUERIES * KEYS, least_bytes=1)
 
 _random = np.random.default_rng(0)
 
@@ -33,7 +30,7 @@ def _qkv(dtype=jnp.float32, groups=HEADS, batch=BATCH, heads=HEADS):
     return query, *(_array(batch, KEYS, groups, WIDTH, dtype=dtype) for _ in range(2))
 
 
-def _tiled(function, *args, attention=SMALL, sharded=False):
+def _tiled(function, *args, attention=SMALL_TILES, sharded=False):
     """A function as the planner sees it, its flat program, and that without the operator."""
     jaxpr, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     plain = program_module.flatten(jaxpr)
@@ -71,11 +68,6 @@ def _assert_same(got, want, tolerance=2e-5):
         np.testing.assert_allclose(np.asarray(one, np.float64), other, tolerance, tolerance * scale)
 
 
-def own(q, k, v):
-    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * WIDTH**-0.5
-    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
-
-
 def causal(q, k, v):
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
     scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool), -2), scores, -jnp.inf)
@@ -106,7 +98,7 @@ def own_squares(q, k, v):
     return jnp.einsum("bhqk,bkhd->bqhd", jnp.square(scores) / QUERIES, q) + k.mean() + v.mean()
 
 
-FORMS = [own, causal, of_jax, capped_with_alibi, with_sums, own_squares]
+FORMS = [plain_attention, causal, of_jax, capped_with_alibi, with_sums, own_squares]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
@@ -178,7 +170,7 @@ def test_so_it_is_for_queries_that_share_keys(groups):
     _assert_same(_pulled(tiled, *args), _pulled(jax.nn.dot_product_attention, *args))
 
     def repeated(q, k, v):
-        return own(q, *(jnp.repeat(x, HEADS // groups, axis=2) for x in (k, v)))
+        return plain_attention(q, *(jnp.repeat(x, HEADS // groups, axis=2) for x in (k, v)))
 
     tiled, program, _ = _tiled(repeated, *args)
     assert _tiles(program)
@@ -240,7 +232,7 @@ def all_mixed(q, k, v):
 
 
 def checkpointed(q, k, v):
-    return jax.checkpoint(own)(q, k, v)
+    return jax.checkpoint(plain_attention)(q, k, v)
 
 
 def scores_of_another(q, k, v):
@@ -275,7 +267,7 @@ def test_what_is_no_such_attention_stays_as_it_is(form):
 def test_tiles_have_no_tiles_of_their_own():
     """Where tiles are larger than they should be, since there are no more heads."""
     args = _qkv()
-    jaxpr = jax.make_jaxpr(own)(*args)
+    jaxpr = jax.make_jaxpr(plain_attention)(*args)
     attention = operators.Operator("small", operators.Kind.REORDERED, program=Attention(1, 1))
     rewrite = operators.rewriter([attention], operators.Context(backend_of("gpu")))
     program = program_module.flatten(jaxpr)
@@ -297,7 +289,7 @@ def test_tiles_have_no_tiles_of_their_own():
     ids=["small", "sharded"],
 )
 def test_small_and_sharded_attention_stays_as_it_is(settings):
-    _, program, plain = _tiled(own, *_qkv(), **settings)
+    _, program, plain = _tiled(plain_attention, *_qkv(), **settings)
     assert program is plain
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from programs import NAMED
+from tiled_operators import SMALL_CHUNKS
 
 import monet_jax
 from monet_jax import operators, zoo
@@ -16,7 +17,6 @@ from monet_jax.ir.costs import flops_of
 from monet_jax.operators.tiling.chunked_loss import Head
 
 BATCH, LENGTH, WIDTH, WORDS = 2, 16, 8, 64
-SMALL = Head(rows=8, least_rows=4)
 
 _random = np.random.default_rng(0)
 LABELS = jnp.asarray(_random.integers(0, WORDS, (BATCH, LENGTH)))
@@ -32,7 +32,7 @@ def _matrix(dtype=jnp.float32):
     return jnp.asarray(_random.normal(size=(WIDTH, WORDS)) / 2, dtype)
 
 
-def _chunked(loss, *args, head=SMALL, target="gpu"):
+def _chunked(loss, *args, head=SMALL_CHUNKS, target="gpu"):
     """A loss as the planner sees it, its flat program, and that without the operator."""
     jaxpr, shape = jax.make_jaxpr(loss, return_shape=True)(*args)
     plain = program_module.flatten(jaxpr)

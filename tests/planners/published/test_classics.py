@@ -3,7 +3,7 @@
 import graphs
 import numpy as np
 import pytest
-from test_checkmate import budgets, small_graph
+from schedule_spaces import budgets, small_graph
 
 from planners import (
     CheckmateRounding,

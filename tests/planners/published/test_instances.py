@@ -3,33 +3,22 @@
 import json
 
 import pytest
+from instances import instance_node
 
 import planners
 from planners.published.instances import read_instance
 from planners.schedules.gap import Gap
 
 
-def node(n, kind, kib, deps, milliseconds):
-    return {
-        "id": n,
-        "kind": kind,
-        "op": f"op{n}",
-        "out_bytes": kib * 1024 + 100,
-        "fixed_bytes": 2**20,
-        "deps": [deps],
-        "time_ms": [milliseconds],
-    }
-
-
 @pytest.fixture
 def published(tmp_path):
     """A chain of three ops and its backward, in the form of the schedule zoo."""
     nodes = [
-        node(0, "fwd", 400, [], 0.5),
-        node(1, "fwd", 300, [0], 1.004),
-        node(2, "fwd", 10, [1], 0.25),
-        node(3, "bwd", 300, [1, 2], 1.0),
-        node(4, "bwd", 0, [0, 3], 1.0),
+        instance_node(0, "fwd", 400, [], 0.5),
+        instance_node(1, "fwd", 300, [0], 1.004),
+        instance_node(2, "fwd", 10, [1], 0.25),
+        instance_node(3, "bwd", 300, [1, 2], 1.0),
+        instance_node(4, "bwd", 0, [0, 3], 1.0),
     ]
     rows = [
         {"budget_GB": 0.002, "plan_obj": 375, "gurobi_bound": 375.0, "recorded_solve_s": 1.5},

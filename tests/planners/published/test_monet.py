@@ -5,8 +5,16 @@ import itertools as it
 
 import graphs
 import pytest
-from test_checkmate import budgets, fails_somewhere, found_seconds, is_same, small_graph
-from test_gap import Space, quick, varied_graphs
+from schedule_spaces import (
+    Space,
+    budgets,
+    fails_somewhere,
+    found_seconds,
+    is_same,
+    quick,
+    small_graph,
+    varied_graphs,
+)
 
 from planners import (
     Execute,

@@ -2,8 +2,7 @@
 
 import graphs
 import pytest
-from test_checkmate import best_seconds, budgets, small_graph
-from test_gap import Space
+from schedule_spaces import Space, best_seconds, budgets, small_graph
 
 from planners.schedules import lower_bound
 from planners.schedules.bound import rows

@@ -1,0 +1,30 @@
+"""Compilers that a test may need, as parameters that are skipped where one is not installed."""
+
+import pytest
+
+from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler
+
+
+def is_installed(name):
+    try:
+        require_compiler(TARGETS[name])
+    except TargetUnavailable:
+        return False
+    return True
+
+
+def foreign_target(name):
+    mark = pytest.mark.gpu if name.startswith("gpu") else pytest.mark.tpu
+    missing = pytest.mark.skipif(not is_installed(name), reason=f"no compiler for {name}")
+    return pytest.param(name, marks=[mark, missing])
+
+
+def compiler_targets():
+    """The compilers that plans are held to, as parameters of a test."""
+    for name in ("cpu", "gpu:h100"):
+        marks = [] if name == "cpu" else [pytest.mark.gpu, pytest.mark.slow]
+        try:
+            require_compiler(TARGETS[name])
+        except TargetUnavailable:
+            marks.append(pytest.mark.skip(reason=f"no compiler for {name}"))
+        yield pytest.param(name, marks=marks)
