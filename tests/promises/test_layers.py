@@ -1,4 +1,4 @@
-"""The dependency rules, the docstrings and the wheel: checked rather than promised."""
+"""Import directions, the shape of the sources, their words, their docstrings and the wheel."""
 
 import ast
 import subprocess
@@ -9,6 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from architecture import (
+    DIRECTIONS,
+    DIRECTIONS_OF_PLANNERS,
+    import_circles,
+    misshapen,
+    questions,
+    read_sources,
+    retired_words,
+    shape_of,
+    untested,
+    wrong_directions,
+)
 from paths import ROOT
 from processes import run_python
 
@@ -30,6 +42,138 @@ NEEDING_EXTRAS = (
     "report/plots.py",
     "tools/sweep_plot.py",
 )
+
+#: The tests of what has no test file of its name. Of an entry that is a folder, the same tests are
+#: about all that lies in it. What no test calls by itself is held to what is seen of it from there:
+#: bytes against a compiler, values and gradients against plain JAX, plans against replay.
+TESTED_BY: dict[str, tuple[str, ...]] = {
+    # The API
+    "monet_jax/_api.py": ("promises/test_api.py", "promises/test_static.py"),
+    "monet_jax/_extras.py": ("promises/test_layers.py",),
+    "monet_jax/_plan.py": ("plans/test_record.py", "report/test_text.py", "tools/test_sweep.py"),
+    "monet_jax/_sources.py": ("promises/test_api.py", "plans/test_cache.py"),
+    "monet_jax/_version.py": ("promises/test_layers.py",),
+    "monet_jax/_wrapped.py": ("promises/test_api.py", "tracing/test_marked.py"),
+    # Programs of equations
+    "monet_jax/ir/barriers.py": ("transformer/test_transform.py",),
+    "monet_jax/ir/compat.py": ("transformer/test_transform.py", "promises/test_jax_features.py"),
+    "monet_jax/ir/costs.py": ("transformer/test_transform.py", "tracing/test_branches.py"),
+    "monet_jax/ir/gradient.py": ("transformer/test_transform.py", "promises/test_jax_semantics.py"),
+    "monet_jax/ir/places.py": ("tracing/test_loops.py", "tracing/test_branches.py"),
+    "monet_jax/ir/primitives.py": ("compiler/test_backend.py", "promises/test_jax_features.py"),
+    "monet_jax/ir/program.py": ("transformer/test_transform.py", "operators/test_indices.py"),
+    "monet_jax/ir/stage.py": ("transformer/test_transform.py",),
+    # Compilers
+    "monet_jax/compiler/buffer_model.py": ("compiler/test_backend.py", "tracing/test_loops.py"),
+    "monet_jax/compiler/options.py": ("compiler/test_compile.py",),
+    "monet_jax/compiler/targets.py": ("compiler/test_compile.py", "promises/test_sharding.py"),
+    "monet_jax/compiler/worker.py": ("compiler/test_compile.py", "compiler/test_backend.py"),
+    "monet_jax/compiler/workspace.py": ("compiler/test_backend.py",),
+    # Operators
+    "monet_jax/operators/codecs/": ("operators/codecs/test_codecs.py",),
+    "monet_jax/operators/compression/local_derivatives.py": (
+        "operators/compression/test_chain_derivatives.py",
+    ),
+    "monet_jax/operators/compression/operands.py": ("operators/compression/test_encoding.py",),
+    "monet_jax/operators/context.py": ("operators/test_operators.py",),
+    "monet_jax/operators/derivative.py": ("operators/test_operators.py",),
+    "monet_jax/operators/elementwise/": (
+        "operators/elementwise/test_results.py",
+        "operators/compression/test_chain_derivatives.py",
+    ),
+    "monet_jax/operators/hooks.py": (
+        "operators/test_operators.py",
+        "operators/compression/test_encoding.py",
+    ),
+    "monet_jax/operators/masks.py": ("operators/test_operators.py",),
+    "monet_jax/operators/ranges.py": ("operators/test_indices.py",),
+    "monet_jax/operators/registry.py": ("operators/test_operators.py", "search/test_search.py"),
+    "monet_jax/operators/tiling/": (
+        "operators/tiling/test_attention.py",
+        "operators/tiling/test_chunked_loss.py",
+    ),
+    # From a function to a staged program
+    "monet_jax/tracing/closures.py": ("tracing/test_marked.py",),
+    "monet_jax/tracing/nesting.py": ("promises/test_api.py",),
+    "monet_jax/tracing/origins.py": ("transformer/test_transform.py", "report/test_text.py"),
+    "monet_jax/tracing/partition.py": ("transformer/test_transform.py",),
+    "monet_jax/tracing/signature.py": ("promises/test_static.py", "promises/test_api.py"),
+    "monet_jax/tracing/split.py": ("transformer/test_transform.py", "search/test_search.py"),
+    "monet_jax/tracing/trace.py": ("promises/test_api.py", "plans/test_record.py"),
+    # From a staged program to a planning graph
+    "monet_jax/analyzer/": ("compiler/test_backend.py", "transformer/test_transform.py"),
+    "monet_jax/analyzer/pins.py": ("plans/test_record.py", "search/test_search.py"),
+    "monet_jax/analyzer/step_costs.py": ("tools/test_sweep.py", "cli/test_shell.py"),
+    # From a staged program and its regions to a function
+    "monet_jax/transformer/apply.py": ("plans/test_record.py", "promises/test_api.py"),
+    "monet_jax/transformer/invariants.py": ("tracing/test_loops.py",),
+    "monet_jax/transformer/names.py": ("transformer/test_transform.py",),
+    "monet_jax/transformer/scan.py": ("tracing/test_loops.py",),
+    # Plans and what is shown of them
+    "monet_jax/plans/files.py": ("plans/test_cache.py",),
+    "monet_jax/plans/multihost.py": ("plans/test_cache.py", "promises/test_sharding.py"),
+    "monet_jax/plans/tables.py": ("report/test_text.py", "tools/test_check.py"),
+    "monet_jax/report/charts.py": ("report/test_html.py",),
+    "monet_jax/report/figures.py": ("report/test_html.py",),
+    "monet_jax/report/plots.py": ("tools/test_sweep.py",),
+    # The search
+    "monet_jax/search/compiled_plans.py": ("search/test_search.py",),
+    "monet_jax/search/error_limit.py": ("search/test_gradient_error.py",),
+    "monet_jax/search/failures.py": ("tracing/test_marked.py", "promises/test_api.py"),
+    "monet_jax/search/mistakes.py": ("promises/test_api.py", "tracing/test_marked.py"),
+    "monet_jax/search/pipeline.py": ("promises/test_api.py", "plans/test_cache.py"),
+    "monet_jax/search/progress.py": ("cli/test_shell.py",),
+    "monet_jax/search/proposals.py": ("search/test_search.py", "tracing/test_loops.py"),
+    "monet_jax/search/repair.py": ("search/test_search.py",),
+    # Questions asked of plans
+    "monet_jax/tools/arguments.py": ("tools/test_fit.py",),
+    "monet_jax/tools/baselines.py": ("tools/test_sweep.py",),
+    "monet_jax/tools/diff.py": ("tools/test_check.py",),
+    "monet_jax/tools/fit_result.py": ("tools/test_fit.py",),
+    "monet_jax/tools/largest.py": ("tools/test_fit.py",),
+    "monet_jax/tools/sweep_plot.py": ("tools/test_sweep.py",),
+    "monet_jax/tools/sweep_points.py": ("tools/test_sweep.py",),
+    "monet_jax/tools/sweep_result.py": ("tools/test_sweep.py",),
+    # Flax, the zoo, the benchmarks and the commands
+    "monet_jax/flax/": ("flax/test_linen.py", "flax/test_nnx.py", "tracing/test_modules.py"),
+    "monet_jax/zoo/": ("zoo/test_zoo.py", "flax/test_linen.py"),
+    "monet_jax/bench/": ("cli/test_shell.py", "bench/test_bench_planners.py"),
+    "monet_jax/bench/models/": ("cli/test_shell.py",),
+    "monet_jax/bench/planners/": ("bench/test_bench_planners.py",),
+    "monet_jax/cli/commands.py": ("cli/test_shell.py",),
+    "monet_jax/cli/demo.py": ("cli/test_shell.py",),
+    "monet_jax/cli/words.py": ("cli/test_shell.py",),
+    # Planners
+    "planners/errors.py": ("planners/regions/test_stages.py", "planners/test_replay.py"),
+    "planners/graph.py": ("planners/test_replay.py", "planners/regions/test_stages.py"),
+    "planners/plan.py": ("planners/regions/test_stages.py", "planners/test_replay.py"),
+    "planners/registry.py": ("bench/test_bench_planners.py",),
+    "planners/runs.py": ("planners/test_replay.py",),
+    "planners/solver/child.py": ("planners/solver/test_highs.py",),
+    "planners/solver/deadline.py": ("planners/schedules/test_gap.py",),
+    "planners/solver/sparse.py": ("planners/solver/test_highs.py",),
+    "planners/solver/worker.py": ("planners/solver/test_highs.py",),
+    "planners/schedules/extremes.py": (
+        "planners/schedules/test_frontier.py",
+        "planners/published/test_classics.py",
+    ),
+    "planners/schedules/gap_program.py": ("planners/schedules/test_gap.py",),
+    "planners/schedules/orders.py": ("planners/published/test_classics.py",),
+    "planners/schedules/timeline.py": ("planners/schedules/test_sequence.py",),
+    "planners/regions/": (
+        "planners/regions/test_stages.py",
+        "planners/published/test_synthetic.py",
+    ),
+    "planners/regions/iterations.py": ("tracing/test_loops.py",),
+    "planners/published/blocks.py": ("planners/published/test_rotor.py",),
+    "planners/published/checkmate_rounding.py": ("planners/published/test_classics.py",),
+    "planners/published/chen.py": ("planners/published/test_classics.py",),
+    "planners/published/knapsack.py": ("planners/published/test_classics.py",),
+    "planners/published/revolve.py": (
+        "planners/published/test_classics.py",
+        "planners/published/test_rotor.py",
+    ),
+}
 
 
 def name_of(path: Path) -> str:
@@ -140,6 +284,134 @@ else:
     raise AssertionError
 """
     )
+
+
+# -------------------------------------------------------------------------------- architecture
+
+SOURCES = read_sources()
+PLANNING_SOURCES = {path: text for path, text in SOURCES.items() if path.startswith("planners/")}
+TESTS = {
+    path.relative_to(ROOT / "tests").as_posix(): path.read_text()
+    for path in sorted((ROOT / "tests").rglob("test_*.py"))
+}
+
+
+def expect_none(findings: list[str]) -> None:
+    assert not findings, "\n" + "\n".join(findings)
+
+
+def test_files_import_only_what_stands_above_them():
+    expect_none(wrong_directions(SOURCES, DIRECTIONS))
+    expect_none(wrong_directions(PLANNING_SOURCES, DIRECTIONS_OF_PLANNERS))
+
+
+def test_no_files_import_one_another():
+    expect_none(import_circles(SOURCES))
+
+
+@pytest.mark.parametrize(
+    ("path", "statement"),
+    [
+        ("monet_jax/ir/costs.py", "from ..tracing.trace import Traced"),
+        ("monet_jax/ir/costs.py", "import monet_jax.tracing.trace"),
+        ("monet_jax/ir/costs.py", "def late():\n    from ..tracing import trace"),
+        ("monet_jax/ir/costs.py", "if TYPE_CHECKING:\n    from ..operators import Context"),
+        ("monet_jax/ir/costs.py", "from ..zoo import build"),
+        ("monet_jax/ir/costs.py", "import planners"),
+        ("monet_jax/search/search.py", "from .. import Plan"),
+        ("monet_jax/nonsense.py", ""),
+        ("planners/graph.py", "from .runs import runs"),
+        ("planners/regions/chain.py", "from .. import Stages"),
+        ("planners/schedules/steps.py", "from ..regions.chain import x"),
+    ],
+)
+def test_an_import_upwards_is_noticed(path, statement):
+    planted = {**SOURCES, path: f"{SOURCES.get(path, '')}\n{statement}\n"}
+    found = wrong_directions(planted, DIRECTIONS)
+    if path.startswith("planners/"):
+        planted = {x: text for x, text in planted.items() if x.startswith("planners/")}
+        found += wrong_directions(planted, DIRECTIONS_OF_PLANNERS)
+    assert [line.partition(":")[0].split()[0] for line in found] == [path]
+
+
+def test_a_circle_is_noticed():
+    planted = {
+        "planners/__init__.py": "from .plan import Plan",
+        "planners/plan.py": "from . import graph",
+        "planners/graph.py": "def late():\n    from .runs import runs",
+        "planners/runs.py": "import planners.plan",
+        "planners/errors.py": "",
+        "planners/registry.py": "from .plan import Plan",
+    }
+    circle = ["planners/graph.py", "planners/plan.py", "planners/runs.py"]
+    assert import_circles(planted) == circle
+    assert not import_circles(planted | {"planners/runs.py": "import planners.errors"})
+
+
+def test_sources_have_no_retired_word_and_ask_no_question():
+    expect_none([*retired_words(SOURCES), *questions(SOURCES)])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tap = 1", {"tap"}),
+        ("def read_taps(): pass", {"read_taps"}),
+        ("class PairOfTaps: pass", {"PairOfTaps"}),
+        ("f(settled=x.is_lodged)", {"settled", "is_lodged", "settl"}),
+        ("x.nearly_fits", {"nearly_fits"}),
+        ('"""Evened."""', {"Evened"}),
+        ("# rivals, as it were", {"rival", "as it were"}),
+        ("tape, mistap = staple, resettlement", set()),
+        ("# nearly all that is tapped", set()),
+    ],
+)
+def test_a_retired_word_is_noticed(text, words):
+    found = retired_words({"planners/planted.py": text})
+    assert {line.split(" ", 1)[1].strip("'") for line in found} == words
+
+
+@pytest.mark.parametrize(
+    ("docstring", "is_question"),
+    [
+        ("Is it?", True),
+        ("Which of them: this one? That one.", True),
+        ("It is. Is it?", False),
+        ("So it is.", False),
+    ],
+)
+def test_a_question_is_noticed(docstring, is_question):
+    assert bool(questions({"planners/planted.py": f'"""{docstring}"""'})) == is_question
+
+
+def test_files_classes_folders_and_functions_are_small():
+    expect_none(misshapen(SOURCES))
+
+
+def test_what_is_too_large_is_noticed():
+    long = "class Long:\n" + "    x = 1\n" * 150
+    many = {f"planners/many/{n}.py": "" for n in range(15)}
+    found = misshapen(many | {"planners/long.py": long})
+    assert found == ["planners/long.py: class Long: 151 lines", "planners/many: 15 files"]
+    function = "def f():\n    'What it does.'\n" + "    x = 1\n" * 21
+    assert shape_of({"planners/long.py": function}).bodies == (21,)
+    assert len(misshapen({"planners/long.py": function * 14})) == 3  # the file, and both figures
+
+
+def test_every_source_has_tests_that_are_found_from_its_name_or_from_the_table():
+    expect_none(untested(SOURCES, TESTS, TESTED_BY))
+
+
+def test_a_source_without_tests_and_a_wrong_entry_are_noticed():
+    sources = {"monet_jax/ir/a.py": "", "monet_jax/_b.py": "", "planners/c/d.py": ""}
+    tests = {"ir/test_a.py": "", "test_b.py": "", "planners/c/test_d.py": ""}
+    assert not untested(sources, tests, {})
+    assert len(untested(sources, {"ir/test_a.py": ""}, {})) == 2
+    by_folder = dict.fromkeys(["monet_jax/", "planners/c/"], ("x.py",))
+    assert not untested(sources, {"x.py": ""}, by_folder)
+    assert len(untested(sources, tests, {"planners/c/d.py": ("ir/test_a.py",)})) == 1
+    assert len(untested(sources, tests, {"planners/c/": ("ir/test_a.py",)})) == 1
+    assert len(untested(sources, {"test_b.py": ""}, by_folder)) == 2  # which names no test file
 
 
 # ---------------------------------------------------------------------------------- docstrings
