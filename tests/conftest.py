@@ -1,4 +1,4 @@
-"""Where do the tests run? On CPU, unless the environment says otherwise; with their own cache."""
+"""Tests run on CPU, unless the environment says otherwise, with a plan cache of their own."""
 
 import os
 

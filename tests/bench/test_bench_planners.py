@@ -1,4 +1,4 @@
-"""Does `bench planners` say of a planner what is so: its answers, its failures and the claims?"""
+"""`bench planners` states each planner's answers and failures, and checks its claims."""
 
 import dataclasses
 import json

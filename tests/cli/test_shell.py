@@ -1,4 +1,4 @@
-"""Do the commands work from a shell: `plan`, `demo` and `bench`, their exit codes and JSON?"""
+"""`plan`, `demo` and `bench` work from a shell: exit codes, text and JSON."""
 
 import dataclasses
 import io

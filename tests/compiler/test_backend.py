@@ -1,4 +1,4 @@
-"""Do the model's bytes agree with each compiler's, and would they without what tells them apart?"""
+"""The model's bytes agree with each compiler's, and only with the backend's own settings."""
 
 import dataclasses
 import itertools
@@ -123,7 +123,7 @@ def _normalized(params, x):
 
 @pytest.mark.parametrize("barriers", [True, False])
 @pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
-def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_are_tied(
+def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_have_a_barrier(
     name, barriers, monkeypatch
 ):
     """A relu computed again for a kernel's gradient would be fused with the one before it."""

@@ -1,4 +1,4 @@
-"""Does every way to write a budget mean the bytes it should, and say so when it cannot?"""
+"""Each form of a budget means the bytes that it states, and errors say what to write."""
 
 import math
 

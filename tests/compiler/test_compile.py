@@ -1,4 +1,4 @@
-"""Are the bytes those of the very compiler that will build the program, wherever it runs?"""
+"""Compiled bytes are the target compiler's own, here or in a child process."""
 
 import dataclasses
 import os
@@ -199,7 +199,7 @@ def test_a_compiler_that_dies_of_the_options_is_asked_without_them():
     )
 
 
-def test_plans_of_a_function_are_measured_alike(monkeypatch):
+def test_plans_of_a_function_are_measured_under_equal_options(monkeypatch):
     """The third program fails: those before it are measured again, and later plans begin so."""
     asked = []
     here = worker.compiled_figures

@@ -1,6 +1,6 @@
-"""Does a planned Linen module train as the plain one: values, gradients, collections, masks?
+"""A planned Linen module trains as the plain one: values, gradients, collections, masks.
 
-The full models, the zoo's, are planned for real. In the other tests a stand-in recomputes all it
+The zoo's full models are planned for real. In the other tests a stand-in recomputes all it
 can, and no program is compiled.
 """
 
@@ -13,7 +13,7 @@ import optax
 import pytest
 from flax import linen as nn
 from networks import assert_near, assert_same, recomputes, skip_without_compiler, some_slow
-from networks import settled as settled
+from networks import planning_calls as planning_calls
 
 import monet_jax
 from monet_jax import _api, zoo
@@ -227,24 +227,24 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_every_way_to_plan_trains_the_same(name, settled):
+def test_every_way_to_plan_trains_the_same(name, planning_calls):
     module, plain = WAYS[name](), Net()
     if name == "of_nn_remat":
         plain = Net(nn.remat(Block, static_argnums=(2,)))
     given = variables(plain, X)
     assert_same(variables(module, X), given)
-    assert not settled  # parameters are created unplanned
+    assert not planning_calls  # parameters are created unplanned
     assert is_recomputed(module, given)
     assert_same(stepped(module, given), stepped(plain, given))
 
 
-def test_equal_blocks_have_one_plan(settled):
+def test_equal_blocks_have_one_plan(planning_calls):
     module = Net(planned(Block))
     stepped(module, variables(module, X))
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
-def test_the_outermost_plan_decides(settled):
+def test_the_outermost_plan_decides(planning_calls):
     given = variables(Net(), X)
     loss = loss_of(Net(planned(Block)))
     others = {"batch_stats": given["batch_stats"]}
@@ -253,7 +253,7 @@ def test_the_outermost_plan_decides(settled):
         jax.grad(lean, has_aux=True)(given["params"], others, X, KEY),
         jax.grad(loss_of(Net()), has_aux=True)(given["params"], others, X, KEY),
     )
-    (whole,) = settled
+    (whole,) = planning_calls
     assert "checkpoint" not in {e.primitive for e in whole.program.equations}
 
 
@@ -267,7 +267,7 @@ class Masks(nn.Module):
         return self.dropout(x), jax.random.normal(self.make_rng("dropout"))
 
 
-def test_keys_are_those_of_the_plain_module(settled):
+def test_keys_are_those_of_the_plain_module(planning_calls):
     def drawn(kind, key=KEY):
         class Outer(nn.Module):
             def setup(self):
@@ -283,7 +283,7 @@ def test_keys_are_those_of_the_plain_module(settled):
         return jax.jit(jax.grad(total, has_aux=True))(jnp.ones(64))
 
     got = drawn(planned(Masks))
-    assert settled
+    assert planning_calls
     assert_same(got, drawn(Masks))
     assert not np.array_equal(got[1][0], got[1][2])
     assert not np.array_equal(got[1][0], drawn(Masks, jax.random.key(6))[1][0])
@@ -309,7 +309,7 @@ class Sowing(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["encode", Sowing.encode])
-def test_methods_and_static_arguments_without_self(method, settled):
+def test_methods_and_static_arguments_without_self(method, planning_calls):
     lean = planned(Sowing, methods="encode", static_argnums=1)()
     given = variables(Sowing(), X)
     if not isinstance(method, str):
@@ -325,7 +325,7 @@ def test_methods_and_static_arguments_without_self(method, settled):
         )(X)
 
     assert_same(both(lean, method), both(Sowing(), "encode"))
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
 def decorated(*decorators):
@@ -369,7 +369,7 @@ DECORATED = {
 
 
 @pytest.mark.parametrize("name", DECORATED)
-def test_static_arguments_are_counted_without_self_under_other_decorators(name, settled):
+def test_static_arguments_are_counted_without_self_under_other_decorators(name, planning_calls):
     given = 2, "cos"
 
     def both(kind):
@@ -379,10 +379,10 @@ def test_static_arguments_are_counted_without_self_under_other_decorators(name, 
         return params, jax.jit(jax.value_and_grad(total))(params)
 
     assert_same(both(decorated(*DECORATED[name])), both(decorated(nn.compact)))
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
-def test_methods_without_arguments_by_position(settled):
+def test_methods_without_arguments_by_position(planning_calls):
     class Table(nn.Module):
         @nn.compact
         def __call__(self, *, power):
@@ -394,11 +394,11 @@ def test_methods_without_arguments_by_position(settled):
         return jax.grad(lambda p: jnp.sum(kind().apply(p, power=2)))(given)
 
     assert_same(gradient(planned(Table, static_argnames="power")), gradient(Table))
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
 @pytest.mark.parametrize("way", ["retraced", "late"])
-def test_a_trace_more_changes_no_key(way, settled, monkeypatch):
+def test_a_trace_more_changes_no_key(way, planning_calls, monkeypatch):
     """A plan may be dropped, or made when the call has long ended."""
     run, calls = _api.run_planned, []
 
@@ -439,7 +439,7 @@ def test_a_module_without_its_parameters_is_refused(fun):
         planned(fun)(*(() if hasattr(fun, "__self__") else (Net(),)), variables(Net(), X))
 
 
-def test_layers_under_nn_scan(settled):
+def test_layers_under_nn_scan(planning_calls):
     class Layer(nn.Module):
         block: type = Block
 
@@ -466,12 +466,12 @@ def test_layers_under_nn_scan(settled):
     given = variables(plain, X)
     expected = stepped(plain, given)
     for module in (stack(Layer, planned(Block)), planned(plain), stack(planned(Layer))):
-        settled.clear()
+        planning_calls.clear()
         assert_same(stepped(module, given), expected)
-        assert len(settled) == 1
+        assert len(planning_calls) == 1
 
 
-def test_a_module_that_is_given_another_one(settled):
+def test_a_module_that_is_given_another_one(planning_calls):
     """Fields that are modules, bound elsewhere, take part."""
 
     class Head(nn.Module):
@@ -492,33 +492,33 @@ def test_a_module_that_is_given_another_one(settled):
     given = variables(Whole(), X)
     lean = Whole(planned(Head))
     assert_same(stepped(lean, given), stepped(Whole(), given))
-    assert settled and is_recomputed(lean, given)
+    assert planning_calls and is_recomputed(lean, given)
 
 
-def test_without_a_gradient_nothing_is_planned(settled):
+def test_without_a_gradient_nothing_is_planned(planning_calls):
     module = Net(planned(Block))
     given = variables(module, X)
     assert_same(
         module.apply(given, X, False, rngs={"dropout": KEY}),
         Net().apply(given, X, False, rngs={"dropout": KEY}),
     )
-    assert not settled
+    assert not planning_calls
 
 
-def test_the_gradient_covers_parameters_and_argnums(settled):
+def test_the_gradient_covers_parameters_and_argnums(planning_calls):
     given = variables(Block(), X)
     count = sum(x.size for x in jax.tree.leaves(given["params"]))
     for argnums, extra in [(0, X.size), ((), 0)]:
-        settled.clear()
+        planning_calls.clear()
         stepped(planned(Block, argnums=argnums)(), given)
-        (traced,) = settled
+        (traced,) = planning_calls
         assert sum(traced.program.avals[i].size for i in traced.derivative.inputs) == count + extra
 
 
-def test_module_paths_are_there(settled):
+def test_module_paths_are_there(planning_calls):
     module = planned(Net())
     stepped(module, variables(module, X))
-    paths = {str(e.name_stack) for e in settled[0].program.equations}
+    paths = {str(e.name_stack) for e in planning_calls[0].program.equations}
     assert {"Net/Block_0/Dense_1", "Net/last/BatchNorm_0"} <= paths
 
 

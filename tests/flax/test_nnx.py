@@ -1,4 +1,4 @@
-"""Does a planned NNX module or function train as the plain one: values, gradients, state, masks?
+"""A planned NNX module or function trains as the plain one: values, gradients, state, masks.
 
 The full models are planned for real. In the other tests a stand-in recomputes all it can, and no
 program is compiled.
@@ -14,7 +14,7 @@ import optax
 import pytest
 from flax import nnx
 from networks import assert_near, assert_same, skip_without_compiler, some_slow
-from networks import settled as settled
+from networks import planning_calls as planning_calls
 
 import monet_jax
 from monet_jax import _api
@@ -159,11 +159,13 @@ def test_budgets_are_kept_as_compiled_for_a_card_that_is_not_here(name):
 
 
 @pytest.mark.parametrize("name", some_slow(models.MODELS, "gpt2", "resnet"))
-def test_a_budget_on_the_blocks_trains_the_same(name, settled):
+def test_a_budget_on_the_blocks_trains_the_same(name, planning_calls):
     lean, batch = models.make(name, planned(models.BLOCKS[name])), models.batch(name, 2)
     got = stepped(models.loss, lean, *batch)
     assert_same(got, stepped(models.loss, models.make(name), *batch), least=1e-6)
-    assert len(settled) == {"resnet": 3, "vit": 1, "gpt2": 1}[name]  # one for each kind of block
+    assert (
+        len(planning_calls) == {"resnet": 3, "vit": 1, "gpt2": 1}[name]
+    )  # one for each kind of block
 
 
 # ------------------------------------------------------------------------------ ways to plan one
@@ -179,32 +181,32 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_every_way_to_plan_trains_the_same(name, settled):
+def test_every_way_to_plan_trains_the_same(name, planning_calls):
     module, lean = WAYS[name]()
     assert recomputes(lean, module, X)
     assert_same(stepped(lean, module, X), stepped(loss, model(), X))
     assert module.again is module.first
 
 
-def test_the_outermost_plan_decides(settled):
+def test_the_outermost_plan_decides(planning_calls):
     module, lean = WAYS["both"]()
     assert recomputes(lean, module, X)
-    (whole,) = settled
+    (whole,) = planning_calls
     assert "checkpoint" not in {e.primitive for e in whole.program.equations}
 
 
-def test_an_instance_shares_its_state(settled):
+def test_an_instance_shares_its_state(planning_calls):
     module, plain = model(), model()
     lean = planned(module)
     assert type(module) is Twice and lean.first is module.first
     for m in (lean, plain):
         optimizer = nnx.Optimizer(m, optax.sgd(0.1), wrt=nnx.Param)
         optimizer.update(m, nnx.grad(loss)(m, X))
-    assert settled
+    assert planning_calls
     assert_same(nnx.to_pure_dict(nnx.state(module)), nnx.to_pure_dict(nnx.state(plain)))
 
 
-def test_dropout_draws_the_masks_of_the_plain_module(settled):
+def test_dropout_draws_the_masks_of_the_plain_module(planning_calls):
     class Mask(nnx.Module):
         def __init__(self, rngs):
             self.dropout = nnx.Dropout(0.5, rngs=rngs)
@@ -223,7 +225,7 @@ def test_dropout_draws_the_masks_of_the_plain_module(settled):
 
     got, plain, other = masks(model(planned(Mask))), masks(model(Mask)), masks(Mask(nnx.Rngs(7)))
     assert_same(got, plain)
-    assert settled
+    assert planning_calls
     first, second = (np.asarray(mask) for mask, _ in got[:2])
     assert not np.array_equal(first, second)
     assert not np.array_equal(first, np.asarray(other[0][0]))
@@ -232,24 +234,24 @@ def test_dropout_draws_the_masks_of_the_plain_module(settled):
 # ------------------------------------------------------------------------------ what it stands in
 
 
-def test_an_eager_gradient_updates_the_module(settled):
+def test_an_eager_gradient_updates_the_module(planning_calls):
     module, plain = model(block=planned(Block)), model()
     assert_same(
         nnx.to_pure_dict(nnx.grad(loss)(module, X)), nnx.to_pure_dict(nnx.grad(loss)(plain, X))
     )
-    assert settled
+    assert planning_calls
     assert_same(nnx.to_pure_dict(nnx.state(module)), nnx.to_pure_dict(nnx.state(plain)))
 
 
-def test_without_a_gradient_nothing_is_planned(settled):
+def test_without_a_gradient_nothing_is_planned(planning_calls):
     module, plain = model(block=planned(Block)), model()
     assert_same(module(X), plain(X))
     assert_same(nnx.to_pure_dict(nnx.state(module)), nnx.to_pure_dict(nnx.state(plain)))
-    assert not settled
+    assert not planning_calls
 
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
-def test_stacks_under_a_scan(where, settled):
+def test_stacks_under_a_scan(where, planning_calls):
     """A planned block under `nnx.scan`, and a planned function with a scan in it."""
 
     def stack(block):
@@ -272,28 +274,28 @@ def test_stacks_under_a_scan(where, settled):
         got = stepped(scanned, stack(planned(Block)), X)
     else:
         got = stepped(planned(scanned), stack(Block), X)
-        paths = {str(e.name_stack) for e in settled[0].program.equations}
+        paths = {str(e.name_stack) for e in planning_calls[0].program.equations}
         assert paths
     assert_same(got, plain)
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
-def test_a_jitted_block_inside_is_planned_for_the_outer_budget_only(settled):
+def test_a_jitted_block_inside_is_planned_for_the_outer_budget_only(planning_calls):
     """`jit` keeps what it traced: once alone, where the block plans for itself, once inside."""
     block = model(planned(Block))
     jitted = nnx.jit(lambda block, x: jnp.mean(block(x) ** 2))
     alone = nnx.grad(jitted)(block, X)
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
     whole = planned(lambda block, x: jitted(block, x))
     inside = nnx.grad(whole)(block, X)
-    assert len(settled) == 2
-    assert "checkpoint" not in {e.primitive for e in settled[1].program.equations}
+    assert len(planning_calls) == 2
+    assert "checkpoint" not in {e.primitive for e in planning_calls[1].program.equations}
     del alone, inside
     nnx.grad(jitted)(block, X)
-    assert len(settled) == 2
+    assert len(planning_calls) == 2
 
 
-def test_new_attributes_and_sown_values_come_out(settled):
+def test_new_attributes_and_sown_values_come_out(planning_calls):
     class Sowing(Block):
         def __call__(self, x, train=True):
             y = super().__call__(x, train)
@@ -312,10 +314,10 @@ def test_new_attributes_and_sown_values_come_out(settled):
         )
         assert_same(nnx.to_pure_dict(gradient), nnx.to_pure_dict(expected))
         assert_same((sown, lean.last[...]), (plainly, plain.last[...]))
-    assert settled and sown
+    assert planning_calls and sown
 
 
-def test_arguments_of_all_kinds(settled):
+def test_arguments_of_all_kinds(planning_calls):
     method = planned(Block.scaled, static_argnums=1)  # as a function, `self` counts
 
     class Lean(Block):
@@ -327,19 +329,19 @@ def test_arguments_of_all_kinds(settled):
     plain = nnx.to_pure_dict(by(Block.scaled, model(Block)))
     got = by(lambda m, x, n, *, shift: m.scaled(x, n, shift=shift), model(Lean))
     assert_same(nnx.to_pure_dict(got), plain)
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
     with pytest.warns(monet_jax.PlanningWarning, match="cannot be traced"):  # it counts layers
         assert_same(nnx.to_pure_dict(by(method, model(Block))), plain)
     method = planned(Block.scaled, static_argnums=2)
     assert_same(nnx.to_pure_dict(by(method, model(Block))), plain)
 
 
-def test_the_gradient_covers_parameters_and_argnums(settled):
+def test_the_gradient_covers_parameters_and_argnums(planning_calls):
     count = sum(x.size for x in jax.tree.leaves(nnx.state(model(Block), nnx.Param)))
     for argnums, extra in [(0, X.size), ((), 0)]:
-        settled.clear()
+        planning_calls.clear()
         nnx.grad(loss)(model(planned(Block, argnums=argnums)), X)
-        (traced,) = settled
+        (traced,) = planning_calls
         sizes = [traced.program.avals[i].size for i in traced.derivative.inputs]
         assert sum(sizes) == count + extra
 
@@ -368,21 +370,21 @@ def with_variables():
         ((0, 2), (nnx.DiffState(0, nnx.PathContains("kernel")), 2)),
     ],
 )
-def test_variables_are_differentiated_as_they_are_without(argnums, wrt, jit, settled):
+def test_variables_are_differentiated_as_they_are_without(argnums, wrt, jit, planning_calls):
     def both(fun):
         module, *others = with_variables()
         value, gradient = jit(nnx.value_and_grad(fun, argnums=wrt))(module, *others)
         return jax.tree.leaves((value, gradient)), nnx.to_pure_dict(nnx.state(module))
 
     assert_same(both(planned(scaled, argnums=argnums)), both(scaled))
-    (traced,) = settled
+    (traced,) = planning_calls
     chosen = [x for n, x in enumerate(with_variables()) if n in np.ravel(argnums)]
     params = [nnx.state(x, nnx.Param) if isinstance(x, Twice) else x for x in chosen]
     sizes = [traced.program.avals[i].size for i in traced.derivative.inputs]
     assert sum(sizes) == sum(x.size for x in jax.tree.leaves(params))
 
 
-def test_variables_within_pytrees_and_states(settled):
+def test_variables_within_pytrees_and_states(planning_calls):
     module, weight, scale, x = with_variables()
     graphdef, params, rest = nnx.split(module, nnx.Param, ...)
 
@@ -393,7 +395,7 @@ def test_variables_within_pytrees_and_states(settled):
     others = {"rest": rest, "weight": weight, "scale": scale}
     step = lambda fun: jax.tree.leaves(nnx.value_and_grad(fun)(params, others, x))  # noqa: E731
     assert_same(step(planned(total)), step(total))
-    (traced,) = settled
+    (traced,) = planning_calls
     assert len(traced.derivative.inputs) == len(jax.tree.leaves(params))
 
 
@@ -408,7 +410,7 @@ def test_the_reserved_bytes_of_an_optimizer_of_variables():
     assert made.reserved_bytes == 4 * (64 + 8)
 
 
-def test_the_state_is_updated_once_where_a_plan_is_dropped(settled, monkeypatch):
+def test_the_state_is_updated_once_where_a_plan_is_dropped(planning_calls, monkeypatch):
     """And a trace of the function after its call changes nothing."""
     traced = []
 
@@ -425,7 +427,7 @@ def test_the_state_is_updated_once_where_a_plan_is_dropped(settled, monkeypatch)
 
 
 @pytest.mark.parametrize("jit", [ft.partial(nnx.jit, static_argnums=2), lambda fun: fun])
-def test_static_arguments_are_counted_without_self_under_other_decorators(jit, settled):
+def test_static_arguments_are_counted_without_self_under_other_decorators(jit, planning_calls):
     class Lean(Block):
         @jit
         @planned(static_argnums=1)
@@ -434,17 +436,17 @@ def test_static_arguments_are_counted_without_self_under_other_decorators(jit, s
 
     got = stepped(lambda module, x: jnp.mean(module.scaled(x, 2)), model(Lean), X)
     assert_same(got, stepped(lambda module, x: jnp.mean(module.scaled(x, 2)), model(Block), X))
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
-def test_methods_without_arguments(settled):
+def test_methods_without_arguments(planning_calls):
     class Norm(Block):
         def __call__(self):
             return jnp.sum(jnp.sin(jnp.sin(self.widen.kernel[...])))
 
     total = lambda module: module()  # noqa: E731
     assert_same(stepped(total, model(planned(Norm))), stepped(total, model(Norm)))
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
 # ------------------------------------------------------------------------------ plans made before
@@ -506,11 +508,11 @@ def test_module_paths_and_lines_are_in_the_report():
     assert ("Twice/other/widen", "dot_general") in {(r.path, r.primitive) for r in whole.values}
 
 
-def test_naming_leaves_the_classes_alone(settled):
+def test_naming_leaves_the_classes_alone(planning_calls):
     module = model()
     before = nnx.graphdef(module)
     nnx.grad(planned(loss))(module, X)
-    paths = {str(e.name_stack) for e in settled[0].program.equations}
+    paths = {str(e.name_stack) for e in planning_calls[0].program.equations}
     assert {"Twice/other/widen", "Twice/again/norm", "Twice/again/dropout"} <= paths
     assert not any("again/again" in path or "first" in path for path in paths)
     kinds = {type(m) for _, m in nnx.iter_modules(module)}

@@ -1,4 +1,4 @@
-"""How does a test get a planned program without a planner?
+"""Planned programs without a planner: random cuts and regions, emitted and differentiated.
 
 Cuts and regions are drawn at random: every position is a legal cut, and every region that replay
 accepts must be emitted with the same value and gradient.

@@ -16,7 +16,7 @@ from planners.regions.simple_plans import saving_codes
 
 
 def saving_results(graph: Graph) -> list[Region]:
-    """Regions that save all that is no code, and the marks by which masks come from results."""
+    """Regions that save all that is no code, and the selectors by which masks come from results."""
     regions = []
     for s, stage in enumerate(graph.stages):
         values = [

@@ -1,4 +1,4 @@
-"""How is each differentiable function of JAX called on two square arrays of floats?
+"""A call of each differentiable function of JAX on two square arrays of floats.
 
 `TABLE` has a line for each public function of the modules in `MODULES` that has a derivative; what
 has none, or is no function of arrays, is named in `LEFT_OUT` with the reason. A test goes through

@@ -210,7 +210,7 @@ def without_extras(graph: Graph) -> Graph:
 def lossy(
     most_error: float, *, stages: int = 3, values: int = 1, more_seconds: float = 0.0
 ) -> Graph:
-    """Stages, each with values that are dear to recompute and two codes of each.
+    """Stages, each with values that take long to recompute and two codes of each.
 
     They take 4 seconds, and `more_seconds` more in each stage. The larger code, of two arrays, has
     an error of 1, the smaller one of 3.
@@ -257,10 +257,10 @@ def with_codes(graph: Graph, seed: int) -> Graph:
         own = [i for op in stage.forward for i in op.outputs]
         forward, backward = list(stage.forward), []
         for op in stage.backward:
-            spares = []
+            replacements = []
             read = [i for i in op.inputs if i in graph.forward_writer]
             for _ in range(rng.integers(0, 3) if read and own else 0):
-                spared = set(rng.permutation(read)[: rng.integers(1, 3)].tolist())
+                replaced = set(rng.permutation(read)[: rng.integers(1, 3)].tolist())
                 code = int(rng.choice(own))
                 if code in op.inputs or rng.random() < 0.7:
                     code = len(values)
@@ -269,11 +269,11 @@ def with_codes(graph: Graph, seed: int) -> Graph:
                     place = next(n for n, x in enumerate(forward) if source in x.outputs)
                     new = Op(f"encode{code}", (source,), (code,), 0.25, optional=True)
                     forward.insert(place + 1, new)
-                spares.append((spared, code))
+                replacements.append((replaced, code))
             implementations = []
-            for some in it.product((False, True), repeat=len(spares)):
-                chosen = list(it.compress(spares, some))
-                inputs = {*op.inputs}.difference(*(spared for spared, _ in chosen))
+            for some in it.product((False, True), repeat=len(replacements)):
+                chosen = list(it.compress(replacements, some))
+                inputs = {*op.inputs}.difference(*(replaced for replaced, _ in chosen))
                 inputs |= {code for _, code in chosen}
                 seconds = op.seconds + 0.125 * len(chosen)
                 implementations += [
@@ -287,7 +287,7 @@ def with_codes(graph: Graph, seed: int) -> Graph:
     return dataclasses.replace(graph, values=tuple(values), stages=stages)
 
 
-def with_variants(graph: Graph, seed: int) -> Graph:
+def with_alternatives(graph: Graph, seed: int) -> Graph:
     """The graph with further ways to run some ops, and with masks that a backward op may read."""
     rng = np.random.default_rng(seed)
     values = list(graph.values)
@@ -302,9 +302,9 @@ def with_variants(graph: Graph, seed: int) -> Graph:
             implementations.append(Implementation(op.inputs, op.seconds / 2, workspace_bytes=more))
         for i in op.inputs:
             if last[i] is op and rng.random() < 0.7:
-                spared = min(values[i].nbytes, written)
+                overwritten_bytes = min(values[i].nbytes, written)
                 implementations.append(
-                    Implementation(op.inputs, op.seconds, 0, -spared, overwrites=(i,))
+                    Implementation(op.inputs, op.seconds, 0, -overwritten_bytes, overwrites=(i,))
                 )
                 break
         if rng.random() < 0.3:

@@ -1,4 +1,4 @@
-"""Which random programs of mixed precision must keep their value and gradient, whatever the plan?
+"""Random programs of mixed precision, whose value and gradient no plan may change.
 
 Parameters are float32; what is computed is bfloat16 or float16, but for what such programs keep in
 float32: norms, softmax, losses, statistics. A program is written for any width. In float64 it casts

@@ -1,4 +1,4 @@
-"""Which small network do the tests of the API plan, and what must a planned function equal?"""
+"""A small network that tests of the API plan, and comparisons of planned with plain functions."""
 
 import functools as ft
 import time
@@ -137,7 +137,7 @@ def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
 
 
 @pytest.fixture
-def settled(monkeypatch):
+def planning_calls(monkeypatch):
     """The functions planned so far; every plan recomputes all it can, and none is compiled."""
     calls = []
 

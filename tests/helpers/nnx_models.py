@@ -1,4 +1,4 @@
-"""Which NNX models do the tests train? A ResNet, a ViT and a GPT-2 as the zoo has them in Linen.
+"""NNX models that tests train: a ResNet, a ViT and a GPT-2 as the zoo has them in Linen.
 
 They are small, or as deep and as wide as those that were published (`WHOLE`).
 """

@@ -1,4 +1,4 @@
-"""How does a test run code in fresh Python processes?"""
+"""Runs code in fresh Python processes."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Which programs must keep their value and derivatives, whatever the plan?
+"""Named and random programs whose value and derivatives no plan may change.
 
 Named ones, each with a feature that a transformation may get wrong, and a hypothesis strategy of
 random ones. All are written for any float width: the tests take their reference in float64, with
@@ -198,24 +198,24 @@ straight_through.defjvps(lambda t, ans, x: jnp.where(x > -1, t, 0))
 
 
 @jax.custom_jvp
-def doubled_slope(x):
+def doubled_derivative(x):
     """A sine whose derivative is declared twice what it is, so that losing the rule shows."""
     return jnp.sin(x)
 
 
-@doubled_slope.defjvp
-def _doubled_slope_jvp(primals, tangents):
-    return doubled_slope(*primals), 2 * jnp.cos(primals[0]) * tangents[0]
+@doubled_derivative.defjvp
+def _doubled_derivative_jvp(primals, tangents):
+    return doubled_derivative(*primals), 2 * jnp.cos(primals[0]) * tangents[0]
 
 
 @jax.custom_vjp
-def tripled_slope(x, y):
+def tripled_derivative(x, y):
     """A product whose derivative is declared three times what it is."""
     return jnp.tanh(x) * y
 
 
-tripled_slope.defvjp(
-    lambda x, y: (tripled_slope(x, y), (jnp.tanh(x), y)),
+tripled_derivative.defvjp(
+    lambda x, y: (tripled_derivative(x, y), (jnp.tanh(x), y)),
     lambda kept, ct: (3 * ct * (1 - kept[0] ** 2) * kept[1], 3 * ct * kept[0]),
 )
 
@@ -224,7 +224,7 @@ tripled_slope.defvjp(
 def _custom_jvp():
     def function(w, x):
         for _ in range(3):
-            x = doubled_slope(x @ w)
+            x = doubled_derivative(x @ w)
         return x.sum(), x
 
     return Case(function, (array(0, 4, 4), array(1, 3, 4)))
@@ -234,7 +234,7 @@ def _custom_jvp():
 def _custom_vjp():
     def function(w, x):
         for _ in range(3):
-            x = tripled_slope(x @ w, x)
+            x = tripled_derivative(x @ w, x)
         return x
 
     return Case(function, (array(0, 4, 4), array(1, 3, 4)), forward_mode=False)
@@ -714,8 +714,8 @@ STEPS: dict[str, Callable[[jax.Array, Setting], jax.Array]] = {
     "bools": lambda x, s: x > s.other,
     "dropout": lambda x, s: dropout(s.key, x),
     "noise": lambda x, s: x + jax.random.normal(s.key, x.shape, jnp.float32).astype(x.dtype),
-    "custom_jvp": lambda x, s: doubled_slope(x),
-    "custom_vjp": lambda x, s: tripled_slope(x, s.other),
+    "custom_jvp": lambda x, s: doubled_derivative(x),
+    "custom_vjp": lambda x, s: tripled_derivative(x, s.other),
     "checkpoint": lambda x, s: jax.checkpoint(lambda x: jnp.sin(jnp.tanh(x @ s.w) @ s.w))(x),
     "stop": lambda x, s: lax.stop_gradient(x) * s.other,
     "inner_jit": lambda x, s: jax.jit(lambda x: jnp.tanh(x @ s.w) * x)(x),

@@ -1,4 +1,4 @@
-"""Small graphs and their schedules, enumerated: what planners of schedules are compared with."""
+"""Small graphs and all their schedules, with which planners of schedules are compared."""
 
 import heapq
 import itertools as it
@@ -86,7 +86,7 @@ def fails_somewhere(agrees, some=None):
 
 
 class Space:
-    """The space of `planners.schedules.gap_program`, by looking at every schedule of it."""
+    """The space of the program on backward events, by looking at every schedule of it."""
 
     def __init__(self, graph, budget):
         self.graph, self.budget = graph, budget
@@ -229,5 +229,5 @@ def quick(seeds, most=8):
 
 def varied_graphs(seeds):
     """Graphs of up to 7 ops that run in several ways."""
-    found = (graphs.with_variants(small_graph(seed), seed) for seed in seeds)
+    found = (graphs.with_alternatives(small_graph(seed), seed) for seed in seeds)
     return [graph for graph in found if len(graph.ops) <= 7]

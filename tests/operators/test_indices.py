@@ -1,4 +1,4 @@
-"""Are places kept in the fewest bits that their bounds allow, and gradients those of JAX?
+"""Indices are saved in the fewest bits that their bounds allow; gradients are JAX's.
 
 Bounds are compared with the integers that programs compute, and gradients bit for bit, under a plan
 that keeps every code there is and nothing else by name.
@@ -277,6 +277,6 @@ def test_what_places_took_arrives_in_the_compiled_program(target):
         return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 
     whole, narrow = taken(False), taken(True)
-    spared = (LAYERS - 1) * 3 * 1024 * 64
-    assert whole[0] - narrow[0] == pytest.approx(spared, rel=0.25)
-    assert whole[1] - narrow[1] >= 0.75 * spared
+    freed_bytes = (LAYERS - 1) * 3 * 1024 * 64
+    assert whole[0] - narrow[0] == pytest.approx(freed_bytes, rel=0.25)
+    assert whole[1] - narrow[1] >= 0.75 * freed_bytes

@@ -1,4 +1,4 @@
-"""Are gradients through exact operators those of JAX, bit for bit, and are codes as small as said?
+"""Gradients through exact operators are JAX's, bit for bit, and codes have the stated bytes.
 
 Every case runs under a plan that saves every code there is and nothing else by name, so that the
 backward pass decodes all of them.
@@ -78,7 +78,7 @@ def test_a_mask_is_a_bit_an_element(name):
     assert {found.graph.values[i].nbytes for i in saved} == {8 * 64 // 8}
 
 
-def test_a_mask_that_spares_nothing_is_no_choice():
+def test_a_mask_that_frees_nothing_is_no_choice():
     x = awkward((8, 64), jnp.float32)
     _, found = planned(lambda x: jax.nn.relu(jnp.exp(jnp.sort(x))), x)
     ops = [op for stage in found.graph.stages for op in (*stage.forward, *stage.backward)]
@@ -112,9 +112,9 @@ def test_results_that_are_saved_for_something_else_change_no_derivative(monkeypa
     monkeypatch.setattr(masks, "_is_positive", lambda result: result >= 0)
 
     def unmarked(graph):
-        marks = {value.name for value in graph.values if not value.nbytes}
+        selectors = {value.name for value in graph.values if not value.nbytes}
         return [
-            dataclasses.replace(x, saved=tuple(name for name in x.saved if name not in marks))
+            dataclasses.replace(x, saved=tuple(name for name in x.saved if name not in selectors))
             for x in saving_results(graph)
         ]
 

@@ -1,4 +1,4 @@
-"""Is pooling by places the pooling that it replaces, and does its gradient read places only?"""
+"""Pooling by indices returns what pooling returns, and its gradient reads indices alone."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Does the derivative of a softmax read its weights alone, and is it right, also in the mean?
+"""The derivative of a softmax reads its weights alone, and is right, also in the mean.
 
 The expected gradient is computed here in float64, from the weights that JAX computes.
 """
@@ -447,19 +447,19 @@ def test_what_scores_are_encoded_for_would_be_biased(small, monkeypatch):
 )
 @pytest.mark.parametrize("target", list(compiler_targets()))
 def test_what_scores_took_arrives_in_the_compiled_program(target, others):
-    """Of what is kept where nothing runs again, one array as large as the scores is spared."""
+    """Of what is kept where nothing runs again, one array as large as the scores is freed_bytes."""
 
     def once(operators):
         made = compiled_plans(heads, operators, target)
         return made, plan_without_recomputation(made.graph, codes=bool(others))
 
     (plain, before), (ours, after) = once(["mask", *others]), once(["mask", "softmax", *others])
-    spared = LAYERS * SCORES
+    freed_bytes = LAYERS * SCORES
     modelled = plain.modelled(before.regions) - ours.modelled(after.regions)
-    assert modelled == pytest.approx(spared, rel=0.2)
+    assert modelled == pytest.approx(freed_bytes, rel=0.2)
 
     def taken(made, plan):
         step = step_to_compile(made.traced, transform(made.origins, plan))
         return compile_bytes(*step, target=made.target).temp_bytes
 
-    assert taken(plain, before) - taken(ours, after) >= 0.8 * spared
+    assert taken(plain, before) - taken(ours, after) >= 0.8 * freed_bytes

@@ -1,4 +1,4 @@
-"""Is what is said to be in memory all that replay counts, and there for the right reason?"""
+"""Occupancy lists all bytes that replay counts, each under its reason."""
 
 import importlib
 import random
@@ -42,10 +42,10 @@ def test_parts_add_up_to_what_replay_counts():
 def test_parts_that_are_forgotten_are_noticed(part, monkeypatch):
     """Of stages left alone what they keep; of saved values that they may lie in results' memory."""
 
-    def without_lodging(graph, regions, schedule, instances):
+    def without_aliasing(graph, regions, schedule, instances):
         return [read for _, _, read in instances]
 
-    forgetful = {"_alone": lambda *_: iter(()), "_stops": without_lodging}
+    forgetful = {"_alone": lambda *_: iter(()), "_stops": without_aliasing}
     monkeypatch.setattr(OCCUPANCY, part, forgetful[part])
     assert disagreements()
 

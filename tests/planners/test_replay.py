@@ -1,4 +1,4 @@
-"""Replay, against peaks counted by hand and plans that must not pass."""
+"""Replay agrees with peaks counted by hand and refuses plans that cannot run."""
 
 import dataclasses
 import importlib
@@ -125,8 +125,8 @@ def test_what_waits_in_the_memory_of_results_takes_none():
     first = dataclasses.replace(graph.stages[0], result_bytes=(4, 6))
     roomy = dataclasses.replace(graph, stages=(first, graph.stages[1]))
     regions = (Region(0, 0), Region(1, 1, saved=("c",)))
-    spared = np.subtract(replay(graph, regions).live_bytes, replay(roomy, regions).live_bytes)
-    assert spared.tolist() == [0, 0, 0, 0, 5, 5, 0, 0, 0, 0]
+    freed_bytes = np.subtract(replay(graph, regions).live_bytes, replay(roomy, regions).live_bytes)
+    assert freed_bytes.tolist() == [0, 0, 0, 0, 5, 5, 0, 0, 0, 0]
     assert graph.aliased(1, [2]) == frozenset()
     assert roomy.aliased(1, [2]) == {2} and roomy.aliased(1, [1, 2]) == {2}  # others read `b`
     assert roomy.aliased(0, [0, 2]) == frozenset()

@@ -1,4 +1,4 @@
-"""Is a settled plan made once and taken from the disk, or from process 0, after that?"""
+"""A verified plan is made once, and then taken from the disk or from process 0."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def directory(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def settlings(monkeypatch):
+def made_plans(monkeypatch):
     """The plans made, not found."""
     calls, find_plan = [], pipeline._find_plan
 
@@ -47,13 +47,13 @@ def files(directory):
 # ------------------------------------------------------------------------------ one process
 
 
-def test_a_plan_is_made_once(directory, settlings):
+def test_a_plan_is_made_once(directory, made_plans):
     assert planned(0.6) == planned(0.6)
-    assert len(settlings) == 1
+    assert len(made_plans) == 1
     f = monet_jax.remat(net, budget=0.6)
     assert_same(jax.grad(f)(*args()), jax.grad(net)(*args()))
     assert recomputes(jax.grad(f), *args())
-    assert len(settlings) == 1 and len(files(directory)) == 1
+    assert len(made_plans) == 1 and len(files(directory)) == 1
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_a_plan_is_made_once(directory, settlings):
         {"verify": False},
     ],
 )
-def test_a_plan_for_something_else_is_made_again(change, directory, settlings):
+def test_a_plan_for_something_else_is_made_again(change, directory, made_plans):
     planned()
     planned(**change)
-    assert len(settlings) == len(files(directory)) == 2
+    assert len(made_plans) == len(files(directory)) == 2
 
 
-def test_other_compiler_flags_make_another_plan(directory, settlings, monkeypatch):
+def test_other_compiler_flags_make_another_plan(directory, made_plans, monkeypatch):
     planned()
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")  # read by XLA at its start
     planned()
-    assert len(settlings) == 2
+    assert len(made_plans) == 2
 
 
-def test_pins_count_by_what_they_mean(directory, settlings):
+def test_pins_count_by_what_they_mean(directory, made_plans):
     def fun(first, second):
         def f(w, x):
             x = checkpoint_name(jnp.sin(x @ w), first)
@@ -91,44 +91,44 @@ def test_pins_count_by_what_they_mean(directory, settlings):
     given = jnp.ones((8, 8)), jnp.ones((64, 8))
     for f in (fun("a", "b"), fun("b", "a"), fun("a", "b")):
         planned(fun=f, given=given, pins={"a": "recompute"}, verify=False)
-    assert len(settlings) == 2
+    assert len(made_plans) == 2
 
 
 @pytest.mark.parametrize("off", ["argument", "environment", "planner"])
-def test_the_cache_can_be_off(off, directory, settlings, monkeypatch):
+def test_the_cache_can_be_off(off, directory, made_plans, monkeypatch):
     options = {"argument": {"cache": False}, "planner": {"planner": lambda graph, budget: None}}
     if off == "environment":
         monkeypatch.setenv(cache.DISABLE, "1")
     for _ in range(2):
         planned(**options.get(off, {}))
-    assert len(settlings) == 2 and not files(directory)
+    assert len(made_plans) == 2 and not files(directory)
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "null", "[" * 100_000, '{"format": 5}', "\x00", "foreign"]
 )
-def test_damaged_and_foreign_files_are_made_again(content, directory, settlings):
+def test_damaged_and_foreign_files_are_made_again(content, directory, made_plans):
     first = planned()
     (path,) = files(directory)
     if content == "foreign":
         content = planned(given=specs(batch=512)).to_json()
-        settlings.pop()
+        made_plans.pop()
     path.write_text(content)
     assert planned().decisions == first.decisions
-    assert len(settlings) == 2
+    assert len(made_plans) == 2
     assert _plan.plan_from_json(path.read_text()).fingerprint == first.fingerprint
 
 
-def test_a_truncated_file_is_made_again(directory, settlings):
+def test_a_truncated_file_is_made_again(directory, made_plans):
     planned()
     (path,) = files(directory)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     planned()
-    assert len(settlings) == 2 and len(path.read_bytes()) > len(whole) // 2
+    assert len(made_plans) == 2 and len(path.read_bytes()) > len(whole) // 2
 
 
-def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path, settlings, monkeypatch):
+def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path, made_plans, monkeypatch):
     (tmp_path / "file").write_text("not a directory")
     monkeypatch.setenv(cache.DIRECTORY, str(tmp_path / "file"))
     f = monet_jax.remat(net, budget=0.6)

@@ -1,4 +1,4 @@
-"""Is a plan data: made without memory, stored as text, applied only where it fits?"""
+"""A plan is data: made without memory, stored as text, applied only where it fits."""
 
 import dataclasses
 import functools as ft

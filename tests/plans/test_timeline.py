@@ -1,4 +1,4 @@
-"""Is a timeline what replay says, however many runs and values it leaves out?"""
+"""A timeline is what replay says, however many runs and values it leaves out."""
 
 import json
 
@@ -70,7 +70,7 @@ DAMAGED = {
     "unknown phase": lambda d: d["samples"][0].__setitem__(1, "sideways") or d,
     "short row": lambda d: d["samples"][0].pop() and d,
     "half a byte": lambda d: d["bands"][0].__setitem__(7, 0.5) or d,
-    "no moment": lambda d: {**d, "samples": [], "bands": [], "rest": {}},
+    "no sample": lambda d: {**d, "samples": [], "bands": [], "rest": {}},
     "rest too short": lambda d: {**d, "rest": {"saved": [1]}},
     "rest is a list": lambda d: {**d, "rest": []},
 }

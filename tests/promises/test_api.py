@@ -1,4 +1,4 @@
-"""Does a planned function behave as the function it was made from, however it is called?
+"""A planned function behaves as the function it was made from, however it is called.
 
 What a plan decides is not the question here: in most tests a stand-in recomputes all it can, and
 no program is compiled to make it. The tests of budgets plan for real.
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from networks import BATCH, WIDTH, args, assert_same, made, net, recomputes, specs
-from networks import settled as settled
+from networks import planning_calls as planning_calls
 
 import monet_jax
 import planners
@@ -121,14 +121,14 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_takes_what_the_function_takes(name, settled):
+def test_takes_what_the_function_takes(name, planning_calls):
     fun, given, kwargs = CALLS[name]
     wrapped = planned(fun)
     plain = jax.value_and_grad(fun)(*given, **kwargs)
     assert_same(jax.value_and_grad(wrapped)(*given, **kwargs), plain)
     step = jax.jit(lambda first: jax.value_and_grad(wrapped)(first, *given[1:], **kwargs))
     assert_same(step(given[0]), plain)
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
     assert recomputes(jax.grad(lambda first: wrapped(first, *given[1:], **kwargs)), given[0])
     assert_same(wrapped(*given, **kwargs), fun(*given, **kwargs))
 
@@ -147,14 +147,14 @@ def with_outputs(w, x):
     return loss(w, x), aux
 
 
-def test_returns_what_the_function_returns(settled):
+def test_returns_what_the_function_returns(planning_calls):
     (value, aux), grad = jax.value_and_grad(planned(with_outputs), has_aux=True)(W, X)
     plain = jax.value_and_grad(with_outputs, has_aux=True)(W, X)
     aux["numpy"] = np.asarray(aux["numpy"], np.float64)
     assert_same(((value, aux), grad), plain)
 
 
-def test_several_outputs_and_inputs_have_their_cotangents(settled):
+def test_several_outputs_and_inputs_have_their_cotangents(planning_calls):
     def fun(w, b, x):
         return {"y": deep(w, x) + b, "z": jnp.sum(b * x), "n": x.shape[0] + jnp.arange(2)}
 
@@ -192,22 +192,22 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_stands_in_other_transformations(name, settled):
+def test_stands_in_other_transformations(name, planning_calls):
     assert_same(SETTINGS[name](planned(loss)), SETTINGS[name](loss))
-    assert settled
+    assert planning_calls
 
 
-def test_the_outermost_plan_decides_and_jit_keeps_both_apart(settled):
+def test_the_outermost_plan_decides_and_jit_keeps_both_apart(planning_calls):
     inner = jax.jit(planned(loss))
-    assert recomputes(jax.grad(inner), W, X) and len(settled) == 1
+    assert recomputes(jax.grad(inner), W, X) and len(planning_calls) == 1
     outer = planned(lambda w, x: inner(w, x) + loss(w, x + 1))
     plain = jax.grad(lambda w, x: loss(w, x) + loss(w, x + 1))(W, X)
     assert_same(jax.grad(outer)(W, X), plain)
-    _, whole = settled
+    _, whole = planning_calls
     assert "checkpoint" not in {e.primitive for e in whole.program.equations}
     jax.clear_caches()
     assert recomputes(jax.grad(outer), W, X) and recomputes(jax.grad(inner), W, X)
-    assert len(settled) == 2
+    assert len(planning_calls) == 2
 
 
 def test_what_fits_as_it_is_runs_so_with_all_that_is_in_it(monkeypatch):
@@ -222,7 +222,7 @@ def test_what_fits_as_it_is_runs_so_with_all_that_is_in_it(monkeypatch):
     assert not recomputes(jax.grad(outer), W, X)
 
 
-def test_vmap_of_a_gradient_warns_once(settled):
+def test_vmap_of_a_gradient_warns_once(planning_calls):
     wrapped = planned(loss)
     with pytest.warns(monet_jax.PlanningWarning, match="vmap") as caught:
         got = [jax.vmap(jax.grad(wrapped), (None, 0))(W, STEPS) for _ in range(2)]
@@ -230,7 +230,7 @@ def test_vmap_of_a_gradient_warns_once(settled):
     assert_same(got, [jax.vmap(jax.grad(loss), (None, 0))(W, STEPS)] * 2)
 
 
-def test_gradient_of_a_vmap_warns_too(settled):
+def test_gradient_of_a_vmap_warns_too(planning_calls):
     def mean(f):
         return jax.grad(lambda w: jnp.mean(jax.vmap(lambda x: f(w, x))(STEPS)))(W)
 
@@ -239,24 +239,24 @@ def test_gradient_of_a_vmap_warns_too(settled):
     assert_same(got, mean(loss))
 
 
-def test_arrays_that_are_closed_over_are_not_differentiated(settled):
+def test_arrays_that_are_closed_over_are_not_differentiated(planning_calls):
     host, device = np.asarray(X), X
     wrapped = planned(lambda w: loss(w, host) + loss(w, device + 1))
     assert_same(jax.grad(wrapped)(W), jax.grad(lambda w: loss(w, X) + loss(w, X + 1))(W))
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
-def test_gradient_flows_to_tracers_that_are_closed_over(transform, settled):
+def test_gradient_flows_to_tracers_that_are_closed_over(transform, planning_calls):
     def outer(f):
         return transform(jax.grad(lambda w: f(lambda x: loss(w, x) + loss(w * 2, x))(X)))(W)
 
     assert_same(outer(planned), outer(lambda f: f))
-    (traced,) = settled
+    (traced,) = planning_calls
     assert len(traced.derivative.inputs) == 2  # the argument and the tracer
 
 
 @pytest.mark.parametrize("checked", [False, True])
-def test_stands_in_shard_map(checked, settled):
+def test_stands_in_shard_map(checked, planning_calls):
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     whole, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("i")
 
@@ -275,7 +275,7 @@ def test_stands_in_shard_map(checked, settled):
     else:
         got = step(planned(loss))
     assert_same(got, step(loss))
-    assert bool(settled) is not checked
+    assert bool(planning_calls) is not checked
 
 
 # ------------------------------------------------------------------------------ as what
@@ -298,22 +298,22 @@ class Model:
         return Model.loss.__wrapped__(self, w, x, repeats)
 
 
-def test_as_a_method_argnums_count_the_arguments(settled):
+def test_as_a_method_argnums_count_the_arguments(planning_calls):
     model = Model(jnp.float32(2))
     for arguments, kwargs in [((W, X, 2), {}), ((W, X), {"repeats": 2})]:
         assert_same(
             jax.grad(model.loss)(*arguments, **kwargs), jax.grad(model.plain)(*arguments, **kwargs)
         )
-        assert settled.pop().derivative.inputs == {0}
+        assert planning_calls.pop().derivative.inputs == {0}
     assert Model.loss.__doc__ == "A documented loss."
 
 
-def test_as_a_method_of_an_object_that_holds_tracers(settled):
+def test_as_a_method_of_an_object_that_holds_tracers(planning_calls):
     expected = jax.grad(lambda s: Model(s).plain(W, X, 2))(2.0)
     assert_same(jax.grad(lambda s: Model(s).loss(W, X, 2))(2.0), expected)
 
 
-def test_as_a_partial_and_a_lambda(settled):
+def test_as_a_partial_and_a_lambda(planning_calls):
     partial = ft.partial(with_keywords, scale=2.0)
     assert_same(jax.grad(planned(partial))(W, X), jax.grad(partial)(W, X))
     assert_same(jax.grad(ft.partial(planned(loss), x=X))(W), jax.grad(loss)(W, X))
@@ -328,11 +328,11 @@ def decorated(w, x):
 as_function = planned(loss)
 
 
-def test_pickles(settled):
+def test_pickles(planning_calls):
     assert pickle.loads(pickle.dumps(decorated)) is decorated
     for again in (pickle.loads(pickle.dumps(as_function)), copy.deepcopy(as_function)):
         assert_same(jax.grad(again)(W, X), jax.grad(loss)(W, X))
-    assert len(settled) == 2
+    assert len(planning_calls) == 2
 
 
 def test_keeps_the_names_of_the_function():
@@ -343,31 +343,31 @@ def test_keeps_the_names_of_the_function():
 # ------------------------------------------------------------------------------ when it plans
 
 
-def test_plans_once_for_each_signature(settled):
+def test_plans_once_for_each_signature(planning_calls):
     wrapped = planned(loss)
     for x in (X, X + 1, X[:2], X[1:3]):
         jax.jit(jax.grad(wrapped))(W, x)
         jax.grad(wrapped)(W, x)
-    assert len(settled) == 2
+    assert len(planning_calls) == 2
 
 
-def test_plans_again_for_another_closure_of_another_shape(settled):
+def test_plans_again_for_another_closure_of_another_shape(planning_calls):
     sizes = [X]
     wrapped = planned(lambda w: loss(w, sizes[-1]))
     jax.grad(wrapped)(W)
     sizes.append(X[:2])
     assert_same(jax.grad(wrapped)(W), jax.grad(loss)(W, X[:2]))
-    assert len(settled) == 2
+    assert len(planning_calls) == 2
 
 
-def test_does_not_plan_where_no_gradient_can_be_taken(settled):
+def test_does_not_plan_where_no_gradient_can_be_taken(planning_calls):
     wrapped = planned(loss)
     assert_same(wrapped(W, X), loss(W, X))
     assert_same(jax.vmap(wrapped, (None, 0))(W, STEPS), jax.vmap(loss, (None, 0))(W, STEPS))
-    assert not settled
+    assert not planning_calls
 
 
-def test_threads_plan_once(settled):
+def test_threads_plan_once(planning_calls):
     wrapped, barrier, results = planned(loss), threading.Barrier(4), []
 
     def work():
@@ -379,11 +379,11 @@ def test_threads_plan_once(settled):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
     assert_same(results, [jax.grad(loss)(W, X)] * 4)
 
 
-def test_static_arguments_tell_signatures_apart(settled):
+def test_static_arguments_tell_signatures_apart(planning_calls):
     def fun(w, x, depth):
         for _ in range(depth):
             x = deep(w, x)
@@ -395,15 +395,15 @@ def test_static_arguments_tell_signatures_apart(settled):
         (planned(fun, static_argnames="depth"), lambda f, n: jax.grad(f)(W, X, n)),
         (planned(fun, static_argnums=2), lambda f, n: jax.grad(f)(W, X, depth=n)),
     ]:
-        settled.clear()
+        planning_calls.clear()
         for depth in (1, 2, 1):
             assert_same(call(wrapped, depth), call(fun, depth))
-        assert len(settled) == 2
+        assert len(planning_calls) == 2
 
 
-def test_a_differentiated_argument_may_come_by_keyword(settled):
+def test_a_differentiated_argument_may_come_by_keyword(planning_calls):
     jax.grad(lambda w: planned(loss)(x=X, w=w))(W)
-    (traced,) = settled
+    (traced,) = planning_calls
     assert len(traced.derivative.inputs) == 1
 
 
@@ -435,7 +435,7 @@ def calls_pure(x):
 
 
 @pytest.mark.parametrize("effect", [prints, calls_io, calls_pure])
-def test_effects_happen_once(effect, settled):
+def test_effects_happen_once(effect, planning_calls):
     def fun(w, x):
         return loss(w, effect(deep(w, x)))
 
@@ -449,7 +449,7 @@ def test_effects_happen_once(effect, settled):
     assert_same(*results)
 
 
-def test_debug_print_prints_once(settled, capfd):
+def test_debug_print_prints_once(planning_calls, capfd):
     def fun(w, x):
         jax.debug.print("seen {}", x.shape[0])
         return loss(w, x)
@@ -571,7 +571,7 @@ def test_options_that_make_no_sense(options, error, says):
         monet_jax.remat(net, **{"budget": 0.5, **options})
 
 
-def test_static_and_differentiated_by_name(settled):
+def test_static_and_differentiated_by_name(planning_calls):
     with pytest.raises(ValueError, match="argnums"):
         jax.grad(planned(loss, argnums=1, static_argnames="x"))(W, 3)
 
@@ -649,7 +649,7 @@ def test_axis_names_of_an_outer_map_run_plain():
     assert_same(got, step(fun))
 
 
-def test_a_function_without_float_results(settled):
+def test_a_function_without_float_results(planning_calls):
     f = planned(lambda x: (jnp.argmax(x), "label"))
     assert jax.jit(lambda x: f(x)[0])(X) == jnp.argmax(X)
 

@@ -1,4 +1,4 @@
-"""What becomes of the user's own `jax.checkpoint` regions: kept as written, or planned through?"""
+"""The user's own `jax.checkpoint` regions are kept as written, or planned through."""
 
 import functools as ft
 

@@ -1,4 +1,4 @@
-"""Do planned programs work under each configuration of JAX under which plain ones do?
+"""Planned programs work under each configuration of JAX under which plain ones do.
 
 The named programs run under each: by random plans, and by `monet_jax.remat` with plans that no
 compiler has seen. One network is planned for a budget under each, and compiled.

@@ -1,4 +1,4 @@
-"""Do the examples run, and do they show what they say?"""
+"""The examples run and show what they say."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""Does each differentiable function of JAX keep its values and gradients in a planned program?
+"""Each differentiable function of JAX keeps its values and gradients in a planned program.
 
 Each stands between two layers, under plans that save nothing, a random part, all codes of
 operators, and all results from which derivatives may follow.
@@ -297,7 +297,7 @@ steeper.defjvps(lambda t, y, x: 1.01 * jnp.cos(x) * t)
 
 
 def test_wrong_derivatives_are_noticed(monkeypatch):
-    """A mask that is wrong at zero alone, and a slope that is a hundredth more."""
+    """A mask that is wrong at zero alone, and a derivative that is a hundredth more."""
     monkeypatch.setattr(masks, "_is_positive", lambda result: result >= 0)
     assert [*differences(TABLE["nn.relu"], "float32")]
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Does a planned program run whatever JAX lets a program do?
+"""A planned program runs whatever JAX lets a program do.
 
 Rules that close over arrays, mutable references, explicit mesh axes, callbacks, strict promotion:
 each is planned at random, and compared with plain JAX.
@@ -279,7 +279,7 @@ def test_a_rule_that_calls_its_own_function_is_followed_once():
 
 @pytest.mark.parametrize("where", ["function", "rule"])
 @pytest.mark.parametrize("nested", [False, True], ids=["loop", "loop_in_loop"])
-def test_callbacks_of_a_loop_in_chunks_run_once(where, nested):
+def test_callbacks_of_nested_scans_run_once(where, nested):
     calls = []
     halved = counting(calls)[where]
 

@@ -1,4 +1,4 @@
-"""Does `monet_jax.remat` keep what JAX's own tests say of remat and of custom_vjp?
+"""`monet_jax.remat` keeps what JAX's own tests say of remat and of custom_vjp.
 
 A row is one test of JAX's classes `RematTest` and `CustomVJPTest`, restated: a function of `remat`,
 which is `monet_jax.remat` or nothing at all, and whose results must be equal. The plans are drawn

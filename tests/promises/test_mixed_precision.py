@@ -1,4 +1,4 @@
-"""Do planned programs of mixed precision have the values and gradients of plain JAX?
+"""Planned programs of mixed precision have the values and gradients of plain JAX.
 
 Random programs under random plans, against plain JAX under the same `jit`, and where that is not
 near, against the same program in float64. One in fifty is planned for a budget and compiled.
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from emission import Flat, flat, in_double, is_float, numpy_of, planted, pulled, random_emissions
 from mixed import MixedRecipe, random_mixed
-from programs import doubled_slope
+from programs import doubled_derivative
 
 import monet_jax
 
@@ -186,7 +186,7 @@ def _steeper_tanh_jvp(primals, tangents):
 
 
 @pytest.mark.parametrize(
-    ("primitive", "function"), [("sin", doubled_slope), ("tanh", steeper_tanh)]
+    ("primitive", "function"), [("sin", doubled_derivative), ("tanh", steeper_tanh)]
 )
 def test_wrong_derivatives_are_noticed(primitive, function):
     """Every program ends in both."""

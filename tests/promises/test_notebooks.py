@@ -1,4 +1,4 @@
-"""Do the notebooks run from top to bottom, and do they show what they say?"""
+"""The notebooks run from top to bottom and show what they say."""
 
 import re
 from pathlib import Path

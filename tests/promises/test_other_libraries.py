@@ -1,4 +1,4 @@
-"""Do Equinox and Haiku models train through the plain decorator as without it?
+"""Equinox and Haiku models train through the plain decorator as without it.
 
 A stand-in plans: it recomputes all it can, and no program is compiled.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from networks import assert_same, recomputes
-from networks import settled as settled
+from networks import planning_calls as planning_calls
 
 import monet_jax
 
@@ -49,7 +49,7 @@ def check(loss, params, state):
     )
 
 
-def test_equinox(settled):
+def test_equinox(planning_calls):
     """A partitioned model with static parts, statistics and dropout."""
     eqx = pytest.importorskip("equinox")
 
@@ -82,7 +82,7 @@ def test_equinox(settled):
     check(loss, params, state)
 
 
-def test_haiku(settled):
+def test_haiku(planning_calls):
     """A transformed function with parameters, state and random keys."""
     hk = pytest.importorskip("haiku")
 
@@ -99,5 +99,5 @@ def test_haiku(settled):
         return jnp.mean(out**2), state
 
     check(loss, params, state)
-    paths = {str(e.name_stack) for e in settled[0].program.equations}
+    paths = {str(e.name_stack) for e in planning_calls[0].program.equations}
     assert any("linear_1" in path for path in paths)

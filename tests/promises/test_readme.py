@@ -1,4 +1,4 @@
-"""The documents: their Python runs as printed, and what they refer to is there."""
+"""The documents: their Python runs as printed, and what they refer to exists."""
 
 import importlib
 import json

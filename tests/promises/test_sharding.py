@@ -1,4 +1,4 @@
-"""Is a plan for a mesh of devices about what each of them takes?"""
+"""A plan for a mesh of devices counts the bytes of each of them."""
 
 import dataclasses
 import math

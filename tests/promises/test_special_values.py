@@ -1,4 +1,4 @@
-"""Are gradients through exact operators those of JAX at numbers that are none, or hardly any?
+"""Gradients through exact operators are JAX's at NaN, infinities, zeros and subnormals.
 
 At NaN, infinities, zeros of both signs, subnormals, ties, huge and tiny numbers, in operands and in
 cotangents: bit for bit where an operator says so, and of pooling on a CPU, where it happens to add
@@ -125,7 +125,7 @@ def test_gradients_are_those_of_jax_bit_for_bit(of, name, dtype, plan):
     optional = (op for stage in found.graph.stages for op in stage.forward if op.optional)
     codes = {found.graph.values[i].name for op in optional for i in op.outputs}
     saved = {name for region in found.regions for name in region.saved}
-    if plan != "results":  # which saves the marks of masks
+    if plan != "results":  # which saves the selectors of masks
         assert bool(codes & saved) == (plan == "codes" and name not in WITHOUT_CODE)
 
 

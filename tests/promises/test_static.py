@@ -1,4 +1,4 @@
-"""Are static arguments seen as they are, whatever they are: without a hash, changed in between?"""
+"""Static arguments are seen as they are, also without a hash, or changed between calls."""
 
 import enum
 import functools as ft
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from networks import assert_same
-from networks import settled as settled
+from networks import planning_calls as planning_calls
 
 import monet_jax
 from monet_jax.tracing.signature import make_options, take_apart
@@ -32,7 +32,7 @@ def loss(w, x):
 
 
 @pytest.mark.parametrize("options", [{}, {"static_argnums": 2}])
-def test_a_static_value_without_a_hash_is_never_stale(options, settled):
+def test_a_static_value_without_a_hash_is_never_stale(options, planning_calls):
     class Config:
         __hash__ = None
         power = 1.0
@@ -48,10 +48,10 @@ def test_a_static_value_without_a_hash_is_never_stale(options, settled):
         assert_same(steps[0](W, X, config), expected)
         jax.clear_caches()  # JAX's own hold the jitted function as it was
         assert_same(steps[1](W, X), expected)
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
-def test_objects_without_a_hash_are_static(settled):
+def test_objects_without_a_hash_are_static(planning_calls):
     def named(w, x, names, sizes=()):
         return loss(w, x) * len(names) * len(sizes)
 
@@ -60,7 +60,7 @@ def test_objects_without_a_hash_are_static(settled):
     fun = planned(named, static_argnames=("names", "sizes"))
     assert_same(jax.grad(fun)(*given, [1, 2]), jax.grad(named)(*given, [1, 2]))
     assert_same(jax.grad(fun)(*given, {"a": [1]}), jax.grad(named)(*given, {"a": [1]}))
-    assert settled
+    assert planning_calls
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Does a report work in a real browser: does it name what is pointed at, and does nothing overlap?
+"""A report works in a real browser: it names what is pointed at, and nothing overlaps.
 
 Needs Chromium and its driver (Debian: `apt-get install chromium chromium-driver`).
 """
@@ -108,7 +108,7 @@ def test_arrow_keys_walk_through_the_step(opened):
     assert "run 1 of" in opened.find_element("css selector", ".mj-tip").text
 
 
-def test_a_head_sorts_its_table(opened):
+def test_a_table_header_sorts_its_table(opened):
     def column(n):
         rows = opened.find_elements("css selector", "#values tbody tr")
         return [row.find_elements("css selector", "td")[n] for row in rows]

@@ -1,4 +1,4 @@
-"""Does the page of a plan say what replay says, need nothing else, and hold what it is given?"""
+"""The page of a plan says what replay says, and needs no other file."""
 
 import dataclasses
 import html.parser
@@ -60,7 +60,7 @@ def parsed(plan: Plan) -> Parser:
 
 
 def bytes_in(chart: dict) -> np.ndarray:
-    """Bytes at each moment, by adding up what the page's script is given."""
+    """Bytes at each sample, by adding up what the page's script is given."""
     total = np.full(len(chart["samples"]), chart["fixed"])
     for _, start, stop, nbytes, *_ in chart["bands"]:
         total[start : stop + 1] += nbytes

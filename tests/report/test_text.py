@@ -1,4 +1,4 @@
-"""Does a report say what was decided, at what price, and why memory is left over?"""
+"""A report states the decisions, what they cost, and why memory is left over."""
 
 import dataclasses
 

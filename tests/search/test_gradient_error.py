@@ -1,4 +1,4 @@
-"""Is the error that lossy codes bring into a gradient what was measured, and no more than asked?"""
+"""The error of lossy codes in a gradient is the measured one, and within its limit."""
 
 import dataclasses
 import math
@@ -149,7 +149,7 @@ def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
 
 
 @dataclasses.dataclass(frozen=True)
-class Settled:
+class FoundPlan:
     """As much of a plan as is looked at."""
 
     bound: ErrorBound
@@ -181,18 +181,18 @@ FASTER, SLOWER, SLOWEST, FAST = (0.4, 0.3, 0.2), (0.1, 0.2, 0.3), (0.6,), (0.004
 def test_a_plan_is_made_anew_until_its_error_is_what_it_may_be(
     measured, bounds, error, taken, overheads
 ):
-    errors, asked, found = mock.create_autospec(Errors, instance=True), [], iter(measured)
+    errors, bounds_tried, found = mock.create_autospec(Errors, instance=True), [], iter(measured)
     errors.of_codes.return_value = {}
     errors.modelled.side_effect = lambda _, bound: taken * bound.most
     errors.of_plan.side_effect = lambda regions: next(found)
 
     def find_plan(bound):
-        asked.append(math.sqrt(bound.most) / 0.05)
-        overhead = overheads[len(asked) - 1] if bound.most else WITHOUT_CODES
-        return Settled(bound, mock.Mock(regions=()), overhead)
+        bounds_tried.append(math.sqrt(bound.most) / 0.05)
+        overhead = overheads[len(bounds_tried) - 1] if bound.most else WITHOUT_CODES
+        return FoundPlan(bound, mock.Mock(regions=()), overhead)
 
     made = plan_within(ErrorLimit(0.05, ()), errors, find_plan)
-    assert asked == pytest.approx(bounds + ([] if overheads is FAST else [0.0]))
+    assert bounds_tried == pytest.approx(bounds + ([] if overheads is FAST else [0.0]))
     assert made.error == error and made.error_limit == 0.05
 
 
@@ -203,7 +203,7 @@ def test_a_plan_is_not_lost_where_others_do_not_fit(measured):
     errors.of_codes.return_value = {}
     errors.modelled.return_value = 0.0
     errors.of_plan.side_effect = lambda regions: next(found)
-    fits = [Settled(None, mock.Mock(regions=()), 0.2)] * len(measured)
+    fits = [FoundPlan(None, mock.Mock(regions=()), 0.2)] * len(measured)
     find_plan = mock.Mock(side_effect=[*fits, *map(refused, (9, 8))])
     made = plan_within(ErrorLimit(0.05, ()), errors, find_plan)
     assert made.error == measured[-1]
@@ -212,7 +212,7 @@ def test_a_plan_is_not_lost_where_others_do_not_fit(measured):
 def test_where_no_plan_is_right_enough_the_least_minimum_is_told():
     errors = mock.create_autospec(Errors, instance=True)
     errors.modelled.return_value, errors.of_plan.return_value = 0.0, 1.0
-    wrong = Settled(None, mock.Mock(regions=()), 0.2)
+    wrong = FoundPlan(None, mock.Mock(regions=()), 0.2)
     find_plan = mock.Mock(side_effect=[wrong, *map(refused, (8, 9))])
     with pytest.raises(monet_jax.InfeasibleBudget) as told:
         plan_within(ErrorLimit(0.05, ()), errors, find_plan)

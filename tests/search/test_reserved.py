@@ -1,4 +1,4 @@
-"""What bytes does an optimizer make a budget reserve?"""
+"""An optimizer makes a budget reserve the bytes of its state."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Does the search keep budgets where the compiler says other than the model?"""
+"""The search keeps budgets where the compiler and the model disagree."""
 
 import dataclasses
 import zlib
@@ -114,8 +114,8 @@ def test_a_plan_that_fits_does_in_part_as_a_faster_one_that_does_not(monkeypatch
     assert found.decisions.seconds < none.seconds
 
 
-def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
-    """To recompute a stage right before its backward spares nothing."""
+def test_the_calibration_plan_leaves_its_last_stage_alone_where_there_are_others():
+    """To recompute a stage right before its backward frees nothing."""
 
     def base(loss, arguments):
         return CompiledPlans(trace_loss(loss, arguments, CPU), CPU, Pins()).calibration_plan.regions
@@ -126,7 +126,7 @@ def test_the_base_leaves_its_last_stage_alone_where_there_are_others():
     assert len(one) == 1 and not one[0].alone
 
 
-def test_the_base_is_predicted_as_it_was_compiled():
+def test_the_calibration_plan_is_predicted_as_it_was_compiled():
     """Whatever the unplanned program takes beyond the model."""
     compiled_plans = CompiledPlans(trace_loss(net, specs(), CPU), CPU, Pins())
     compiled_plans._all_saved_bytes = compiled_plans.unplanned.temp_bytes + 1_000_000

@@ -1,4 +1,4 @@
-"""Is it noticed what differs between plans, and when a program outgrows or leaves its plan?"""
+"""Differences between plans are noticed, and programs that outgrow or leave their plan."""
 
 import collections
 import dataclasses

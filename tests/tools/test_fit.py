@@ -1,4 +1,4 @@
-"""Is the size that fits the largest one, as compiled by somebody else?"""
+"""The size that fits is the largest one, as JAX's own compilation says."""
 
 import dataclasses
 import json
@@ -141,7 +141,7 @@ def test_the_search_finds_what_trying_all_finds(kind):
 
 
 @pytest.mark.parametrize("room", [5_000, 24_000, 100_000])
-def test_where_plans_fill_the_room_few_sizes_are_tried(room):
+def test_where_plans_fill_the_memory_few_sizes_are_tried(room):
     """Where saving nothing by hand does not fit, a plan does for a while, with all there is."""
     tried: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Is a sweep what the compiler says of each program, and is all of it in its picture?"""
+"""A sweep states the compiled bytes of each program, and its picture shows all of them."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Are branches planned one by one, and is it then still the same choice?
+"""Branches are planned one by one, and the choice between them stays the same.
 
 Branches get regions drawn at random, each its own; bytes are the compiler's.
 """

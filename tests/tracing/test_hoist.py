@@ -1,4 +1,4 @@
-"""Does what iterations share run once before their loop, and is its gradient still theirs?"""
+"""What iterations share runs once before their loop, and gradients stay the same."""
 
 import functools as ft
 from unittest import mock

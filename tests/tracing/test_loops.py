@@ -1,4 +1,4 @@
-"""Are loops planned iteration by iteration, and are they then still the same loops?
+"""Loops are planned iteration by iteration, and stay the same loops.
 
 Iterations of one scan get regions drawn at random, each its own, so that the scan is emitted in
 runs; bytes are the compiler's.
@@ -217,7 +217,7 @@ def deep_args(batch=1024):
 
 
 def masked(layers, x):
-    """As `deep`, with a mask that the body makes, alike for all layers."""
+    """As `deep`, with a mask that the body makes, the same for all layers."""
 
     def layer(h, layer):
         up, down = layer
@@ -262,7 +262,7 @@ def test_bytes_lie_between_those_of_the_uniform_plans():
     np.testing.assert_allclose(taken, line, atol=0.05 * taken[-1])
 
 
-def test_what_all_iterations_compute_alike_counts_once():
+def test_what_is_loop_invariant_counts_once():
     """JAX keeps one of it, however many iterations would; it is too large to be hoisted."""
 
     def joining(half, x):
@@ -306,7 +306,7 @@ def left_alone(saving):
     return step[0], compile_bytes(*step, target=resolve_target("cpu")).temp_bytes
 
 
-def test_what_all_iterations_keep_alike_is_not_stacked(monkeypatch):
+def test_what_is_loop_invariant_is_not_stacked(monkeypatch):
     (_, least), (_, few), (step, many), (plain, most) = map(left_alone, (0, 3, 9, TRIPS))
     assert many - few <= 1.02 * (most - least) / 2
     leaves = [0.1 * array(1, *a.shape) for a in jax.tree.leaves(deep_args())]
@@ -438,7 +438,7 @@ def test_no_iteration_runs_by_itself_where_plans_are_evened():
     assert 1 in found
 
 
-def test_plans_whose_iterations_are_evened_take_no_more_than_was_wanted(monkeypatch):
+def test_plans_of_uniform_iterations_keep_their_limit(monkeypatch):
     monkeypatch.setattr(encoding, "_LEAST", 2)
     cpu = resolve_target("cpu")
     traced = trace_for(cpu, deep, deep_args(), operators=("int8", "slope8"))
@@ -452,9 +452,9 @@ def test_plans_whose_iterations_are_evened_take_no_more_than_was_wanted(monkeypa
     )
     least = compiled_plans.modelled(planners.save_nothing(compiled_plans.graph).regions)
     most = compiled_plans.modelled(planners.save_all(compiled_plans.graph).regions)
-    for wanted in np.linspace(least, most, 16, dtype=int).tolist():
-        plan = proposals.within(wanted)
-        assert plan is None or proposals.modelled(plan.regions) <= wanted
+    for limit_bytes in np.linspace(least, most, 16, dtype=int).tolist():
+        plan = proposals.within(limit_bytes)
+        assert plan is None or proposals.modelled(plan.regions) <= limit_bytes
 
 
 def test_plans_are_mixed_outside_of_loops():
@@ -476,7 +476,7 @@ def test_a_block_of_iterations_may_run_by_itself():
     assert planners.with_uniform_blocks(graph, regions) == regions
 
 
-def test_iterations_that_compute_nothing_are_alike():
+def test_iterations_that_compute_nothing_are_equal():
     stages = planners.Stage("one", (), ()), planners.Stage("two", (), ())
     graph = planners.Graph((), stages, loops=(planners.Loop(0, 1, 2),), uniform_blocks=True)
     assert neighbours(graph, Region(0, 0)) == [Region(1, 1)]

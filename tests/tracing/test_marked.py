@@ -1,4 +1,4 @@
-"""Is a marked function planned when it is differentiated, once, and never worse than plain JAX?"""
+"""A marked function is planned once, when it is differentiated, never worse than plain JAX."""
 
 import dataclasses
 import functools as ft
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from networks import args, assert_same, compiled, made, net, specs
-from networks import settled as settled
+from networks import planning_calls as planning_calls
 
 import monet_jax
 import planners
@@ -50,9 +50,9 @@ W, X = jnp.eye(16) / 2, jnp.ones((512, 16))
         lambda f: jax.jit(jax.grad(lambda w: jnp.sum(w) * jax.lax.stop_gradient(f(W, X))))(W),
     ],
 )
-def test_nothing_is_planned_where_no_gradient_is_taken(call, settled):
+def test_nothing_is_planned_where_no_gradient_is_taken(call, planning_calls):
     assert_same(call(planned(wide)), call(wide))
-    assert not settled
+    assert not planning_calls
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_nothing_is_planned_where_no_gradient_is_taken(call, settled):
         lambda f: lambda w, x: jax.hessian(jax.jit(lambda s: f(s * w, x)))(1.0),
     ],
 )
-def test_it_is_planned_once_it_is_differentiated(gradient, settled):
+def test_it_is_planned_once_it_is_differentiated(gradient, planning_calls):
     assert_same(gradient(planned(wide))(W, X), gradient(wide)(W, X))
-    assert len(settled) >= 1
+    assert len(planning_calls) >= 1
 
 
-def test_what_is_planned_late_is_planned_alike():
+def test_what_is_planned_late_has_the_same_plan():
     late = jax.jit(jax.value_and_grad(jax.jit(monet_jax.remat(net, budget=0.6))))
     taken = monet_jax.compiled_bytes(late, *args())
     plan = monet_jax.plan(net, *specs(), budget=0.6)
@@ -140,15 +140,15 @@ def counting(trips=3):
 
 
 @pytest.mark.parametrize("make", [lambda f: f, jax.jit, lambda f: ft.partial(f, x=X)])
-def test_many_eager_calls_trace_once(make, settled):
+def test_many_eager_calls_trace_once(make, planning_calls):
     loss, box = counting()
     f = planned(make(loss))
     for _ in range(10):
         jax.grad(f)(W, **({} if isinstance(f._fun, ft.partial) else {"x": X}))
-    assert box["traces"] == 1 and len(settled) == 1
+    assert box["traces"] == 1 and len(planning_calls) == 1
 
 
-def test_other_dtypes_and_modes_trace_again(settled):
+def test_other_dtypes_and_modes_trace_again(planning_calls):
     loss, box = counting()
     f = planned(loss)
     for w, x in ((W, X), (W, X[:8]), (W.astype(jnp.bfloat16), X)):
@@ -266,7 +266,7 @@ def test_mistakes_have_answers_of_their_own_at_once(fun, given, options, says, m
         monet_jax.plan(fun, *given, **{"budget": 0.5, **options})
 
 
-def test_a_gradient_in_a_loss_is_no_mistake(settled):
+def test_a_gradient_in_a_loss_is_no_mistake(planning_calls):
     def penalized(w, x):
         local_derivative = jax.grad(lambda x: wide(w, x))(x)
         return wide(w, x) + jnp.sum(local_derivative**2), jax.grad(wide)(w, x)
@@ -276,12 +276,12 @@ def test_a_gradient_in_a_loss_is_no_mistake(settled):
     assert_same(got, expected)
 
 
-def test_a_training_step_that_is_marked_runs_and_says_where_to_put_the_mark(settled):
+def test_a_training_step_that_is_marked_runs_and_says_where_to_put_the_mark(planning_calls):
     with pytest.warns(monet_jax.PlanningWarning, match="round the loss") as caught:
         got = jax.jit(planned(train_step))(W, X)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert_same(got, train_step(W, X))
-    assert not settled
+    assert not planning_calls
 
 
 def test_the_least_budget_is_looked_for_when_it_is_asked_for():

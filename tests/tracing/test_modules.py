@@ -1,4 +1,4 @@
-"""Does `monet_jax.remat` train NNX modules as they train without it, however it is given them?"""
+"""`monet_jax.remat` trains NNX modules as they train without it, however it is given them."""
 
 import functools as ft
 
@@ -8,7 +8,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 from networks import assert_same
-from networks import settled as settled
+from networks import planning_calls as planning_calls
 from processes import run_python
 
 import monet_jax
@@ -82,7 +82,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_statistics_move_and_masks_change_as_without(way, settled):
+def test_statistics_move_and_masks_change_as_without(way, planning_calls):
     def trained(module, loss):
         step = nnx.jit(nnx.value_and_grad(loss))
         steps = [step(module, X) for _ in range(3)]
@@ -93,10 +93,10 @@ def test_statistics_move_and_masks_change_as_without(way, settled):
     got = trained(*WAYS[way]())
     assert_same(got, trained(model(), loss))
     assert len(set(map(float, got[0]))) == 3
-    assert settled
+    assert planning_calls
 
 
-def test_variables_are_updated(settled):
+def test_variables_are_updated(planning_calls):
     def counted(count, w, x):
         count[...] += 1
         return jnp.mean(jnp.sin(jnp.sin(x @ w)) ** 2 * count[...])
@@ -107,10 +107,10 @@ def test_variables_are_updated(settled):
         return steps, count[...]
 
     assert_same(run(planned(counted, argnums=1)), run(counted))
-    assert settled
+    assert planning_calls
 
 
-def test_what_is_functional_stays_so(settled):
+def test_what_is_functional_stays_so(planning_calls):
     """A `State`, pure dicts, and a Linen module that has no parameters of its own."""
     graphdef, params, rest = nnx.split(model(), nnx.Param, ...)
 
@@ -129,7 +129,7 @@ def test_what_is_functional_stays_so(settled):
         argnum = len(args) - 2
         gradient = lambda f: jax.grad(lambda *a: jnp.sum(f(*a)), argnum)(*args)  # noqa: B023, E731
         assert_same(gradient(planned(fun, argnums=argnum)), gradient(fun))
-    assert len(settled) == 3
+    assert len(planning_calls) == 3
 
 
 def linen(decorator, above=lambda fun: fun):
@@ -155,7 +155,7 @@ LINEN = {
 
 
 @pytest.mark.parametrize("way", LINEN)
-def test_linen_modules_are_planned(way, settled):
+def test_linen_modules_are_planned(way, planning_calls):
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     plain = linen(lambda fun: fun)()
     params, stats = (plain.init(keys, X, True)[name] for name in ("params", "batch_stats"))
@@ -169,7 +169,7 @@ def test_linen_modules_are_planned(way, settled):
         return jax.jit(jax.value_and_grad(total, has_aux=True))(params)
 
     assert_same(stepped(LINEN[way]()), stepped(plain))
-    assert len(settled) == 1
+    assert len(planning_calls) == 1
 
 
 def test_plans_are_those_of_flax():

@@ -1,6 +1,6 @@
-"""Do loops in chunks keep their values and gradients, and keep less than one carry an iteration?
+"""Nested scans keep values and gradients, and save less than one carry an iteration.
 
-Bytes are the compiler's; the rival is the same loop with `jax.checkpoint` round its body.
+Bytes are the compiler's; the baseline is the same loop with `jax.checkpoint` round its body.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def temporaries(function, *args):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-def assert_chunks_change_nothing(case, chosen):
+def assert_nested_scans_change_nothing(case, chosen):
     """Random plans of a case, its loops in the chosen chunks, against plain JAX."""
     f = flat(case)
     chunked = dataclasses.replace(f, program=as_nested_scans(f.program, chosen))
@@ -60,10 +60,10 @@ def assert_chunks_change_nothing(case, chosen):
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_loops_in_chunks_keep_values_and_gradients(name):
+def test_nested_scans_keep_values_and_gradients(name):
     case = NAMED[name]()
     loops = [e for e in flat(case).program.equations if e.primitive == "scan"]
-    assert_chunks_change_nothing(case, [2] * len(loops))
+    assert_nested_scans_change_nothing(case, [2] * len(loops))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -86,7 +86,7 @@ def test_what_is_left_over_runs_in_its_place(trips, reverse):
     program = as_nested_scans(flat(case).program, [3])
     outer = [e.eqn.params["length"] for e in program.equations if e.primitive == "scan"]
     assert outer == ([2] if trips == 6 else [1, 2])
-    assert_chunks_change_nothing(case, [3])
+    assert_nested_scans_change_nothing(case, [3])
 
 
 def test_chunked_loops_can_be_pushed_forward_where_plans_must():
@@ -113,7 +113,7 @@ def smallest(function, args, **options):
 
 
 @pytest.mark.parametrize("depth", [DEPTH, pytest.param(DEPTH + 1, marks=pytest.mark.slow)])
-def test_a_loop_in_chunks_takes_a_fraction_of_one_with_a_checkpoint_round_its_body(depth, tmp_path):
+def test_nested_scans_take_a_fraction_of_a_loop_with_a_checkpoint_round_its_body(depth, tmp_path):
     args = arguments(depth)
     by_hand = ft.partial(deep, step=jax.checkpoint(step, prevent_cse=False))
     least = smallest(deep, args)
@@ -121,7 +121,7 @@ def test_a_loop_in_chunks_takes_a_fraction_of_one_with_a_checkpoint_round_its_bo
     assert plan.chunks and plan.compiled_bytes <= least
     assert f"in chunks of {plan.chunks[0]} iterations" in str(plan)
     assert temporaries(plan.apply(deep), *args) < 0.5 * temporaries(by_hand, *args)
-    # One more forward pass than with the checkpoint, of which the last iterations are spared.
+    # One more forward pass than with the checkpoint, without the last iterations.
     assert plan.flops <= 5 / 3 * plan.base_flops
     plan.save(tmp_path / "plan.json")
     applied = load_plan(tmp_path / "plan.json").apply(deep)
@@ -172,7 +172,7 @@ def test_loops_inside_others_keep_what_they_carry_and_no_more(function):
     np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-3)
 
 
-def test_only_loops_that_carry_much_run_in_chunks():
+def test_only_loops_that_carry_much_become_nested_scans():
     def lengths_of(function, *args):
         case = flat(Case(function, args))
         return chunking(case.program, case.derivative).lengths
@@ -181,7 +181,7 @@ def test_only_loops_that_carry_much_run_in_chunks():
     (found,) = lengths_of(deep, w, h, xs)
     assert 6 <= found <= 10  # round the square root of 60
     assert lengths_of(deep, w, h, xs[:3]) == (0,)
-    # Of wide slices, a chunk's copies would take as much as is spared.
+    # Copies of wide slices in an inner scan would take as much as it frees.
     wide = jnp.broadcast_to(xs[:8, None, None], (8, 512, 64))
     assert lengths_of(deep, w, h, wide) == (0,)
     fixed = lax.stop_gradient

@@ -1,4 +1,4 @@
-"""Does a planned program have the value and the derivatives of the program it was made from?
+"""A planned program has the value and the derivatives of the program it was made from.
 
 Values and gradients are compared with plain JAX, by an allowance taken from a float64 run; what a
 plan promises (FLOPs, what runs once, what leaves together) is counted in the emitted program.
@@ -404,7 +404,7 @@ def test_saved_result_serves_the_derivative_of_its_own_equation(function):
     assert_same(*([pulled(f, g)(*f.leaves) for g in (made.function, f.function)] * 2)[:3])
 
 
-# ------------------------------------------------------------------------------ ties
+# ------------------------------------------------------------------------------ barriers
 
 
 def _joint_barriers(f, made):

@@ -1,4 +1,4 @@
-"""Are the zoo's models the published ones, and are the block-remat baselines the same losses?"""
+"""The zoo's models are the published ones, and block-remat baselines have the same losses."""
 
 import math
 
@@ -69,7 +69,7 @@ def test_block_remat_wraps_blocks_and_keeps_the_arguments(name, policy):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_bfloat16_computes_narrow_and_keeps_parameters_wide(name):
+def test_bfloat16_is_computed_in_and_parameters_stay_float32(name):
     problem = build(name, scale="tiny", batch=3, dtype=jnp.bfloat16)
     loss, state = jax.eval_shape(problem.loss, *problem.args)
     assert loss.dtype == jnp.float32

@@ -1,4 +1,4 @@
-"""Do codecs give back what they took, or its expectation, in the bytes that they state?"""
+"""Codecs give back what they took, or its expectation, in the bytes that they state."""
 
 import dataclasses
 import functools as ft
@@ -241,7 +241,7 @@ def test_integers_take_the_fewest_bits_up_to_both_ends_of_their_range(dtype, low
     assert nbytes(codec, x) == (5 * width + 7) // 8 if width < 8 else 5 * width // 8
 
 
-def test_integers_apply_only_where_they_spare_bits_and_their_range_fits():
+def test_integers_apply_only_where_they_save_bits_and_their_range_fits():
     assert not Integers(0, 200).applies(Spec((3,), jnp.uint8))
     assert not Integers(-1, 3).applies(Spec((3,), jnp.uint16))
     assert not Integers(0, 300).applies(Spec((3,), jnp.int8))

@@ -1,7 +1,7 @@
-"""Is a chain's slope all that its derivative needs, within its range, and as wrong as its bits say?
+"""A chain's local derivative is all that its gradient needs, and as wrong as its bits state.
 
-Slopes are computed here by `jax.grad` of one number at a time, and gradients that read codes are
-compared with those of JAX: exactly, where codes keep everything, and in the mean.
+Local derivatives are computed here by `jax.grad` of one number at a time. Gradients that read codes
+are compared with JAX's: exactly, where codes keep everything, and in the mean.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners.plan import Region
 
-#: Elementwise functions, and the ranges of their slopes.
+#: Elementwise functions, and the ranges of their local derivatives.
 CHAINS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
     "gelu": (jax.nn.gelu, -0.1289, 1.1289),
     "exact_gelu": (functools.partial(jax.nn.gelu, approximate=False), -0.1289, 1.1289),
@@ -72,8 +72,8 @@ def small(monkeypatch):
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeSlopes(OfLocalDerivatives):
-    """Keeps slopes as they are."""
+class WholeLocalDerivatives(OfLocalDerivatives):
+    """Keeps local derivatives as they are."""
 
     kind: ClassVar[Kind] = Kind.BIASED
 
@@ -94,8 +94,8 @@ def between(function):
 ARGS = (array(1, 16, 24), array(2, 24, 8), 2 * array(3, 32, 16))
 
 
-def slopes_of(function, args=ARGS) -> list[LocalDerivative]:
-    """The codecs of the slopes of a function."""
+def local_derivatives_of(function, args=ARGS) -> list[LocalDerivative]:
+    """The codecs of the local derivatives of a function."""
     made = encoding(Case(function, args), OfLocalDerivatives(8))
     _, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
     hooks = [e for stage in origins.stages for e in stage.equations if is_hook(e)]
@@ -116,9 +116,9 @@ def cast(args, dtype):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_is_one_whole_and_no_slope_is_outside_of_its_range(name, dtype):
+def test_a_chain_is_one_whole_and_no_local_derivative_is_outside_of_its_range(name, dtype):
     function, low, high = CHAINS[name]
-    (local_derivative,) = slopes_of(between(function), cast(ARGS, dtype))
+    (local_derivative,) = local_derivatives_of(between(function), cast(ARGS, dtype))
     rough = 0.005 if dtype == jnp.float32 else 0.02
     assert local_derivative.low == pytest.approx(low, abs=rough * (high - low))
     assert local_derivative.high == pytest.approx(high, abs=rough * (high - low))
@@ -159,10 +159,10 @@ ROW, COLUMN = array(5, 24), jnp.arange(24.0)
         centred,
     ],
 )
-def test_what_is_no_chain_of_limited_slope_is_left_alone(function):
+def test_what_is_no_chain_of_limited_local_derivative_is_left_alone(function):
     # Of a product of two arrays, each may be a chain by itself: `tanh` is.
     expected = int(function.__name__ == "<lambda>" and "tanh" in function.__code__.co_names)
-    assert len(slopes_of(between(function))) == expected
+    assert len(local_derivatives_of(between(function))) == expected
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_is_no_chain_of_limited_slope_is_left_alone(function):
     ],
 )
 def test_chains_end_where_other_arrays_or_readers_come_in(function, ranges):
-    found = sorted((x.low, x.high) for x in slopes_of(between(function)))
+    found = sorted((x.low, x.high) for x in local_derivatives_of(between(function)))
     assert len(found) == len(ranges)
     for ours, theirs in zip(found, sorted(ranges), strict=True):
         assert ours == pytest.approx(theirs, abs=0.01)
@@ -192,7 +192,7 @@ def test_chains_end_where_other_arrays_or_readers_come_in(function, ranges):
 
 def compared(case: Case) -> None:
     """Values are those of JAX bit for bit, and gradients as near as rounding allows."""
-    made, found = with_every_code(case, WholeSlopes())
+    made, found = with_every_code(case, WholeLocalDerivatives())
     assert lossy_bytes(found)
     for ours, plain in zip(found.function(*made.leaves), made.function(*made.leaves), strict=True):
         assert np.asarray(ours).tobytes() == np.asarray(plain).tobytes()
@@ -203,7 +203,7 @@ def compared(case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("name", CHAINS)
-def test_gradients_are_those_of_jax_where_slopes_are_kept_whole(name, dtype):
+def test_gradients_are_those_of_jax_where_local_derivatives_are_kept_whole(name, dtype):
     compared(Case(between(CHAINS[name][0]), cast(ARGS, dtype)))
 
 
@@ -220,7 +220,7 @@ def test_a_wrong_slope_is_noticed(monkeypatch):
         lambda chain, x: right(chain, x) * 1.01,
     )
     with pytest.raises(AssertionError):
-        test_gradients_are_those_of_jax_where_slopes_are_kept_whole("gelu", jnp.float32)
+        test_gradients_are_those_of_jax_where_local_derivatives_are_kept_whole("gelu", jnp.float32)
 
 
 def test_where_no_code_is_kept_second_derivatives_are_those_of_jax():
@@ -278,7 +278,7 @@ def test_gradients_are_unbiased(bits):
 
 
 def test_what_a_chain_reads_would_be_biased(monkeypatch):
-    """The published way: its input is encoded, and the slope computed from that."""
+    """The published way: its input is encoded, and the local derivative computed from that."""
 
     def by_input(chain, x):
         @jax.custom_jvp
@@ -299,7 +299,7 @@ def test_what_a_chain_reads_would_be_biased(monkeypatch):
 
 @pytest.mark.parametrize(("name", "bits"), [("gelu", 2), ("sigmoid", 4), ("sine", 8)])
 def test_the_variance_is_that_of_the_codec_and_within_its_bound(name, bits):
-    """Where each gradient is one cotangent times one slope."""
+    """Where each gradient is one cotangent times one local derivative."""
     function, _, _ = CHAINS[name]
     identity, cotangent, x = jnp.eye(24), array(7, 32, 24), 2 * array(8, 32, 24)
 
@@ -307,7 +307,7 @@ def test_the_variance_is_that_of_the_codec_and_within_its_bound(name, bits):
         del key
         return jnp.sum(function(x @ w) * cotangent)
 
-    (local_derivative,) = slopes_of(loss, (x, identity, jax.random.key(0)))
+    (local_derivative,) = local_derivatives_of(loss, (x, identity, jax.random.key(0)))
     local_derivative = dataclasses.replace(local_derivative, bits=bits)
     case = Case(loss, (x, identity, jax.random.key(0)))
     _, found = with_every_code(case, OfLocalDerivatives(bits))
@@ -318,8 +318,8 @@ def test_the_variance_is_that_of_the_codec_and_within_its_bound(name, bits):
         return jax.grad(lambda x: found.function(x, identity, key)[0])(x)
 
     seen = draws(estimate, jax.grad(loss)(x, identity, jax.random.key(0)), 1000)
-    of_slopes = local_derivative.mean_square(jax.vmap(jax.vmap(jax.grad(function)))(x))
-    expected = np.asarray(of_slopes * jnp.square(cotangent))
+    variances = local_derivative.mean_square(jax.vmap(jax.vmap(jax.grad(function)))(x))
+    expected = np.asarray(variances * jnp.square(cotangent))
     assert seen.mean_square.sum() == pytest.approx(expected.sum(), rel=0.05)
     step = (local_derivative.high - local_derivative.low) / (2**bits - 2)
     assert (expected <= np.square(step * cotangent) / 4 * 1.0001).all()
@@ -385,7 +385,7 @@ def multilayer(params, x):
 
 @pytest.mark.parametrize("bits", [2, 8])
 @pytest.mark.parametrize("target", list(compiler_targets()))
-def test_what_slopes_spare_arrives_in_the_compiled_program(target, bits):
+def test_bytes_freed_by_local_derivatives_arrive_in_the_compiled_program(target, bits):
     rows, width, layers, target = 1024, 64, 16, resolve_target(target)
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [(spec((width, 4 * width)), spec((4 * width, width)))] * layers, spec((rows, width))

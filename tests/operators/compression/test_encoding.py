@@ -1,4 +1,4 @@
-"""Is what a derivative reads from codes what it would read otherwise, and nothing else encoded?
+"""Derivatives read from codes what they would read otherwise, and nothing else is encoded.
 
 A codec that keeps everything stands in for the lossy ones: then gradients are those of JAX, if what
 follows from a decoded value is computed right. With a coarse codec they are right in the mean.

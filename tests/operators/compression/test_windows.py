@@ -1,4 +1,4 @@
-"""Is a kernel's gradient by undecoded means of windows that by decoded ones, for fewer FLOPs?"""
+"""A kernel's gradient by means of windows equals the one by decoded means, in fewer FLOPs."""
 
 import dataclasses
 import itertools as it
@@ -117,7 +117,7 @@ def test_a_window_at_the_wrong_place_is_noticed(monkeypatch):
 
 
 def with_codes(case: Case, *codecs, compiled_plan: bool = False):
-    """The case, and what saves every code of it; in trials of errors, codes are decoded."""
+    """The case, and what saves every code of it; where errors are measured, codes are decoded."""
     exact = operators.rewriter(operators.selected("exact"), operators.Context(Backend()))
     made: Flat = flat(case, dataclasses.replace(exact, codecs=codecs))
     graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
@@ -129,7 +129,7 @@ def with_codes(case: Case, *codecs, compiled_plan: bool = False):
     hooks = [e for stage in origins.stages for e in stage.equations if operators.is_hook(e)]
     codes = {i: jnp.int32(1) for e in hooks for i in e.outputs[1:]}
     planned = transform.transform(
-        origins, Plan(regions, 0, 0.0, 0, 0.0, "trial"), operators.Encoding(None, codes)
+        origins, Plan(regions, 0, 0.0, 0, 0.0, "test"), operators.Encoding(None, codes)
     )
     constants = list(made.program.constants.values())
     return made, dataclasses.replace(found, function=lambda *x: planned(x, constants))

@@ -1,7 +1,8 @@
-"""Does a derivative that reads a result do so only where that says all, and is it right?
+"""A derivative reads its result only where the result determines it, and is right.
 
-Slopes are computed here in float64, by their formulas. Every case runs under a plan that saves all
-by name, so that derivatives read results; and under one that saves nothing, where they are JAX's.
+Local derivatives are computed here in float64, by their formulas. Every case runs under a plan that
+saves all by name, so that derivatives read results; and under one that saves nothing, where they
+are JAX's.
 """
 
 import functools
@@ -38,7 +39,7 @@ ALPHA, SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852
 
 
 def exponential(x, alpha):
-    """The slope of `elu`."""
+    """The derivative of `elu`."""
     return np.where(x > 0, 1, alpha * np.exp(np.minimum(x, 0)))
 
 
@@ -46,7 +47,7 @@ def sigmoid(x):
     return np.exp(-np.logaddexp(0, -x))
 
 
-#: Functions; their slopes in float64; and whether those are exact where they are small.
+#: Functions; their derivatives in float64; and whether those are exact where they are small.
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], bool]] = {
     "elu": (jax.nn.elu, lambda x: exponential(x, 1), False),
     "elu_0.3": (lambda x: jax.nn.elu(x, 0.3), lambda x: exponential(x, 0.3), False),
@@ -97,7 +98,7 @@ def ordinary(shape, dtype, seed=0):
 
 
 def taken(function, x):
-    """The function under a plan that keeps results, and whether slopes follow from those."""
+    """The function under a plan that keeps results, and whether derivatives follow from those."""
     fixed = jax.lax.optimization_barrier
     ours, found = planned(lambda x: fixed(function(fixed(x))), x, regions=saving_results)
     return ours, reads_results(found)
@@ -109,7 +110,7 @@ SIGMOIDS = ("softplus", "softplus_above", "log_sigmoid")
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_in_sixteen_bits_slopes_are_as_near_to_the_exact_ones_as_those_of_jax(name, dtype):
+def test_in_sixteen_bits_derivatives_are_as_near_to_the_exact_ones_as_those_of_jax(name, dtype):
     """On all numbers, in the worst and in the mean, or they do not follow from results."""
     function, local_derivative, _ = FUNCTIONS[name]
     at = np.float64(numbers(jnp.dtype(dtype).name))
@@ -129,7 +130,7 @@ def test_in_sixteen_bits_slopes_are_as_near_to_the_exact_ones_as_those_of_jax(na
     ("name", "dtype"),
     [(name, jnp.float32) for name in FUNCTIONS] + [(name, jnp.bfloat16) for name in SIGMOIDS],
 )
-def test_slopes_that_follow_from_results_are_right_within_the_bound(name, dtype):
+def test_derivatives_that_follow_from_results_are_right_within_the_bound(name, dtype):
     function, local_derivative, is_relative = FUNCTIONS[name]
     x = ordinary((64, 65), dtype)
     ours, used = taken(function, x)
@@ -205,7 +206,7 @@ def test_a_form_that_does_not_agree_is_noticed(monkeypatch):
     wrong = FUNCTIONS["elu"][0], lambda x: 1.0001 * exponential(x, 1), False
     monkeypatch.setitem(FUNCTIONS, "elu", wrong)
     with pytest.raises(AssertionError):
-        test_slopes_that_follow_from_results_are_right_within_the_bound("elu", jnp.float32)
+        test_derivatives_that_follow_from_results_are_right_within_the_bound("elu", jnp.float32)
     for name in ("falling", "jumping"):
         with pytest.raises(AssertionError):
             test_what_its_result_does_not_tell_is_left_alone(name)
@@ -281,7 +282,7 @@ LAYERS, ROWS, WIDTH = 8, 512, 64
 
 
 def reading_results(graph: Graph) -> Plan:
-    """The plan that runs nothing again, each derivative in its last way: that of most taps."""
+    """The plan that runs nothing again, each derivative by its last implementation."""
     regions = []
     for s, stage in enumerate(graph.stages):
         implementations = [(op, *op.alternatives)[-1] for op in stage.backward]
@@ -300,7 +301,7 @@ def layers(function, params, x):
 @pytest.mark.parametrize("function", [jax.nn.elu, jax.nn.softplus])
 @pytest.mark.parametrize("target", list(compiler_targets()))
 def test_what_operands_took_arrives_in_the_compiled_program(target, function):
-    """Of what is kept where nothing runs again, one array of two is spared a layer."""
+    """Of what is kept where nothing runs again, one array of two is saved in no layer."""
     params = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS
     args = params, jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
     loss = functools.partial(layers, function)
@@ -315,6 +316,6 @@ def test_what_operands_took_arrives_in_the_compiled_program(target, function):
         return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 
     before, after = taken(["mask"]), taken(["mask", "result"])
-    spared = (LAYERS - 1) * 4 * math.prod((ROWS, WIDTH))
-    assert before[0] - after[0] == pytest.approx(spared, rel=0.2)
-    assert before[1] - after[1] >= 0.8 * spared
+    freed_bytes = (LAYERS - 1) * 4 * math.prod((ROWS, WIDTH))
+    assert before[0] - after[0] == pytest.approx(freed_bytes, rel=0.2)
+    assert before[1] - after[1] >= 0.8 * freed_bytes

@@ -1,4 +1,4 @@
-"""Is attention in tiles the attention that it replaces, is nothing else, and what does it spare?"""
+"""Attention in tiles has the values and gradients of attention in less memory."""
 
 import dataclasses
 import functools

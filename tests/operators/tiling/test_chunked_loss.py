@@ -1,4 +1,4 @@
-"""Is a head in chunks the loss that it replaces, is only a head one, and what does it spare?"""
+"""A chunked loss has the values and gradients of the loss in less memory."""
 
 import jax
 import jax.numpy as jnp
@@ -265,13 +265,13 @@ def a_product_of_sums(x, w):
     [over_all, centred, summed_up, returned, of_each_token, a_layer_more, a_product_of_sums],
     ids=lambda f: f.__name__,
 )
-def test_what_is_no_head_stays_as_it_is(loss):
+def test_what_is_no_linear_cross_entropy_stays_as_it_is(loss):
     _, program, plain = _chunked(loss, _features(), _matrix())
     assert program is plain
     assert any(e.outputs and plain.nbytes(e.outputs[0]) >= 8192 for e in program.equations)
 
 
-def test_a_head_is_left_alone_where_little_is_spared():
+def test_a_loss_is_left_whole_where_little_memory_is_freed():
     problem = zoo.build("gpt2", scale="tiny")
     _, program, plain = _chunked(problem.loss, *problem.args, head=Head())
     assert program is plain

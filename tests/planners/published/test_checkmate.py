@@ -1,4 +1,4 @@
-"""Does Checkmate's program find the best schedule of the space that its paper describes?"""
+"""Checkmate's program finds the best schedule of the space that its paper describes."""
 
 import graphs
 import pytest

@@ -1,4 +1,4 @@
-"""Do the published baseline planners keep their budgets, and do as their papers say?"""
+"""Published baseline planners keep their budgets and do what their papers say."""
 
 import graphs
 import numpy as np
@@ -151,8 +151,8 @@ def seconds_keeping(graph, kept):
     return cost_of(graph, with_frees(graph, order_keeping(graph, kept))).seconds
 
 
-def spares_most(graph, share):
-    """Whether no values of so many bytes spare more seconds than those that Knapsack saves."""
+def saves_most_seconds(graph, share):
+    """Whether no values of so many bytes save more seconds than those that Knapsack saves."""
     nbytes = {i: graph.values[i].nbytes for i in candidates(graph)}
     read = {i for op in graph.ops[graph.forward_count :] for i in op.inputs}
     limit = share * sum(nbytes.get(i, 0) for i in read)
@@ -167,7 +167,7 @@ KNAPSACKS = [(graph, share) for graph in map(wide_graph, range(12)) for share in
 
 
 def test_knapsack_agrees_with_looking_at_all_that_could_be_saved():
-    assert all(spares_most(graph, share) for graph, share in KNAPSACKS)
+    assert all(saves_most_seconds(graph, share) for graph, share in KNAPSACKS)
 
 
 def test_without_what_is_needed_to_run_again_it_does_not(monkeypatch):
@@ -175,7 +175,7 @@ def test_without_what_is_needed_to_run_again_it_does_not(monkeypatch):
         return ((self._available(i), 1.0) for i in sorted(self.read))
 
     monkeypatch.setattr(knapsack.KnapsackProgram, "_needs", only_read)
-    assert not all(spares_most(graph, share) for graph, share in KNAPSACKS)
+    assert not all(saves_most_seconds(graph, share) for graph, share in KNAPSACKS)
 
 
 def single(seed):

@@ -1,4 +1,4 @@
-"""Are published problems read as their publication counts them?"""
+"""Published problems are read as their publication counts them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Does MONeT's program find the best schedule of the space that it describes?"""
+"""MONeT's program finds the best schedule of the space that it describes."""
 
 import dataclasses
 import itertools as it
@@ -32,7 +32,7 @@ from planners.solver.highs import Outcome
 EXACT = Monet(time_limit=60.0, gap=1e-9)
 
 
-class Rounds(Space):
+class MonetSpace(Space):
     """The space of `planners.published.monet`, by looking at every schedule of it.
 
     A state is what is stored from a round into the next one.
@@ -78,7 +78,7 @@ class Rounds(Space):
 
 def agrees(graph, budget):
     """Whether the planner finds what looking at all schedules finds."""
-    return is_same(found_seconds(EXACT, graph, budget), Rounds(graph, budget).best())
+    return is_same(found_seconds(EXACT, graph, budget), MonetSpace(graph, budget).best())
 
 
 @pytest.mark.parametrize("seed", quick(range(40)))
@@ -153,7 +153,7 @@ def test_what_is_local_counts_though_it_is_not_there():
     assert found_seconds(EXACT, graph, 15) == pytest.approx(9.0)
 
 
-def test_what_was_read_for_the_last_time_stays_into_the_next_round():
+def test_what_was_read_for_the_last_time_stays_into_the_next_event():
     """`y` counts while `x` runs again, after all that read it."""
     make = graphs.Builder()
     forward = [make.op("f0", "", "x:8"), make.op("f1", "x", "y:8"), make.op("f2", "y", "l:3")]

@@ -1,4 +1,4 @@
-"""Are Rotor's plans, and Revolve's, the best of their spaces of schedules on chains?"""
+"""Plans of Rotor and Revolve are the best of their spaces of schedules on chains."""
 
 import dataclasses
 import functools as ft

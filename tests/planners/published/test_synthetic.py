@@ -1,7 +1,7 @@
 """Large steps: what is generated, what equal stages share, and plans within their time.
 
 No test here reads a clock. A clock of its own says what time it is: it moves when it is looked at,
-when a plan is replayed or a program set up, and by all that a solver is given.
+when a plan is asked or a program set up, and by all that a solver is given.
 """
 
 import functools as ft
@@ -154,7 +154,7 @@ class Clock:
 
 @pytest.fixture(params=["nothing", "an answer"])
 def clock(request, monkeypatch):
-    """A clock for the planner, whose solver finds nothing, or an answer at the last moment."""
+    """A clock for the planner, whose solver finds nothing, or an answer in the last second."""
     made = Clock(None if request.param == "nothing" else composition.solve)
     for module in (clock_module, guesses, replays, spaces, candidates, options_module):
         monkeypatch.setattr(module, "time", made)

@@ -1,4 +1,4 @@
-"""Planners, against exhaustive search by replay.
+"""The planner of regions agrees with exhaustive search by replay.
 
 Three searches stand against the planner: every plan of its own candidates; every subset of savable
 values of every single stage; and, for the stage program alone, every subset of one stage.
@@ -189,7 +189,7 @@ def test_the_stage_program_finds_the_front_of_bytes_and_seconds(monkeypatch, see
 
 
 @pytest.mark.parametrize("knees", [0, 1])
-def test_a_stage_may_run_all_that_is_cheap_again_and_nothing_dear(monkeypatch, knees):
+def test_a_stage_may_run_all_again_that_is_fast_and_nothing_slow(monkeypatch, knees):
     """Five products and what is cheap between them; evenly spaced limits are 65, 32 and 0 bytes."""
     monkeypatch.setattr(options_module, "_KNEES", knees)
     make = graphs.Builder()
@@ -224,7 +224,7 @@ def held_and_seconds(graph: Graph, s: int, names) -> tuple[int, float] | None:
 
 
 def disagreements(seed: int) -> int:
-    """Budgets for which the bare integer program and exhaustive search differ."""
+    """Budgets for which the integer program alone and exhaustive search differ."""
     oracle = declared(seed)
     program = Composition(oracle.graph, candidates(oracle.graph))
     count = 0

@@ -1,4 +1,4 @@
-"""Do more bytes never take longer, however unlucky a planner is?"""
+"""On a frontier more bytes never take longer, whatever a planner returns."""
 
 import dataclasses
 import itertools as it

@@ -1,4 +1,4 @@
-"""Does the program on backward events find the best schedule of the space that it describes?"""
+"""The program on backward events finds the best schedule of the space that it describes."""
 
 import graphs
 import numpy as np

@@ -1,4 +1,4 @@
-"""Does the search over sequences keep its books, its budget, and find what looking at all finds?"""
+"""The search over sequences keeps its budget and finds what enumeration finds."""
 
 import heapq
 import itertools as it

@@ -1,4 +1,4 @@
-"""Do schedules of single steps mean what plans of regions mean, and are broken ones refused?"""
+"""Schedules of single steps mean what plans of regions mean; broken ones are refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Programs, and the process that solves them, ended where HiGHS does not mind its time."""
+"""Programs are solved in a child process, which ends where HiGHS overruns its limit."""
 
 import os
 import pickle
@@ -155,7 +155,7 @@ def test_a_process_ends_by_itself_where_its_parent_has_died(tmp_path, monkeypatc
     assert done.returncode == 1 and b"Timeout" in done.stderr
 
 
-def test_a_process_that_dies_is_no_answer(start_anew, tmp_path):
+def test_a_process_that_dies_is_no_solution(start_anew, tmp_path):
     start_anew(tmp_path / "worker.py", "import sys; sys.stdin.read(1); sys.exit('no memory')")
     with pytest.raises(SolverStopped, match=r"ended with status 1.*no memory.*large graphs"):
         solved(never())
