@@ -40,7 +40,9 @@ DIRECTIONS = (
 )
 #: The same inside `planners`, whose top-level files are entries of their own.
 DIRECTIONS_OF_PLANNERS = (
-    ("planners/errors", "planners/graph"),
+    ("planners/errors", "planners/elements"),
+    ("planners/checks",),
+    ("planners/graph",),
     ("planners/plan",),
     ("planners/runs",),
     ("planners/replay",),

@@ -6,7 +6,7 @@ from emission import savable
 
 import planners
 from monet_jax.search import pipeline
-from monet_jax.tracing import split
+from monet_jax.tracing import partition
 from planners.errors import InvalidPlan
 from planners.plan import Plan, Region
 from planners.replay import replay
@@ -69,7 +69,7 @@ def plans(request, monkeypatch):
 
     monkeypatch.setattr(pipeline, "_find_plan", find_plan)
     if way is not as_cut:
-        monkeypatch.setattr(split, "cut", lambda program, free: cut_everywhere(program))
+        monkeypatch.setattr(partition, "cut", lambda program, free: cut_everywhere(program))
     return made
 
 
