@@ -1,4 +1,4 @@
-"""Fits JAX training into memory: a byte budget in, the fastest program that keeps it out.
+"""Give it a byte budget; you get the fastest training step that stays within it.
 
     import monet_jax
 

@@ -20,7 +20,7 @@ from . import commands
 from .words import Budget, exit_codes, parse_budget_option
 
 app = typer.Typer(
-    help="Fits JAX training into memory: a byte budget in, the fastest program that keeps it out.",
+    help="Give it a byte budget; you get the fastest JAX training step that stays within it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

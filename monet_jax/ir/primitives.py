@@ -1,7 +1,7 @@
 """The traits of every primitive, in one table; first whether XLA materialises its result.
 
 XLA fuses elementwise work into whatever reads it, so most equations of a jaxpr never own memory: a
-model that counts them is off by 2 to 3.5 times (docs/how-it-works.md). Each primitive is one of
+model that counts them is off by 2 to 3.5 times (docs/how/stages.md). Each primitive is one of
 
     VIEW         another shape of the same bytes
     FUSED        computed inside the fusion that reads it

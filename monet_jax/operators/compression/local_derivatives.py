@@ -2,7 +2,7 @@
 
 The derivative of `y = f(x)`, element by element, multiplies the cotangent by the local derivative
 `f'(x)`, in which it is linear. Stochastic rounding of the local derivative to a few levels gives an
-unbiased gradient; stochastic rounding of `x` would not (docs/how-it-works.md, section 3).
+unbiased gradient; stochastic rounding of `x` would not (docs/how/compressed-residuals.md).
 `chain_derivatives` finds the chains whose local derivatives have a known range. The levels are
 spread over that range, so that a code has no metadata.
 """
