@@ -80,8 +80,9 @@ def fit(
         reserved=reserved,
         time_limit=time_limit,
     )
+    sized = _Step(fun, make_args, axis, options)
     _refuse_share(options)
-    return _fitted(_Step(fun, make_args, axis, options), step, limit)
+    return _fitted(sized, step, limit)
 
 
 @dataclasses.dataclass(frozen=True)

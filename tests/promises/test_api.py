@@ -23,7 +23,7 @@ from networks import planning_calls as planning_calls
 import monet_jax
 import planners
 from monet_jax.compiler import targets
-from monet_jax.search import pipeline
+from monet_jax.search import options, pipeline
 
 planned = ft.partial(monet_jax.remat, budget=0.5, cache=False)
 
@@ -489,7 +489,8 @@ def test_compiled_program_keeps_the_budget(kind):
 
 
 def test_auto_is_the_memory_less_a_reserve(monkeypatch):
-    monkeypatch.setattr(pipeline, "usable_bytes", lambda target: int(unplanned_bytes() * 0.6 / 0.9))
+    memory = int(unplanned_bytes() * 0.6 / 0.9)
+    monkeypatch.setattr(options, "usable_bytes", lambda target: memory)
     made = monet_jax.plan(net, *specs(), budget="auto")
     assert made.budget_bytes == pytest.approx(0.6 * unplanned_bytes(), abs=10)
     assert made.decisions is not None and made.compiled_bytes <= made.budget_bytes

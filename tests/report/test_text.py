@@ -53,7 +53,7 @@ def test_in_a_notebook_the_text_is_the_same(planned, monkeypatch):
 def test_every_large_value_has_a_row_with_its_source(planned):
     text = report(planned)
     assert "1024x64" in text and "float32" in text
-    assert "test_report.py:" in text
+    assert "test_text.py:" in text
     assert "recomputed" in text
 
 
