@@ -104,7 +104,7 @@ def check(recipe: MixedRecipe, seed: int) -> tuple[str, bool]:
         how, found = wrong(run, ours, f.leaves, recipe.narrow)
     except jax.errors.JaxRuntimeError:
         with pytest.raises(jax.errors.JaxRuntimeError):
-            jax.jit(run).lower(*f.leaves).compile()
+            jax.block_until_ready(jax.jit(run)(*f.leaves))
         return "refused", made.recomputes
     assert not found, (recipe, seed, found)
     return how, made.recomputes
@@ -121,7 +121,8 @@ def check_block(seeds: range) -> None:
     assert counted[True] >= 0.9 * counted.total(), counted
     # What only strict rounding explains would hide a fault, if there were much of it.
     assert hows["strictly"] <= 0.03 * hows.total(), hows
-    # XLA:CPU has no Fourier transform of what it lays out by columns.
+    # XLA:CPU has no Fourier transform of an array laid out by columns, and some products of
+    # bfloat16 fail when they run.
     assert hows["refused"] <= 0.03 * hows.total(), hows
 
 
