@@ -26,8 +26,7 @@ from .search.pipeline import plan_traced
 from .search.reserved import Optimizer
 from .tracing import trace
 from .tracing.marked import name_of
-from .tracing.modules import on_arrays
-from .tracing.signature import Call
+from .tracing.modules import OnArrays, on_arrays
 
 
 def remat(
@@ -165,14 +164,10 @@ def plan(
         cache=cache,
     )
 
-    def flat(args: Sequence[Any]) -> FlatCall:
+    def flat(args: Sequence[Any]) -> OnArrays:
         return on_arrays(fun, args, kwargs or {}, options.given)
 
     return plan_flat(options, flat, args, error, sample)
-
-
-#: A function of arrays, and a call of it.
-FlatCall = tuple[Callable[..., Any], Call]
 
 
 def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
@@ -205,7 +200,7 @@ def _decorate(options: PlanOptions, fun: Callable[..., Any]) -> Any:
 
 def plan_flat(
     options: PlanOptions,
-    flat: Callable[[Sequence[Any]], FlatCall],
+    flat: Callable[[Sequence[Any]], OnArrays],
     args: Sequence[Any],
     error: float | None,
     sample: Sequence[Any] | None,

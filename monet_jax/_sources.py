@@ -13,6 +13,7 @@ from .compiler.backend import backend_of
 from .compiler.budget import format_bytes
 from .compiler.compile import CompilerDied, compile_bytes
 from .compiler.targets import TargetUnavailable, resolve_target
+from .ir.fingerprint import difference, summary
 from .ir.program import aval_nbytes
 from .operators import Context, rewriter, selected
 from .plans.multihost import FirstProcessFailed
@@ -204,7 +205,7 @@ class Fixed:
         del marked
         if traced.fingerprint != self.plan.fingerprint:
             then = self.plan.inputs, self.plan.equations
-            what = trace.difference(trace.summary(traced.program), then)
+            what = difference(summary(traced.program), then)
             raise PlanMismatch(f"The plan was made for another function: {what}. Plan again.")
         with self._lock:
             if not self._trusted:

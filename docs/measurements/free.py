@@ -29,10 +29,11 @@ from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.analyzer.step_costs import StepCosts
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import Target, compiler_version, resolve_target
-from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans
 from monet_jax.search.error_limit import AIM, ErrorLimit
 from monet_jax.search.gradient_error import GRADED, ErrorBound, Errors
 from monet_jax.search.search import PlanSearch
+from monet_jax.search.step import step_to_compile
 from monet_jax.tools.baselines import Costs, costs_of, work_of_step
 from monet_jax.tracing.trace import Traced, trace_for
 from monet_jax.transformer.apply import as_planned, as_traced_for

@@ -8,8 +8,7 @@ from typing import Any
 from .. import _api
 from .._plan import Plan
 from ..search.reserved import Optimizer
-from ..tracing.modules import Given
-from ..tracing.signature import Call
+from ..tracing.modules import Given, OnArrays
 from .library import library_of, name_of, nnx
 from .planned import Planning, decorate, function_of
 
@@ -131,7 +130,7 @@ def plan(
         cache=cache,
     )
 
-    def flat(args: Sequence[Any]) -> _api.FlatCall:
+    def flat(args: Sequence[Any]) -> OnArrays:
         return on_arrays(fun, args, kwargs or {}, options.given)
 
     return _api.plan_flat(options, flat, args, error, sample)
@@ -139,7 +138,7 @@ def plan(
 
 def on_arrays(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
-) -> tuple[Callable[..., Any], Call]:
+) -> OnArrays:
     """A function of NNX modules and a call of it, on arrays.
 
     Raises:

@@ -7,14 +7,14 @@ one.
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 from flax import nnx
 
 from .. import _api
-from ..tracing.signature import Call
+from ..tracing.modules import OnArrays
 from . import names
 from .calls import Arguments, FlatCall, Function, arguments_of, flat_call
 
@@ -41,9 +41,7 @@ def run(planned: _api.Source, function: Function, args: Sequence[Any], kwargs: A
         return out
 
 
-def on_arrays(
-    function: Function, args: Sequence[Any], kwargs: Any
-) -> tuple[Callable[..., Any], Call]:
+def on_arrays(function: Function, args: Sequence[Any], kwargs: Any) -> OnArrays:
     """A function and a call of it, on arrays; the modules' new state is among its results."""
     with _flattened(function, args, kwargs) as flat:
         return flat.fun, flat.call

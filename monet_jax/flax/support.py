@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..tracing.modules import Given, ModuleSupport, register
-from ..tracing.signature import Call
+from ..tracing.modules import Given, ModuleSupport, OnArrays, register
 from . import modules
 from .planned import PlannedFunction, Planning, decorate
 
@@ -22,7 +21,7 @@ class FlaxModules(ModuleSupport):
 
     def on_arrays(
         self, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
-    ) -> tuple[Callable[..., Any], Call]:
+    ) -> OnArrays:
         """A function of NNX modules and a call of it, on arrays."""
         return modules.on_arrays(fun, args, kwargs, given)
 

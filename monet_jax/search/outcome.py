@@ -9,11 +9,12 @@ import jax
 import planners
 from planners.plan import Region
 
+from ..ir.fingerprint import describe_inputs
 from ..operators import not_used
 from ..plans.record import PlanRecord
 from ..plans.tables import describe_values, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
-from ..tracing.trace import context_for, describe_inputs, without_rewrites
+from ..tracing.trace import context_for, without_rewrites
 from .compiled_plans import CompiledPlan, CompiledPlans
 from .failures import InfeasibleBudget
 

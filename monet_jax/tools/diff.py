@@ -12,8 +12,8 @@ from typing import Any
 
 from .._plan import Plan
 from ..compiler.budget import format_bytes
+from ..ir.fingerprint import difference
 from ..plans.record import ValueRow
-from ..tracing.trace import difference
 
 #: What a value that only the other plan has was decided to be.
 ABSENT = "absent"

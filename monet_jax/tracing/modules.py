@@ -17,6 +17,8 @@ from .signature import Call, make_options, take_apart
 
 #: `argnums`, `static_argnums` and `static_argnames` as the user gave them.
 Given = tuple[Any, Any, Any]
+#: A function of arrays, and a call of it.
+OnArrays = tuple[Callable[..., Any], Call]
 
 
 class ModuleSupport(abc.ABC):
@@ -33,7 +35,7 @@ class ModuleSupport(abc.ABC):
     @abc.abstractmethod
     def on_arrays(
         self, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
-    ) -> tuple[Callable[..., Any], Call]:
+    ) -> OnArrays:
         """A function of NNX modules and a call of it, on arrays."""
 
 
@@ -84,7 +86,7 @@ def planned_method(wrapped: Any, source: Any, given: Given, owner: type) -> Any:
 
 def on_arrays(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], given: Given
-) -> tuple[Callable[..., Any], Call]:
+) -> OnArrays:
     """A function and a call of it, on arrays; NNX modules as they are planned.
 
     Raises:

@@ -12,10 +12,7 @@ from ..compiler.backend import backend_of
 from ..compiler.compile import devices_of
 from ..compiler.targets import Target
 from ..ir import compat
-from ..ir.fingerprint import describe_inputs as describe_inputs
-from ..ir.fingerprint import difference as difference
-from ..ir.fingerprint import fingerprint as fingerprint
-from ..ir.fingerprint import summary as summary
+from ..ir.fingerprint import fingerprint
 from ..ir.gradient import derivative_of
 from ..ir.program import Program, Rewrite, flatten, flatten_changed, has_checkpoints, unchanged
 from ..ir.stage import Differentiation

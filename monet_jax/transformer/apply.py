@@ -6,7 +6,7 @@ from typing import Any
 from ..plans.record import PlanMismatch, PlanRecord
 from ..tracing.nested_scans import as_nested_scans
 from ..tracing.origins import origins_of
-from ..tracing.trace import Traced, fingerprint, without_operators
+from ..tracing.trace import Traced, without_operators
 from .transform import transform
 
 
@@ -14,7 +14,7 @@ def as_traced_for(traced: Traced, plan: PlanRecord) -> Traced:
     """The function as the plan is for it that was made of it: as it is, or without operators."""
     if plan.operators or not traced.terms.operators:
         return traced
-    is_for_it = fingerprint(traced.program, traced.derivative) == plan.fingerprint
+    is_for_it = traced.fingerprint == plan.fingerprint
     return traced if is_for_it else without_operators(traced, plan.target)
 
 

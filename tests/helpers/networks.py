@@ -13,9 +13,9 @@ from monet_jax import Plan
 from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler
+from monet_jax.ir.fingerprint import describe_inputs
 from monet_jax.search import pipeline
-from monet_jax.search.compiled_plans import roofline_of
-from monet_jax.tracing import trace
+from monet_jax.search.step import roofline_of
 
 WIDTH, BATCH, DEPTH = 32, 1024, 4
 
@@ -118,8 +118,8 @@ def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
     graph, _ = analyze(traced.program, traced.derivative, roofline, backend, pins)
     return Plan(
         decisions=decide(graph),
-        fingerprint=trace.fingerprint(traced.program, traced.derivative),
-        inputs=trace.describe_inputs(traced.program),
+        fingerprint=traced.fingerprint,
+        inputs=describe_inputs(traced.program),
         equations=len(traced.program.equations),
         target=target.name,
         compiler="none",

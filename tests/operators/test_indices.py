@@ -20,12 +20,14 @@ from programs import array
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir.fingerprint import fingerprint
 from monet_jax.ir.program import flatten, run
 from monet_jax.operators import Stored, is_hook, representations_of
 from monet_jax.operators.codecs import Integers
 from monet_jax.operators.ranges import bounds_of
-from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
-from monet_jax.tracing.trace import fingerprint, trace_for
+from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.search.step import step_to_compile
+from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 
 ROWS, WIDTH = 70, 12

@@ -26,8 +26,9 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import softmax
 from monet_jax.operators.codecs import Groups
 from monet_jax.operators.compression import encoding
-from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans
 from monet_jax.search.gradient_error import Errors
+from monet_jax.search.step import step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners.plan import Region

@@ -12,7 +12,7 @@ from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.plans import timeline
 from monet_jax.plans.timeline import timeline_from_json, timeline_of
-from monet_jax.search.compiled_plans import roofline_of
+from monet_jax.search.step import roofline_of
 from monet_jax.tracing.trace import trace_for
 
 

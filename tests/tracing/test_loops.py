@@ -42,8 +42,9 @@ from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.places import filled
 from monet_jax.operators.compression import encoding
-from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans
 from monet_jax.search.gradient_error import ErrorBound
+from monet_jax.search.step import step_to_compile
 from monet_jax.search.within_limit.proposals import Proposals
 from monet_jax.tracing import loops
 from monet_jax.tracing.trace import trace_for

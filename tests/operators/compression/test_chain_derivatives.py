@@ -42,7 +42,8 @@ from monet_jax.operators import (
 from monet_jax.operators.codecs import Kind
 from monet_jax.operators.compression import chain_derivatives
 from monet_jax.operators.compression import encoding as encoding_module
-from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.search.step import step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners.plan import Region

@@ -26,7 +26,8 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import Derived, is_hook, representations_of
 from monet_jax.operators.elementwise import fitting, results
 from monet_jax.operators.elementwise.pointwise import numbers
-from monet_jax.search.compiled_plans import CompiledPlans, step_to_compile
+from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.search.step import step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners import Graph, Region
