@@ -20,8 +20,8 @@ from .compiler.compile import CompiledBytes as CompiledBytes
 from .compiler.compile import CompilerDied as CompilerDied
 from .compiler.compile import compiled_bytes as compiled_bytes
 from .compiler.targets import TargetUnavailable as TargetUnavailable
+from .planning.failures import InfeasibleBudget as InfeasibleBudget
 from .plans.record import PlanMismatch as PlanMismatch
-from .search.failures import InfeasibleBudget as InfeasibleBudget
 from .tools.check import Check as Check
 from .tools.check import check as check
 from .tools.diff import Change as Change

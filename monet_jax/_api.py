@@ -17,13 +17,13 @@ from ._wrapped import Rematerialized as Rematerialized
 from ._wrapped import rematerialized
 from ._wrapped import run_planned as run_planned
 from ._wrapped import runs_as_it_is as runs_as_it_is
-from .search.error_limit import limit_of, samples_of
-from .search.failures import PlanningWarning as PlanningWarning
-from .search.gradient_error import GRADED
-from .search.mistakes import refuse
-from .search.options import PlanOptions as PlanOptions
-from .search.pipeline import plan_traced
-from .search.reserved import Optimizer
+from .planning.error_limit import limit_of, samples_of
+from .planning.failures import PlanningWarning as PlanningWarning
+from .planning.gradient_error import GRADED
+from .planning.mistakes import refuse
+from .planning.options import PlanOptions as PlanOptions
+from .planning.pipeline import plan_traced
+from .planning.reserved import Optimizer
 from .tracing import trace
 from .tracing.marked import name_of
 from .tracing.modules import OnArrays, on_arrays

@@ -16,13 +16,13 @@ from .compiler.targets import TargetUnavailable, resolve_target
 from .ir.fingerprint import difference, summary
 from .ir.program import aval_nbytes
 from .operators import Context, rewriter, selected
+from .planning.failures import STATEMENTS, InfeasibleBudget, report, statements, warn
+from .planning.mistakes import missing_gradient
+from .planning.options import PlanOptions, PlanRequest
+from .planning.pipeline import plan_traced
+from .planning.step import step_to_compile
 from .plans.multihost import FirstProcessFailed
 from .plans.record import PlanMismatch, PlanRecord
-from .search.failures import STATEMENTS, InfeasibleBudget, report, statements, warn
-from .search.mistakes import missing_gradient
-from .search.options import PlanOptions, PlanRequest
-from .search.pipeline import plan_traced
-from .search.step import step_to_compile
 from .tracing import trace
 from .tracing.marked import Marked, Traces
 from .tracing.trace import Terms, Traced

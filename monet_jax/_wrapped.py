@@ -18,10 +18,10 @@ import jax
 from ._sources import Source
 from .ir import compat
 from .ir.program import mutable_references
+from .planning.failures import STATEMENTS, report, warn
+from .planning.mistakes import OWN_GRADIENT, missing_gradient, returns_own_gradient
 from .plans.multihost import FirstProcessFailed
 from .plans.record import PlanMismatch
-from .search.failures import STATEMENTS, report, warn
-from .search.mistakes import OWN_GRADIENT, missing_gradient, returns_own_gradient
 from .tracing import modules, nesting
 from .tracing.marked import Marked, Untraceable
 from .tracing.modules import Given

@@ -25,8 +25,9 @@ from monet_jax import zoo
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import CompiledBytes, compile_bytes
 from monet_jax.compiler.targets import compiler_version, resolve_target
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.step import step_to_compile
 from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.step import step_to_compile
 from monet_jax.tools.baselines import work_of_step
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import transform as transform_module
@@ -85,8 +86,10 @@ def running_once(graph: Graph) -> Plan:
 def compiled_untied(compiled_plans: CompiledPlans, plan: Plan) -> CompiledBytes:
     """A plan as compiled where nothing that a stage hands on waits for the stage's codes."""
     with mock.patch.object(transform_module, "_wait_for_codes", lambda *_: None):
-        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
-        return compile_bytes(*step, target=compiled_plans.target)
+        step = step_to_compile(
+            compiled_plans.judge.traced, transform(compiled_plans.judge.origins, plan)
+        )
+        return compile_bytes(*step, target=compiled_plans.judge.target)
 
 
 def bytes_in_codes(graph: Graph, plan: Plan) -> int:
@@ -102,9 +105,9 @@ def reading_codes(
     """A function whose gradient reads every code, and the share of codes in what is saved."""
     target = resolve_target("cpu")
     traced = trace_for(target, fun, args, operators=operators)
-    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    compiled_plans = compiled_plans_of(traced, target, NO_PINS)
     plan = with_all_codes(compiled_plans.graph)
-    planned = transform(compiled_plans.origins, plan)
+    planned = transform(compiled_plans.judge.origins, plan)
     saved = {name for region in plan.regions for name in region.saved}
     nbytes = sum(
         compiled_plans.graph.values[compiled_plans.graph.index[name]].nbytes for name in saved
@@ -120,13 +123,13 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
     """One operator."""
     problem = zoo.build(model, scale="bench")
     traced = trace_for(target, problem.loss, problem.args, operators=OPERATORS[name])
-    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    compiled_plans = compiled_plans_of(traced, target, NO_PINS)
     plan, plain = with_all_codes(compiled_plans.graph), compiled_plans.unplanned.temp_bytes
     with_barrier = compiled_plans.temp_bytes(compiled_plans.of(plan))
     untied = compiled_untied(compiled_plans, plan).total_bytes - compiled_plans.fixed_bytes
     once = running_once(compiled_plans.graph)
     as_written = work_of_step(traced, traced.flat, target)
-    work = work_of_step(traced, transform(compiled_plans.origins, once), target)
+    work = work_of_step(traced, transform(compiled_plans.judge.origins, once), target)
     return {
         "model": model,
         "operators": name,

@@ -33,10 +33,10 @@ from monet_jax import zoo
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import representation_name, selected
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.error_limit import AIM, ErrorLimit, plan_within
-from monet_jax.search.gradient_error import GRADED, ErrorBound, Errors
-from monet_jax.search.search import PlanSearch
+from monet_jax.planning.error_limit import AIM, ErrorLimit, plan_within
+from monet_jax.planning.gradient_error import GRADED, ErrorBound, Errors
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.tracing.trace import trace_for
 
 HERE = Path(__file__).parent
@@ -65,8 +65,8 @@ class Measured:
         samples = self.args, (*later, *self.problem.make_args(STEPS + 1)[2:])
         self._samples = tuple(tuple(jax.tree.leaves(x)) for x in samples)
         traced = trace_for(target, self.problem.loss, self.problem.args, operators=GRADED)
-        self._compiled_plans = CompiledPlans(traced, target, NO_PINS)
-        self._errors = Errors(traced, self._samples, *self._compiled_plans.analyzed)
+        self._compiled_plans = compiled_plans_of(traced, target, NO_PINS)
+        self._errors = Errors(traced, self._samples, *self._compiled_plans.judge.analyzed)
         self._errors.of_codes = functools.cache(self._errors.of_codes)
 
     def limit(self, error: float) -> ErrorLimit:
@@ -97,7 +97,7 @@ class Measured:
 
     def saved(self, plan: monet_jax.Plan) -> collections.Counter[str]:
         """Operator -> how many arrays a plan saves by it, while it runs regions again, too."""
-        origins = self._compiled_plans.origins
+        origins = self._compiled_plans.judge.origins
         regions = (x for r in plan.decisions.regions for x in r.walk()) if plan.decisions else ()
         numbers = {origins.values[name] for region in regions for name in region.saved}
         return collections.Counter(representation_name(origins.writer[i], i) for i in numbers)

@@ -29,11 +29,11 @@ from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.analyzer.step_costs import StepCosts
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import Target, compiler_version, resolve_target
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.error_limit import AIM, ErrorLimit
-from monet_jax.search.gradient_error import GRADED, ErrorBound, Errors
-from monet_jax.search.search import PlanSearch
-from monet_jax.search.step import step_to_compile
+from monet_jax.planning.error_limit import AIM, ErrorLimit
+from monet_jax.planning.gradient_error import GRADED, ErrorBound, Errors
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.plan_search import PlanSearch
+from monet_jax.planning.step import step_to_compile
 from monet_jax.tools.baselines import Costs, costs_of, work_of_step
 from monet_jax.tracing.trace import Traced, trace_for
 from monet_jax.transformer.apply import as_planned, as_traced_for
@@ -67,7 +67,7 @@ class Free:
         self, lower: float, upper: float, verify: bool
     ) -> list[tuple[float, monet_jax.Plan, StepCosts]]:
         """Ever smaller plans of no more FLOPs: temporaries as compiled, plan and work."""
-        compiled_plans = CompiledPlans(
+        compiled_plans = compiled_plans_of(
             self.traced, _of_dear_flops(self.target), NO_PINS, verify, bound=self.bound
         )
         plan_search = PlanSearch(compiled_plans, planners.Stages(time_limit=TIME_LIMIT))
@@ -123,7 +123,9 @@ def row(problem: Any, target: Target, operators: str, error: float) -> dict[str,
     errors, bound = None, None
     if operators == "lossy":
         limit = ErrorLimit(error, (tuple(jax.tree.leaves(problem.make_args(0))),))
-        errors = Errors(traced, limit.samples, *CompiledPlans(traced, target, NO_PINS).analyzed)
+        errors = Errors(
+            traced, limit.samples, *compiled_plans_of(traced, target, NO_PINS).judge.analyzed
+        )
         bound = ErrorBound(errors.of_codes(), (AIM * limit.measured) ** 2)
     free = Free(traced, target, plain, bound)
     temps, plan, work = free.smallest()

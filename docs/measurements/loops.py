@@ -24,7 +24,7 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.search.step import roofline_of, step_to_compile
+from monet_jax.planning.step import roofline_of, step_to_compile
 from monet_jax.tools.baselines import work_of_step
 from monet_jax.transformer.transform import transform
 from planners.plan import Region

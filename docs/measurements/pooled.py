@@ -21,7 +21,7 @@ from sklearn.datasets import load_sample_images
 from monet_jax import zoo
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.targets import Target, compiler_version, resolve_target
-from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.tools.baselines import costs_of, work_of_step
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
@@ -35,10 +35,10 @@ def planned(target: Target, operators: list[str]) -> dict[str, Any]:
     """The plan that runs nothing again, over plain's figures."""
     problem = zoo.build("resnet50", scale="full")
     traced = trace_for(target, problem.loss, problem.args, operators=operators)
-    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    compiled_plans = compiled_plans_of(traced, target, NO_PINS)
     plan = running_once(compiled_plans.graph)
     plain = costs_of(traced, target)
-    work = work_of_step(traced, transform(compiled_plans.origins, plan), target)
+    work = work_of_step(traced, transform(compiled_plans.judge.origins, plan), target)
     total = compiled_plans.fixed_bytes + compiled_plans.temp_bytes(compiled_plans.of(plan))
     return {
         "operators": operators,

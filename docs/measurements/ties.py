@@ -27,7 +27,7 @@ from keeping import keep
 from monet_jax import operators
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.targets import Target, compiler_version, resolve_target
-from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.tracing.trace import trace_for
 from planners import Graph, Region
 from planners.plan import Plan
@@ -183,7 +183,7 @@ def temporaries(
     """Those of the plan that runs nothing again: predicted, compiled, and compiled untied."""
     args = net.args(TIMES.get(target.platform, 1))
     traced = trace_for(target, net.loss, args, operators=chosen)
-    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    compiled_plans = compiled_plans_of(traced, target, NO_PINS)
     plan = net.plan(compiled_plans.graph)
     compiled_plan = compiled_plans.of(plan)
     assert compiled_plan.figures is not None

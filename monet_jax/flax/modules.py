@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _api
 from .._plan import Plan
-from ..search.reserved import Optimizer
+from ..planning.reserved import Optimizer
 from ..tracing.modules import Given, OnArrays
 from .library import library_of, name_of, nnx
 from .planned import Planning, decorate, function_of

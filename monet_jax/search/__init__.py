@@ -1,1 +1,1 @@
-"""Proposes plans and lets the compiler judge."""
+"""Proposes plans and lets the compiler judge, within one cap on compilations and seconds."""

@@ -12,7 +12,7 @@ from ..compiler.backend import backend_of
 from ..compiler.compile import CompiledBytes, compile_bytes
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
-from ..search.step import roofline_of, step_to_compile
+from ..planning.step import roofline_of, step_to_compile
 from ..tracing.signature import is_traced
 from ..tracing.trace import Traced
 

@@ -14,9 +14,9 @@ from ..compiler.options import options_of
 from ..compiler.targets import Target, compiler_version, resolve_target
 from ..ir import compat
 from ..ir.fingerprint import difference, summary
+from ..planning.options import PlanOptions
+from ..planning.step import step_to_compile
 from ..plans.record import ValueRow
-from ..search.options import PlanOptions
-from ..search.step import step_to_compile
 from ..tracing.origins import Origins, origins_of, value_number
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned

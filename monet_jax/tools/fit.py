@@ -14,14 +14,15 @@ import planners
 
 from .._plan import Plan
 from ..compiler.targets import Target, resolve_target
+from ..planning.failures import InfeasibleBudget
+from ..planning.judge import compiled_plans_of
+from ..planning.mistakes import refuse, refuse_reserved
+from ..planning.options import PlanOptions
+from ..planning.plan_search import PlanSearch
+from ..planning.progress import progress
+from ..planning.reserved import Optimizer, reserved_bytes
 from ..plans.record import PlanRecord
 from ..search.compiled_plans import CompiledPlans
-from ..search.failures import InfeasibleBudget
-from ..search.mistakes import refuse, refuse_reserved
-from ..search.options import PlanOptions
-from ..search.progress import progress
-from ..search.reserved import Optimizer, reserved_bytes
-from ..search.search import PlanSearch
 from ..tracing.marked import name_of
 from ..tracing.modules import on_arrays
 from .arguments import arguments_of
@@ -131,7 +132,7 @@ class _Step:
         """The plans of the step with a size, of which none is compiled yet."""
         traced = self.options.traced(self.fun, *self._arguments(size))
         refuse(traced, name_of(self.fun))
-        return CompiledPlans(traced, self.target, self.options.pinned)
+        return compiled_plans_of(traced, self.target, self.options.pinned)
 
     def _arguments(self, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return arguments_of(self.make_args(**{self.axis: size}))

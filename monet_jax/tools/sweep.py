@@ -13,12 +13,13 @@ import numpy as np
 import planners
 
 from ..compiler.targets import Target, compiler_version, resolve_target
+from ..planning.failures import InfeasibleBudget
+from ..planning.judge import compiled_plans_of
+from ..planning.mistakes import refuse
+from ..planning.options import PlanOptions
+from ..planning.plan_search import PlanSearch
+from ..planning.progress import progress
 from ..search.compiled_plans import CompiledPlans
-from ..search.failures import InfeasibleBudget
-from ..search.mistakes import refuse
-from ..search.options import PlanOptions
-from ..search.progress import progress
-from ..search.search import PlanSearch
 from ..tracing.marked import name_of
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned, as_traced_for
@@ -96,7 +97,7 @@ def _points(
     say("compiling the plain program")
     plain = traced(fun)
     refuse(plain, name_of(fun))
-    compiled_plans = CompiledPlans(plain, target, options.pinned)
+    compiled_plans = compiled_plans_of(plain, target, options.pinned)
     yield _plain(compiled_plans)
     for name, baseline in baselines.items():
         say(f"compiling {name}")
@@ -106,7 +107,9 @@ def _points(
 
 
 def _plain(compiled_plans: CompiledPlans) -> SweepPoint:
-    work = work_of_step(compiled_plans.traced, compiled_plans.traced.flat, compiled_plans.target)
+    work = work_of_step(
+        compiled_plans.judge.traced, compiled_plans.judge.traced.flat, compiled_plans.judge.target
+    )
     return _point("plain", "plain", Costs(compiled_plans.unplanned, work))
 
 
@@ -139,9 +142,9 @@ def _planned(
         except InfeasibleBudget as error:  # the search for the smallest found it, this one did not
             yield SweepPoint("planned", "planned", budget, error=str(error))
             continue
-        traced = as_traced_for(compiled_plans.traced, plan)
+        traced = as_traced_for(compiled_plans.judge.traced, plan)
         function = as_planned(traced, plan) if plan.decisions else traced.flat
-        work = work_of_step(traced, function, compiled_plans.target)
+        work = work_of_step(traced, function, compiled_plans.judge.target)
         assert plan.compiled_bytes is not None  # `CompiledPlans` verifies every plan
         temp = plan.compiled_bytes - compiled_plans.fixed_bytes
         costs = (plan.compiled_bytes, temp, work.seconds, work.flops)

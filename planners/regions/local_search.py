@@ -61,7 +61,7 @@ def polished(
     singles: Sequence[Sequence[Candidate]],
     fits: Callable[[tuple[Region, ...]], bool],
     *,
-    compiled_plans: int,
+    max_candidates: int,
     aliased_share: float = 1.0,
 ) -> tuple[Region, ...]:
     """The plan after all changes of single stages that save time and still fit.
@@ -73,13 +73,13 @@ def polished(
         regions: a plan that fits.
         singles: for each stage the regions that it may be by itself.
         fits: whether a plan fits.
-        compiled_plans: calls of `fits`, at most.
+        max_candidates: calls of `fits`, at most.
         aliased_share: of the bytes of a value that may lie in the memory of a result, what counts.
             Whether it does lie there is for `fits` to say.
     """
     changes = _Changes(graph, singles, aliased_share)
-    plan, calls = _furthest(changes.path(tuple(regions)), fits, compiled_plans)
-    for _ in range(compiled_plans - calls):
+    plan, calls = _furthest(changes.path(tuple(regions)), fits, max_candidates)
+    for _ in range(max_candidates - calls):
         change = changes.best(plan)
         if change is None:
             break
@@ -94,13 +94,13 @@ def polished(
 def _furthest(
     path: Iterator[tuple[Region, ...]],
     fits: Callable[[tuple[Region, ...]], bool],
-    compiled_plans: int,
+    max_candidates: int,
 ) -> tuple[tuple[Region, ...], int]:
     """The last plan of a path that fits, as the first does, by strides that double until one is
     too long; and the number of calls of `fits`.
     """
     known, low, high, stride, calls = [next(path)], 0, None, 1, 0
-    while calls < compiled_plans:
+    while calls < max_candidates:
         if high is None:
             known += itertools.islice(path, low + stride + 1 - len(known))
         middle = len(known) - 1 if high is None else (low + high) // 2

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 
 from ..graph import Graph
 from ..plan import Plan
+from .planner import RegionPlanner
 
 if TYPE_CHECKING:
     from .search.search import Search
 
 
 @dataclasses.dataclass(frozen=True)
-class Stages:
+class Stages(RegionPlanner):
     """The planner: the fastest plan of its space within a budget.
 
     Attributes:
@@ -45,20 +46,6 @@ class Stages:
     time_limit: float = 10.0
     gap: float = 1e-3
     max_options: int = 12
-
-    def __call__(self, graph: Graph, budget_bytes: int) -> Plan:
-        """Plans a step.
-
-        Arguments:
-            graph: the step.
-            budget_bytes: bounds the `peak_bytes` of the plan's replay.
-
-        Raises:
-            InfeasibleBudget: no plan of the space fits; says how many bytes do.
-            SolverStopped: `time_limit` passed without a plan or a proof that there is none, or
-                HiGHS failed.
-        """
-        return self.prepare(graph).fastest(budget_bytes)
 
     def smallest(self, graph: Graph) -> Plan:
         """The plan of the space with the least peak, and then least seconds within that peak."""

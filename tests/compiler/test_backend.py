@@ -17,9 +17,9 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler import backend, worker
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir import primitives
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.search import compiled_plans
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.search import PlanSearch
 from monet_jax.tracing import trace
 
 Spec = jax.ShapeDtypeStruct
@@ -78,7 +78,7 @@ def _specs():
 
 def _plan_search(target):
     traced = trace_loss(_transformer, _specs(), target)
-    return PlanSearch(CompiledPlans(traced, target, Pins()), planners.Stages())
+    return PlanSearch(compiled_plans_of(traced, target, Pins()), planners.Stages())
 
 
 def _errors(plan_search):
@@ -135,7 +135,7 @@ def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_have_a_b
     )
     specs = [layer] * 6, Spec((16, 64, 64, 32), jnp.float32)
     plan_search = PlanSearch(
-        CompiledPlans(trace_loss(_normalized, specs, target), target, Pins()), planners.Stages()
+        compiled_plans_of(trace_loss(_normalized, specs, target), target, Pins()), planners.Stages()
     )
     most = int(0.45 * plan_search.compiled_plans.unplanned.temp_bytes)
     compiled_plan = plan_search.compiled_plans.of(
@@ -157,7 +157,7 @@ def test_compilers_recompute_late_or_early_as_stated(name):
 
     target = resolve_target(name)
     specs = [Spec((256, 256), jnp.float32)] * 12, Spec((4096, 256), jnp.float32)
-    compiled_plans = CompiledPlans(trace_loss(loss, specs, target), target, Pins())
+    compiled_plans = compiled_plans_of(trace_loss(loss, specs, target), target, Pins())
     products = [
         [
             compiled_plans.graph.values[i].name

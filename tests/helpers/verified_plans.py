@@ -8,8 +8,8 @@ import planners
 from monet_jax import Plan
 from monet_jax.analyzer.pins import make_pins
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.search import PlanSearch
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.tracing.trace import trace_for
 
 
@@ -17,7 +17,7 @@ from monet_jax.tracing.trace import trace_for
 def plan_and_graph() -> tuple[Plan, planners.Graph]:
     """A plan of the network that recomputes something, and the graph that it was made for."""
     target = resolve_target("cpu")
-    compiled_plans = CompiledPlans(trace_for(target, net, specs()), target, make_pins(None))
+    compiled_plans = compiled_plans_of(trace_for(target, net, specs()), target, make_pins(None))
     found = PlanSearch(compiled_plans, planners.Stages()).plan(
         lambda unplanned: int(0.6 * unplanned())
     )

@@ -25,8 +25,8 @@ from monet_jax.ir.program import flatten, run
 from monet_jax.operators import Stored, is_hook, representations_of
 from monet_jax.operators.codecs import Integers
 from monet_jax.operators.ranges import bounds_of
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.step import step_to_compile
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.step import step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 
@@ -269,13 +269,15 @@ def sorting(params, x):
 def test_what_places_took_arrives_in_the_compiled_program(target):
     """A byte of four is kept for each, and all four where codes are left out."""
     known = resolve_target(target)
-    compiled_plans = CompiledPlans(
+    compiled_plans = compiled_plans_of(
         trace_for(known, sorting, ARGS, operators=["narrow"]), known, NO_PINS
     )
 
     def taken(codes):
         plan = plan_without_recomputation(compiled_plans.graph, codes=codes)
-        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
+        step = step_to_compile(
+            compiled_plans.judge.traced, transform(compiled_plans.judge.origins, plan)
+        )
         return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 
     whole, narrow = taken(False), taken(True)

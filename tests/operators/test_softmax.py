@@ -26,9 +26,9 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import softmax
 from monet_jax.operators.codecs import Groups
 from monet_jax.operators.compression import encoding
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.gradient_error import Errors
-from monet_jax.search.step import step_to_compile
+from monet_jax.planning.gradient_error import Errors
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.step import step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners.plan import Region
@@ -324,7 +324,7 @@ ARGS = (
 
 def compiled_plans(loss, operators, target="cpu"):
     target = resolve_target(target)
-    return CompiledPlans(trace_for(target, loss, ARGS, operators=operators), target, NO_PINS)
+    return compiled_plans_of(trace_for(target, loss, ARGS, operators=operators), target, NO_PINS)
 
 
 def of_a_layer(graph, plan) -> list[int]:
@@ -425,7 +425,7 @@ def test_gradients_are_off_in_the_mean_by_the_variance_of_each_weight(small):
 def test_with_a_limit_of_the_error_all_that_the_code_does_counts(small):
     args, target = (*SCORED, jax.random.key(0)), resolve_target("cpu")
     traced = trace_for(target, looked_up, args, argnums=(0, 1), operators=["softmax", "int2"])
-    errors = Errors(traced, [args], *CompiledPlans(traced, target, NO_PINS).analyzed)
+    errors = Errors(traced, [args], *compiled_plans_of(traced, target, NO_PINS).judge.analyzed)
     exact = jax.grad(looked_up, argnums=(0, 1))(*args)
     seen = drawn(Groups(2, 64)).mean_square.sum() / sum(float(jnp.sum(x * x)) for x in exact)
     assert sum(errors.of_codes().values()) == pytest.approx(seen, rel=0.3)

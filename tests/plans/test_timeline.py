@@ -10,9 +10,9 @@ import planners
 from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
+from monet_jax.planning.step import roofline_of
 from monet_jax.plans import timeline
 from monet_jax.plans.timeline import timeline_from_json, timeline_of
-from monet_jax.search.step import roofline_of
 from monet_jax.tracing.trace import trace_for
 
 

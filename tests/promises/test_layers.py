@@ -33,10 +33,10 @@ EVERY = PLANNERS + MONET_JAX
 UPWARDS = {"jax", "jaxlib", "flax", "monet_jax"}
 # What an extra brings. `import monet_jax` and planning do without; these files are the exceptions.
 OPTIONAL = {"flax", "optax", "sklearn", "matplotlib"}
-# `search/reserved.py` needs Optax where it is given an optimizer of Optax.
+# `planning/reserved.py` needs Optax where it is given an optimizer of Optax.
 NEEDING_EXTRAS = (
     "cli/demo.py",
-    "search/reserved.py",
+    "planning/reserved.py",
     "zoo/",
     "flax/",
     "report/plots.py",
@@ -132,14 +132,14 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/report/plots.py": ("tools/test_sweep.py",),
     # The search
     "monet_jax/search/compiled_plans.py": ("search/test_search.py",),
-    "monet_jax/search/error_limit.py": ("search/test_gradient_error.py",),
-    "monet_jax/search/failures.py": ("tracing/test_marked.py", "promises/test_api.py"),
-    "monet_jax/search/mistakes.py": ("promises/test_api.py", "tracing/test_marked.py"),
-    "monet_jax/search/options.py": ("promises/test_api.py", "search/test_reserved.py"),
-    "monet_jax/search/outcome.py": ("search/test_search.py", "promises/test_api.py"),
-    "monet_jax/search/pipeline.py": ("promises/test_api.py", "plans/test_cache.py"),
-    "monet_jax/search/progress.py": ("cli/test_shell.py",),
-    "monet_jax/search/step.py": ("search/test_search.py", "compiler/test_backend.py"),
+    "monet_jax/planning/error_limit.py": ("search/test_gradient_error.py",),
+    "monet_jax/planning/failures.py": ("tracing/test_marked.py", "promises/test_api.py"),
+    "monet_jax/planning/mistakes.py": ("promises/test_api.py", "tracing/test_marked.py"),
+    "monet_jax/planning/options.py": ("promises/test_api.py", "search/test_reserved.py"),
+    "monet_jax/planning/outcome.py": ("search/test_search.py", "promises/test_api.py"),
+    "monet_jax/planning/pipeline.py": ("promises/test_api.py", "plans/test_cache.py"),
+    "monet_jax/planning/progress.py": ("cli/test_shell.py",),
+    "monet_jax/planning/step.py": ("search/test_search.py", "compiler/test_backend.py"),
     "monet_jax/search/within_limit/": ("search/test_search.py", "tracing/test_loops.py"),
     # Questions asked of plans
     "monet_jax/tools/arguments.py": ("tools/test_fit.py",),

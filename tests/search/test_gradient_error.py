@@ -18,10 +18,10 @@ from monet_jax._plan import plan_from_json
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators.compression import encoding
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.error_limit import ErrorLimit, plan_within
-from monet_jax.search.gradient_error import ErrorBound, Errors, with_errors
-from monet_jax.search.within_limit.proposals import Proposals
+from monet_jax.planning.error_limit import ErrorLimit, plan_within
+from monet_jax.planning.gradient_error import ErrorBound, Errors, with_errors
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.search.proposals import Proposals
 from monet_jax.tracing.trace import trace_for
 from planners.regions.simple_plans import saving_codes
 
@@ -67,8 +67,8 @@ def small(monkeypatch):
 def measured(function, operators, samples=(ARGS,)):
     """The errors of a function's codes, and what measures them."""
     traced = trace_for(CPU, function, ARGS, operators=operators)
-    compiled_plans = CompiledPlans(traced, CPU, NO_PINS)
-    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], *compiled_plans.analyzed)
+    compiled_plans = compiled_plans_of(traced, CPU, NO_PINS)
+    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], *compiled_plans.judge.analyzed)
     return errors, errors.of_codes()
 
 
@@ -137,8 +137,8 @@ def test_the_error_is_that_on_the_worst_of_some_samples():
 
 def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
     traced = trace_for(CPU, looped, ARGS, operators=["mask", "int8", "int4"])
-    compiled_plans = CompiledPlans(traced, CPU, NO_PINS)
-    of_codes, errors = dict.fromkeys(compiled_plans.origins.values.values(), 1.0), []
+    compiled_plans = compiled_plans_of(traced, CPU, NO_PINS)
+    of_codes, errors = dict.fromkeys(compiled_plans.judge.origins.values.values(), 1.0), []
     for most in (6.0, 9.0):
         bounded = compiled_plans.within(ErrorBound(of_codes, most))
         proposals = Proposals(bounded, planners.Stages(), bounded.graph)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from monet_jax.search.within_limit.repair import try_between
 from networks import net, specs
 
 import monet_jax
@@ -17,10 +18,10 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler import compile
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import Replacement
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.search import compiled_plans, outcome
 from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.search import PlanSearch
-from monet_jax.search.within_limit.repair import try_between
 from monet_jax.tracing.trace import trace_for
 
 CPU = resolve_target("cpu")
@@ -40,7 +41,7 @@ def plan_search(monkeypatch):
 
     monkeypatch.setattr(compiled_plans, "compile_bytes", compiled)
     traced = trace_loss(net, specs(), CPU)
-    return lambda: PlanSearch(CompiledPlans(traced, CPU, Pins()), planners.Stages())
+    return lambda: PlanSearch(compiled_plans_of(traced, CPU, Pins()), planners.Stages())
 
 
 def test_plans_are_within_the_budget(plan_search):
@@ -80,7 +81,7 @@ def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
 
     def planned(budget):
         compiled.clear()
-        return PlanSearch(CompiledPlans(traced, CPU, Pins()), planners.Stages()).plan(
+        return PlanSearch(compiled_plans_of(traced, CPU, Pins()), planners.Stages()).plan(
             lambda _: budget
         )
 
@@ -100,7 +101,7 @@ def test_a_plan_that_fits_does_in_part_as_a_faster_one_that_does_not(monkeypatch
         regions = compiled_plan.decisions.regions
         return sum(x.last - x.first + 1 for x in regions if x.alone and not is_small(x.first))
 
-    compiled_plans = CompiledPlans(trace_loss(net, specs(), CPU), CPU, Pins(), verify=False)
+    compiled_plans = compiled_plans_of(trace_loss(net, specs(), CPU), CPU, Pins(), verify=False)
     most, none = (
         planners.save_all(compiled_plans.graph),
         planners.save_nothing(compiled_plans.graph),
@@ -118,7 +119,9 @@ def test_the_calibration_plan_leaves_its_last_stage_alone_where_there_are_others
     """To recompute a stage right before its backward frees nothing."""
 
     def base(loss, arguments):
-        return CompiledPlans(trace_loss(loss, arguments, CPU), CPU, Pins()).calibration_plan.regions
+        return compiled_plans_of(
+            trace_loss(loss, arguments, CPU), CPU, Pins()
+        ).calibration_plan.regions
 
     several, one = base(net, specs()), base(lambda x: jnp.sum(jnp.sin(x)), specs()[1:])
     assert len(several) > 1
@@ -128,7 +131,7 @@ def test_the_calibration_plan_leaves_its_last_stage_alone_where_there_are_others
 
 def test_the_calibration_plan_is_predicted_as_it_was_compiled():
     """Whatever the unplanned program takes beyond the model."""
-    compiled_plans = CompiledPlans(trace_loss(net, specs(), CPU), CPU, Pins())
+    compiled_plans = compiled_plans_of(trace_loss(net, specs(), CPU), CPU, Pins())
     compiled_plans._all_saved_bytes = compiled_plans.unplanned.temp_bytes + 1_000_000
     assert sum(stage.alone_bytes for stage in compiled_plans.graph.stages) > 900_000
     compiled = compiled_plans.temp_bytes(compiled_plans.of(compiled_plans.calibration_plan))
@@ -197,10 +200,10 @@ def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():
         return jnp.mean(x**2)
 
     def search(operators):
-        compiled_plans = CompiledPlans(
+        compiled_plans = compiled_plans_of(
             trace_for(CPU, masked, specs(), operators=operators), CPU, Pins()
         )
-        lossy = compiled_plans.lossy_codes
+        lossy = compiled_plans.judge.lossy_codes
 
         def planner(graph, budget):
             ops = [op for stage in graph.stages for op in stage.backward]

@@ -34,7 +34,7 @@ from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.places import filled
-from monet_jax.search.step import step_to_compile
+from monet_jax.planning.step import step_to_compile
 from monet_jax.tracing import branches
 from monet_jax.transformer import transform as transform_module
 from monet_jax.transformer.transform import transform

@@ -42,10 +42,10 @@ from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.places import filled
 from monet_jax.operators.compression import encoding
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.gradient_error import ErrorBound
-from monet_jax.search.step import step_to_compile
-from monet_jax.search.within_limit.proposals import Proposals
+from monet_jax.planning.gradient_error import ErrorBound
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.step import step_to_compile
+from monet_jax.search.proposals import Proposals
 from monet_jax.tracing import loops
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import scan
@@ -443,9 +443,9 @@ def test_plans_of_uniform_iterations_keep_their_limit(monkeypatch):
     monkeypatch.setattr(encoding, "_LEAST", 2)
     cpu = resolve_target("cpu")
     traced = trace_for(cpu, deep, deep_args(), operators=("int8", "slope8"))
-    _, origins = CompiledPlans(traced, cpu, NO_PINS).analyzed
+    _, origins = compiled_plans_of(traced, cpu, NO_PINS).judge.analyzed
     every_code = dict.fromkeys(origins.values.values(), 1.0)
-    compiled_plans = CompiledPlans(traced, cpu, NO_PINS, bound=ErrorBound(every_code, 8.0))
+    compiled_plans = compiled_plans_of(traced, cpu, NO_PINS, bound=ErrorBound(every_code, 8.0))
     proposals = Proposals(
         compiled_plans,
         planners.Stages(),

@@ -10,10 +10,10 @@ import planners
 from ... import zoo
 from ...analyzer.pins import make_pins
 from ...compiler.targets import Target
+from ...planning.failures import InfeasibleBudget
+from ...planning.judge import compiled_plans_of
+from ...planning.plan_search import PlanSearch
 from ...plans.record import PlanRecord
-from ...search.compiled_plans import CompiledPlans
-from ...search.failures import InfeasibleBudget
-from ...search.search import PlanSearch
 from ...tools.baselines import costs_of, work_of_step
 from ...transformer.apply import as_planned, as_traced_for
 from .fields import cost_fields, plan_fields, work_fields
@@ -55,7 +55,7 @@ class Cell:
         problem = zoo.build(model, scale=scale)
         self.args = problem.args
         self.traced = trace_loss(problem.loss, problem.args, target)
-        self.compiled_plans = CompiledPlans(self.traced, target, make_pins(None))
+        self.compiled_plans = compiled_plans_of(self.traced, target, make_pins(None))
         self.plan_search = PlanSearch(self.compiled_plans, planners.Stages())
         self.rows: list[Row] = []
         self.checked: set[int] = set()
@@ -77,7 +77,7 @@ class Cell:
                 name = f"ours @ {baseline.program}"
                 yield from self._ours("baseline", name, baseline.total_bytes, baseline.program)
         if "temps" in budgets:
-            for share in LOOP_SHARES if self.compiled_plans.origins.loops else SHARES:
+            for share in LOOP_SHARES if self.compiled_plans.judge.origins.loops else SHARES:
                 yield from self._ours("temps", f"ours @ {share:.0%}", self._share_bytes(share))
         if "free" in budgets:
             yield from self._free()

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ... import zoo
-from ...search.step import step_to_compile
+from ...planning.step import step_to_compile
 from ...tracing.signature import make_options, take_apart
 from .cells import Program
 

@@ -21,6 +21,7 @@ from ...plan import Plan, Region
 from ...replay import replay
 from ..composition.program import Composition
 from ..effects.candidate import Candidate
+from ..planner import PreparedPlanner
 from .clock import Clock
 from .guesses import Guesses
 from .replays import Replays
@@ -47,7 +48,7 @@ class _Attempt:
     bound_seconds: float
 
 
-class Search:
+class Search(PreparedPlanner):
     """One graph's candidates and integer programs, made once for any number of budgets."""
 
     def __init__(self, graph: Graph, time_limit: float, gap: float, max_options: int):

@@ -42,8 +42,8 @@ from monet_jax.operators import (
 from monet_jax.operators.codecs import Kind
 from monet_jax.operators.compression import chain_derivatives
 from monet_jax.operators.compression import encoding as encoding_module
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.step import step_to_compile
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.step import step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners.plan import Region
@@ -391,7 +391,7 @@ def test_bytes_freed_by_local_derivatives_arrive_in_the_compiled_program(target,
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [(spec((width, 4 * width)), spec((4 * width, width)))] * layers, spec((rows, width))
     traced = trace_for(target, multilayer, args, operators=[f"slope{bits}"])
-    compiled_plans = CompiledPlans(traced, target, NO_PINS)
+    compiled_plans = compiled_plans_of(traced, target, NO_PINS)
     graph = compiled_plans.graph
     whole, coded = (plan_without_recomputation(graph, codes) for codes in (False, True))
     predicted = layers * rows * 4 * width * (4 - bits / 8)
@@ -399,7 +399,7 @@ def test_bytes_freed_by_local_derivatives_arrive_in_the_compiled_program(target,
     assert saving[0] - saving[1] == pytest.approx(predicted, rel=0.2)
 
     def taken(plan):
-        step = step_to_compile(traced, transform(compiled_plans.origins, plan))
+        step = step_to_compile(traced, transform(compiled_plans.judge.origins, plan))
         return compile_bytes(*step, target=target).temp_bytes
 
     assert taken(whole) - taken(coded) >= 0.8 * predicted

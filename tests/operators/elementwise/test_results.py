@@ -26,8 +26,8 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import Derived, is_hook, representations_of
 from monet_jax.operators.elementwise import fitting, results
 from monet_jax.operators.elementwise.pointwise import numbers
-from monet_jax.search.compiled_plans import CompiledPlans
-from monet_jax.search.step import step_to_compile
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.step import step_to_compile
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer.transform import transform
 from planners import Graph, Region
@@ -309,11 +309,13 @@ def test_what_operands_took_arrives_in_the_compiled_program(target, function):
 
     def taken(operators):
         known = resolve_target(target)
-        compiled_plans = CompiledPlans(
+        compiled_plans = compiled_plans_of(
             trace_for(known, loss, args, operators=operators), known, NO_PINS
         )
         plan = reading_results(compiled_plans.graph)
-        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
+        step = step_to_compile(
+            compiled_plans.judge.traced, transform(compiled_plans.judge.origins, plan)
+        )
         return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 
     before, after = taken(["mask"]), taken(["mask", "result"])

@@ -1,4 +1,4 @@
-"""The planner's proposals for one program by one model of it; each budget is solved once.
+"""Proposes plans of one program by one model of it; each budget is solved once.
 
 The planner bounds the peak of live values. A finished plan has a closer model of its compiled bytes
 (`compiler/buffer_model`). So for one limit on modelled temporaries the planner is called several
@@ -9,15 +9,21 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import planners
 from planners.graph import Graph
+from planners.regions.planner import RegionPlanner
 from planners.regions.simple_plans import certified
+from planners.regions.solved import SolvedBudgets
+from planners.regions.uniform import (
+    Regions,
+    tidied,
+    uniform_regions,
+    with_regions,
+    with_uniform_iterations,
+)
 
-from ..compiled_plans import CompiledPlans
-from .solved import SolvedBudgets
-from .uniform import Regions, tidied, uniform_regions, with_regions, with_uniform_iterations
+from .compiled_plans import CompiledPlans
 
 #: Corrections of the planner's budget by the model of the buffer assignment, for one limit.
 MODEL_ROUNDS = 8
@@ -36,8 +42,6 @@ POLISH_CANDIDATES = 60
 #: Shares of output-aliased bytes that local search charges to the peak: pessimistic, then
 #: optimistic, for they take nothing until the results are full.
 ALIASED_SHARES = (1.0, 0.1)
-#: Shares of the way from the smallest plan to saving all, for plans to try where nothing fits.
-LARGER = (0.05, 0.1, 0.3, 0.6)
 
 
 class Proposals:
@@ -47,15 +51,16 @@ class Proposals:
 
     Arguments:
         compiled_plans: of the program.
-        planner: `(Graph, int) -> planners.Plan`.
+        planner: of regions.
         graph: the model: `compiled_plans.graph`, or a graph with other assumptions about the
             compiler.
     """
 
-    def __init__(self, compiled_plans: CompiledPlans, planner: Any, graph: Graph):
+    def __init__(self, compiled_plans: CompiledPlans, planner: RegionPlanner, graph: Graph):
         self.graph, self.solved = graph, SolvedBudgets(planner, graph)
         self._compiled_plans = compiled_plans
         self._modelled: dict[Regions, int] = {}
+        self._within: dict[int, planners.Plan | None] = {}
 
     def modelled(self, regions: Regions) -> int:
         """Temporaries of a plan by this model."""
@@ -65,13 +70,31 @@ class Proposals:
 
     def within(self, limit: int) -> planners.Plan | None:
         """The fastest known plan whose modelled temporaries take at most `limit` bytes."""
+        if limit not in self._within:
+            self._within[limit] = self._fastest(limit)
+        return self._within[limit]
+
+    def smallest(self) -> planners.Plan:
+        """The planner's smallest plan."""
+        return self.checked(self.solved.smallest(self._compiled_plans.calibration_plan))
+
+    def checked(self, decisions: planners.Plan) -> planners.Plan:
+        """A plan replayed in `compiled_plans.graph`, where the bound of another model is none."""
+        graph = self._compiled_plans.graph
+        decisions = tidied(self.graph, decisions, self.modelled)
+        if self.graph is graph:
+            return decisions
+        planner = decisions.planner
+        return certified(graph, decisions.regions, planner=planner, bound_seconds=graph.seconds)
+
+    def _fastest(self, limit: int) -> planners.Plan | None:
         best = self._polished(self._bisected(limit), limit)
         if best is not None and self._takes_less(best) and best.seconds > self.graph.seconds:
             others = [x for x in self._with_more_live(limit) if self.modelled(x.regions) <= limit]
             other = min(others, key=lambda x: x.seconds, default=best)
             if other.seconds < best.seconds:
                 best = self._polished(other, limit) or other
-        return None if best is None else self._checked(best)
+        return None if best is None else self.checked(best)
 
     def _bisected(self, limit: int) -> planners.Plan | None:
         """The fastest of the planner's plans for fewer and fewer live bytes that keeps a limit."""
@@ -123,28 +146,12 @@ class Proposals:
             if decisions is not None:
                 yield decisions
 
-    def small(self) -> Iterator[planners.Plan]:
-        """Plans with few bytes, and some larger ones.
-
-        The compiler's schedule decides which bytes a recomputation takes beyond the model: a plan
-        that saves a little more may be smaller as compiled.
-        """
-        smallest = self.solved.smallest(self._compiled_plans.calibration_plan)
-        yield self._checked(smallest)
-        if self.graph.loops:
-            yield self._checked(planners.whole_iterations(self.graph))
-        least, most = smallest.peak_bytes, planners.save_all(self.graph).peak_bytes
-        for share in LARGER:
-            decisions = self.solved.fastest(int(least + share * (most - least)))
-            if decisions is not None:
-                yield self._checked(decisions)
-
     def _polished(self, decisions: planners.Plan | None, limit: int) -> planners.Plan | None:
         """A faster plan that keeps a limit on modelled temporaries, if local search finds one.
 
         Its bound is the planner's for as many live bytes as it takes.
         """
-        singles = self.solved.singles
+        singles = self.solved.prepared.singles
         starts = [
             x
             for x in (decisions, self._compiled_plans.calibration_plan)
@@ -159,7 +166,7 @@ class Proposals:
                 start.regions,
                 singles,
                 lambda some: self._fits(uniform_regions(self.graph, some), limit),
-                compiled_plans=POLISH_CANDIDATES,
+                max_candidates=POLISH_CANDIDATES,
                 aliased_share=aliased_share,
             )
             plan = with_uniform_iterations(self.graph, with_regions(self.graph, start, regions))
@@ -174,12 +181,3 @@ class Proposals:
         """Whether a plan keeps the limits on gradient error and on modelled temporaries."""
         is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
         return is_right and self.modelled(regions) <= limit
-
-    def _checked(self, decisions: planners.Plan) -> planners.Plan:
-        """A plan replayed in `compiled_plans.graph`, where the bound of another model is none."""
-        graph = self._compiled_plans.graph
-        decisions = tidied(self.graph, decisions, self.modelled)
-        if self.graph is graph:
-            return decisions
-        planner = decisions.planner
-        return certified(graph, decisions.regions, planner=planner, bound_seconds=graph.seconds)

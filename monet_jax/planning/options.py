@@ -4,9 +4,13 @@ They are checked once, when the record is made, and handed on whole.
 """
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import planners
+from planners.regions.planner import FunctionPlanner, RegionPlanner
 
 from ..analyzer.pins import Pins, make_pins
 from ..compiler.budget import parse_budget, validate_budget
@@ -47,6 +51,8 @@ class PlanOptions:
     pins: Mapping[str, str] | None = None
     planner: Any = None
     time_limit: float = 10.0
+    max_compilations: int = 6
+    max_seconds: float | None = None
     verify: bool = True
     cache: bool = True
 
@@ -57,7 +63,10 @@ class PlanOptions:
         object.__setattr__(self, "terms", Terms.of(self.operators, self.checkpoints))
         validate_budget(self.budget)
         check_reserved(self.reserved)
-        _check_time_limit(self.time_limit)
+        _check_seconds("time_limit", self.time_limit)
+        if self.max_seconds is not None:
+            _check_seconds("max_seconds", self.max_seconds)
+        _check_count(self.max_compilations)
         _check_planner(self.planner)
         if self.target is not None:
             resolve_target(self.target)
@@ -68,6 +77,20 @@ class PlanOptions:
     def given(self) -> Given:
         """How the arguments of the function are meant."""
         return self.argnums, self.static_argnums, self.static_argnames
+
+    @property
+    def most_seconds(self) -> float:
+        """`max_seconds`, infinite where there is no such cap."""
+        return math.inf if self.max_seconds is None else self.max_seconds
+
+    @property
+    def region_planner(self) -> RegionPlanner:
+        """The planner: ours, or the user's."""
+        if self.planner is None:
+            return planners.Stages(time_limit=self.time_limit)
+        if isinstance(self.planner, RegionPlanner):
+            return self.planner
+        return FunctionPlanner(self.planner, self.time_limit)
 
     @property
     def is_share(self) -> bool:
@@ -143,11 +166,18 @@ class PlanRequest:
         return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))
 
 
-def _check_time_limit(time_limit: Any) -> None:
-    if isinstance(time_limit, bool) or not isinstance(time_limit, int | float):
-        raise TypeError(f"`time_limit` must be a number of seconds; got {time_limit!r}.")
-    if not time_limit > 0:
-        raise ValueError(f"`time_limit` must be a positive number of seconds; got {time_limit!r}.")
+def _check_seconds(name: str, seconds: Any) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"`{name}` must be a number of seconds; got {seconds!r}.")
+    if not seconds > 0:
+        raise ValueError(f"`{name}` must be a positive number of seconds; got {seconds!r}.")
+
+
+def _check_count(count: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"`max_compilations` must be a number of programs; got {count!r}.")
+    if count < 1:
+        raise ValueError(f"`max_compilations` must be 1 or more; got {count!r}.")
 
 
 def _check_planner(planner: Any) -> None:

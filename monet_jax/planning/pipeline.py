@@ -9,12 +9,9 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
-
-import planners
 
 from .._version import __version__
 from ..analyzer import pins as pins_module
@@ -22,16 +19,18 @@ from ..compiler.targets import Target, compiler_version, resolve_target, usable_
 from ..plans import cache as cache_module
 from ..plans import multihost
 from ..plans.record import FORMAT, PlanMismatch, PlanRecord
+from ..search.cap import Cap
+from ..search.compiled_plans import CompiledPlans
 from ..tracing.layout import lay_out
 from ..tracing.trace import Traced
 from ..transformer.apply import as_traced_for
-from .compiled_plans import CompiledPlans
 from .error_limit import ErrorLimit, plan_within
-from .failures import STATEMENTS, BadPlanner, InfeasibleBudget, statements, warn
-from .gradient_error import Errors
+from .failures import STATEMENTS, InfeasibleBudget, statements, warn
+from .gradient_error import ErrorBound, Errors
+from .judge import compiled_plans_of, judge_of
 from .mistakes import refuse_budget
 from .options import PlanRequest
-from .search import PlanSearch
+from .plan_search import PlanSearch
 
 log = logging.getLogger("monet_jax")
 
@@ -141,13 +140,30 @@ def _find_plan_within(
     traced: Traced, request: PlanRequest, target: Target, limit: ErrorLimit
 ) -> PlanRecord:
     """The plan, searched for, whose gradient keeps a limit of the error."""
-    compiled_plans = _compiled_plans(traced, request, target)
-    errors = Errors(traced, limit.samples, *compiled_plans.analyzed)
-    return plan_within(limit, errors, lambda bound: _planned(compiled_plans.within(bound), request))
+    cap = _cap(request)
+    judge = judge_of(_compiled_plans(traced, request, target, cap))
+    errors = Errors(traced, limit.samples, *judge.analyzed)
+
+    def made(bound: ErrorBound) -> PlanRecord:
+        return _planned(_compiled_plans(traced, request, target, cap, bound), request)
+
+    return plan_within(limit, errors, made)
 
 
-def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> CompiledPlans:
-    return CompiledPlans(traced, target, request.options.pinned, request.options.verify)
+def _compiled_plans(
+    traced: Traced,
+    request: PlanRequest,
+    target: Target,
+    cap: Cap | None = None,
+    bound: ErrorBound | None = None,
+) -> CompiledPlans:
+    options = request.options
+    given = traced, target, options.pinned
+    return compiled_plans_of(*given, bound=bound, cap=cap or _cap(request), verify=options.verify)
+
+
+def _cap(request: PlanRequest) -> Cap:
+    return Cap(request.options.max_compilations, request.options.most_seconds)
 
 
 def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanRecord:
@@ -156,25 +172,15 @@ def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanReco
 
 def _planned(compiled_plans: CompiledPlans, request: PlanRequest) -> PlanRecord:
     options = request.options
-    planner = options.planner or planners.Stages(time_limit=options.time_limit)
-    if not hasattr(planner, "prepare"):
-        planner = functools.partial(_replayed, planner)
-    plan_search = PlanSearch(compiled_plans, planner)
-    budget = functools.partial(request.budget_bytes, compiled_plans.target)
+    plan_search = PlanSearch(
+        compiled_plans, options.region_planner, options.max_compilations, options.most_seconds
+    )
+    budget = functools.partial(request.budget_bytes, judge_of(compiled_plans).target)
     made = plan_search.plan(budget, request.reserved_bytes)
     log.info("planned in %.1f s, %d compilations", made.planning_seconds, made.compilations)
     if plan_search.stopped is not None:
         warn(f"A faster plan may exist: the planner was stopped ({plan_search.stopped}).")
     return made
-
-
-def _replayed(planner: Callable[[planners.Graph, int], Any], graph: planners.Graph, budget: int):
-    """The plan of a user's planner, which is trusted once it is replayed."""
-    decisions = planner(graph, budget)
-    if not isinstance(decisions, planners.Plan):
-        raise BadPlanner(f"`planner` must return a `planners.Plan`; got {decisions!r}.")
-    planners.replay(graph, decisions)
-    return decisions
 
 
 def _pins_in(traced: Traced, request: PlanRequest) -> tuple[list[Any], list[int]]:
@@ -204,6 +210,7 @@ def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int)
             [str(getattr(aval, "sharding", None)) for aval in traced.avals],
             (options.budget, floor_bytes, request.reserved_bytes),
             (options.time_limit, options.verify),
+            (options.max_compilations, options.max_seconds),
             *_pins_in(traced, request),
             target.name,
             usable_bytes(target) if options.budget == "auto" else None,

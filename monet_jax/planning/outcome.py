@@ -1,7 +1,7 @@
 """The outcome of a search: the stored plan's record, or the error that says why there is none."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,13 +14,12 @@ from ..operators import not_used
 from ..plans.record import PlanRecord
 from ..plans.tables import describe_values, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
+from ..search.compiled_plans import CompiledPlans
+from ..search.judge import CompiledPlan
+from ..search.search import Found
 from ..tracing.trace import context_for, without_rewrites
-from .compiled_plans import CompiledPlan, CompiledPlans
 from .failures import InfeasibleBudget
-
-#: Operators stay where they save this share of the time: less than that a search leaves open, and
-#: without them tangents may go forward.
-WORTH = 1e-3
+from .judge import TracedJudge, judge_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,35 +39,32 @@ class Effort:
     compilations: int
 
 
-def record_of(
-    original: CompiledPlans,
-    before: Timeline | None,
-    found: CompiledPlans,
-    best: CompiledPlan | None,
-    effort: Effort,
-) -> PlanRecord:
+def record_of(traced: CompiledPlans, found: Found, effort: Effort) -> PlanRecord:
     """The record of a plan.
 
     Arguments:
-        original: plans of the function as it was traced.
-        before: the unplanned timeline of these.
-        found: plans of the function as it was planned: the same, or with nested scans.
-        best: the plan, one of `found`; None for the function as it is.
+        traced: plans of the function as it was traced.
+        found: the plan, of the program that it was made for.
         effort: of the search.
     """
+    best = found.plan
     decisions = best.decisions if best else None
+    judge = judge_of(found.plans)
+    # Nested scans change the loops of the function as it is traced, and nothing else.
+    original = found.plans if judge.chunks is None else traced
+    before = _timeline(original, planners.save_all(original.graph).regions)
     return PlanRecord(
         decisions=decisions,
         budget_bytes=effort.budget_bytes,
         reserved_bytes=effort.reserved_bytes,
         planning_seconds=effort.seconds,
         compilations=effort.compilations,
-        values=value_rows(found.origins, found.graph, decisions),
-        stages=stage_rows(found.graph, decisions),
-        next_faster=_next_faster(found, best),
-        chunks=found.chunks,
+        values=value_rows(judge.origins, found.plans.graph, decisions),
+        stages=stage_rows(found.plans.graph, decisions),
+        next_faster=_next_faster(found.plans, best),
+        chunks=judge.chunks,
         before=before if decisions else None,
-        after=_timeline(found, decisions.regions) if decisions else before,
+        after=_timeline(found.plans, decisions.regions) if decisions else before,
         **_of_program(original),
         **_bytes_of(original, best),
     )
@@ -76,16 +72,17 @@ def record_of(
 
 def _of_program(compiled_plans: CompiledPlans) -> dict[str, Any]:
     """The fields of a record that describe the function and its unplanned step."""
-    traced, graph = compiled_plans.traced, compiled_plans.graph
+    judge, graph = judge_of(compiled_plans), compiled_plans.graph
+    traced = judge.traced
     return {
         "fingerprint": traced.fingerprint,
         "inputs": describe_inputs(traced.program),
         "equations": len(traced.program.equations),
-        "target": compiled_plans.target.name,
+        "target": judge.target.name,
         "jax_version": jax.__version__,
         "base_seconds": graph.seconds,
         "base_flops": planners.save_all(graph).flops,
-        "devices": compiled_plans.devices,
+        "devices": judge.devices,
         "operators": traced.terms.operators,
         "checkpoints": traced.terms.checkpoints,
     }
@@ -105,13 +102,8 @@ def _bytes_of(compiled_plans: CompiledPlans, best: CompiledPlan | None) -> dict[
     }
 
 
-def unplanned_timeline(compiled_plans: CompiledPlans) -> Timeline | None:
-    """Live bytes over the step where nothing is recomputed."""
-    return _timeline(compiled_plans, planners.save_all(compiled_plans.graph).regions)
-
-
 def _timeline(compiled_plans: CompiledPlans, regions: Sequence[Region]) -> Timeline | None:
-    return timeline_of(compiled_plans.graph, compiled_plans.origins, regions)
+    return timeline_of(compiled_plans.graph, judge_of(compiled_plans).origins, regions)
 
 
 def _next_faster(
@@ -129,58 +121,46 @@ def _next_faster(
     return max(faster, default=None)
 
 
-def no_plan_fits(
-    compiled_plans: CompiledPlans, least: CompiledPlan, limit: int, outside: int
-) -> InfeasibleBudget:
+def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
     """The error for a budget that no plan keeps.
 
     Arguments:
-        compiled_plans: of the function.
-        least: the smallest plan that was found.
+        found: the smallest plan that was found.
         limit: bytes that the budget leaves for temporaries.
         outside: bytes of the budget for all else.
     """
-    origins = compiled_plans.origins
-    minimum = outside + compiled_plans.temp_bytes(least)
-    peak = planners.replay(compiled_plans.graph, least.decisions).peak_values
-    named = [name for name in peak if name in origins.values][:4]
+    assert found.plan is not None
+    plans, judge = found.plans, judge_of(found.plans)
+    minimum = outside + plans.temp_bytes(found.plan)
+    peak = planners.replay(plans.graph, found.plan.decisions).peak_values
+    named = [name for name in peak if name in judge.origins.values][:4]
     message = (
         f"No plan fits in {outside + limit:,} bytes; the smallest one found takes {minimum:,} "
-        f"bytes as compiled for {compiled_plans.target.name}, of which "
-        f"{compiled_plans.fixed_bytes:,} are arguments and results. At its peak these values are "
-        f"live: {describe_values(origins, named)}. Raise `budget` to {minimum:,}, or reduce the "
-        "batch."
+        f"bytes as compiled for {judge.target.name}, of which {plans.fixed_bytes:,} are arguments "
+        f"and results. At its peak these values are live: {describe_values(judge.origins, named)}. "
+        f"Raise `budget` to {minimum:,}, or reduce the batch."
     )
-    if others := _unused_operators(compiled_plans):
+    if found.cut_short:
+        message += f" The search was cut short: {found.cut_short}."
+    if others := _unused_operators(judge):
         message += f" With {others} in a list of `operators`, it may take less."
     return InfeasibleBudget(message, minimum)
 
 
-def _unused_operators(compiled_plans: CompiledPlans) -> list[str]:
+def cut_short(why: str, unplanned_bytes: Callable[[], int]) -> InfeasibleBudget:
+    """The error for a search that was cut short before any plan was compiled."""
+    return InfeasibleBudget(
+        f"The search was cut short before a plan was compiled: {why}. Raise the cap: a search "
+        "compiles the function as it is, a plan that calibrates its model, and then plans.",
+        unplanned_bytes,
+    )
+
+
+def _unused_operators(judge: TracedJudge) -> list[str]:
     """Operators that the options leave out, and with which the function could take less.
 
     None where the options name no operator, which keeps forward mode.
     """
-    traced = compiled_plans.traced
-    used = traced.terms.operators
-    context = context_for(compiled_plans.target.name, traced.avals)
-    return not_used(used, *without_rewrites(traced), context) if used else []
-
-
-def better(
-    found: PlanRecord | InfeasibleBudget, without: PlanRecord | InfeasibleBudget
-) -> PlanRecord | InfeasibleBudget:
-    """The plan with operators if they are worth it, else the plan without; with the time of both.
-
-    Of two errors, it is the one with the lesser minimum.
-    """
-    if isinstance(found, InfeasibleBudget):
-        is_less = isinstance(without, PlanRecord) or without.minimum_budget < found.minimum_budget
-        return without if is_less else found
-    if isinstance(without, InfeasibleBudget):
-        return found
-    best = found if found.seconds < (1 - WORTH) * without.seconds else without
-    seconds = found.planning_seconds + without.planning_seconds
-    return dataclasses.replace(
-        best, planning_seconds=seconds, compilations=found.compilations + without.compilations
-    )
+    used = judge.traced.terms.operators
+    context = context_for(judge.target.name, judge.traced.avals)
+    return not_used(used, *without_rewrites(judge.traced), context) if used else []

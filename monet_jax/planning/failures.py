@@ -10,6 +10,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 
+from planners.regions.planner import BadPlanner
+
 from ..compiler.targets import TargetUnavailable
 from ..ir import compat
 
@@ -47,12 +49,8 @@ class BadArgument(ValueError):
     """An argument that is found to be wrong only while planning."""
 
 
-class BadPlanner(BadArgument, TypeError):
-    """The user's own planner does not return a plan."""
-
-
 #: Errors that the user can act on. All others that planning raises are faults of ours.
-STATEMENTS = (InfeasibleBudget, TargetUnavailable, BadArgument, MemoryError)
+STATEMENTS = (InfeasibleBudget, TargetUnavailable, BadArgument, BadPlanner, MemoryError)
 
 
 @contextlib.contextmanager

@@ -3,20 +3,21 @@
 import math
 from collections.abc import Callable
 
-import planners
-from planners.graph import Graph
-from planners.plan import Region
-from planners.regions.simple_plans import certified, left_alone
+from ..graph import Graph
+from ..plan import Plan, Region
+from ..runs import error_of
+from .iterations import rolled, with_uniform_blocks
+from .simple_plans import certified, left_alone
 
 Regions = tuple[Region, ...]
 
 
-def with_regions(graph: Graph, like: planners.Plan, regions: Regions) -> planners.Plan:
+def with_regions(graph: Graph, like: Plan, regions: Regions) -> Plan:
     """A plan of some regions, with the planner and the bound of another plan."""
     return certified(graph, regions, planner=like.planner, bound_seconds=like.bound_seconds)
 
 
-def with_uniform_iterations(graph: Graph, decisions: planners.Plan) -> planners.Plan:
+def with_uniform_iterations(graph: Graph, decisions: Plan) -> Plan:
     """The plan; without singleton runs of iterations where the graph excludes them."""
     regions = uniform_regions(graph, decisions.regions)
     same = regions == decisions.regions
@@ -28,19 +29,17 @@ def uniform_regions(graph: Graph, regions: Regions) -> Regions:
 
     They stay as they are where the codes of another iteration would break the error limit.
     """
-    if not graph.uniform_blocks or planners.with_uniform_blocks(graph, regions) == regions:
+    if not graph.uniform_blocks or with_uniform_blocks(graph, regions) == regions:
         return regions
-    rolled = planners.rolled(graph, regions)
+    ordered = rolled(graph, regions)
     for from_last in (False, True):
-        found = planners.with_uniform_blocks(graph, rolled, from_last=from_last)
-        if planners.error_of(graph, found) <= graph.most_error:
+        found = with_uniform_blocks(graph, ordered, from_last=from_last)
+        if error_of(graph, found) <= graph.most_error:
             return found
     return regions
 
 
-def tidied(
-    graph: Graph, decisions: planners.Plan, modelled: Callable[[Regions], int]
-) -> planners.Plan:
+def tidied(graph: Graph, decisions: Plan, modelled: Callable[[Regions], int]) -> Plan:
     """The plan that compiles best among those that are equal by the model.
 
     Its iterations are in order, so that loops have few runs. The last stage, whose backward follows
@@ -53,8 +52,8 @@ def tidied(
         modelled: regions of a plan -> its modelled temporaries.
     """
     decisions = with_uniform_iterations(graph, decisions)
-    rolled = planners.rolled(graph, decisions.regions)
-    for regions in (rolled, (*rolled[:-1], left_alone(graph, rolled[-1]))):
+    ordered = rolled(graph, decisions.regions)
+    for regions in (ordered, (*ordered[:-1], left_alone(graph, ordered[-1]))):
         if regions == decisions.regions or uniform_regions(graph, regions) != regions:
             continue
         other = with_regions(graph, decisions, regions)

@@ -1,0 +1,164 @@
+"""The compiler as the judge of a traced function's plans: analyzed, emitted and compiled by JAX."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import planners
+from planners.graph import Graph
+
+from ..analyzer.analyze import analyze
+from ..analyzer.pins import Pins
+from ..compiler.backend import backend_of
+from ..compiler.child import CompilerDied
+from ..compiler.compile import CompiledBytes, compile_bytes, devices_of
+from ..compiler.options import Options, options_of
+from ..compiler.targets import Target
+from ..ir.gradient import FlatFunction
+from ..operators import is_lossy_code
+from ..search.cap import Cap
+from ..search.compiled_plans import CompiledPlans
+from ..search.judge import CompilationFailed, Judge
+from ..tracing.nested_scans import as_nested_scans
+from ..tracing.origins import Origins
+from ..tracing.trace import Traced, without_operators
+from ..transformer.transform import transform
+from .gradient_error import ErrorBound, with_errors
+from .step import roofline_of, step_to_compile
+
+
+class OtherOptions(Exception):
+    """A program failed under the options of earlier ones, whose bytes do not compare with it."""
+
+
+@dataclasses.dataclass
+class Compiler:
+    """The compiler of a function's programs, and the conditions under which it has compiled them.
+
+    Attributes:
+        target: what to compile for.
+        options: of the compilations.
+        conditions: of the programs so far, in words; "" as long as there are none.
+    """
+
+    target: Target
+    options: Options
+    conditions: str = ""
+
+    def bytes_of(self, traced: Traced, function: FlatFunction) -> CompiledBytes:
+        """The bytes of a program.
+
+        Raises:
+            OtherOptions: earlier programs were compiled under other options.
+        """
+        step = step_to_compile(traced, function)
+        figures = compile_bytes(*step, target=self.target, options=self.options)
+        if str(self.options) != (self.conditions or str(self.options)):
+            raise OtherOptions
+        self.conditions = str(self.options)
+        return figures
+
+
+class TracedJudge(Judge):
+    """The judge of one program of a traced function.
+
+    Arguments:
+        traced: the function.
+        target: what to compile for.
+        pins: values that must be saved or must be recomputed.
+        bound: of the gradient errors of lossy codes.
+        chunks: lengths of nested scans, as in `Plan.chunks`.
+        compiler: shared with the judges of the function's other programs.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        target: Target,
+        pins: Pins,
+        *,
+        bound: ErrorBound | None = None,
+        chunks: tuple[int, ...] | None = None,
+        compiler: Compiler | None = None,
+    ):
+        self.traced, self.target, self.pins = traced, target, pins
+        self.bound, self.chunks = bound, chunks
+        self.compiler = compiler or Compiler(target, options_of(target, traced.fingerprint))
+        self.devices = devices_of(traced.avals)
+        self.name = "the function with nested scans" if chunks else "the function"
+
+    def other(self, traced: Traced | None = None, **changes) -> "TracedJudge":
+        """The judge of another program of the function."""
+        common = traced or self.traced, self.target, self.pins
+        return TracedJudge(*common, **{"compiler": self.compiler, **changes})
+
+    @functools.cached_property
+    def analyzed(self) -> tuple[Graph, Origins]:
+        """The planning graph as it was analyzed, and its origins in the program."""
+        roofline, backend = roofline_of(self.target), backend_of(self.target.name)
+        program, derivative = self.traced.program, self.traced.derivative
+        if self.chunks is not None:
+            program = as_nested_scans(program, self.chunks)
+        graph, origins = analyze(program, derivative, roofline, backend, self.pins)
+        if self.bound is not None:
+            graph = with_errors(graph, origins, self.bound)
+        return graph, origins
+
+    @property
+    def graph(self) -> Graph:
+        return self.analyzed[0]
+
+    @property
+    def origins(self) -> Origins:
+        """The graph's origins in the program."""
+        return self.analyzed[1]
+
+    @property
+    def output_bytes(self) -> Mapping[str, int]:
+        return self.origins.output_bytes
+
+    @functools.cached_property
+    def lossy_codes(self) -> frozenset[int]:
+        graph, origins = self.analyzed
+        written = ((name, i, origins.writer[i]) for name, i in origins.values.items())
+        return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
+
+    @functools.cached_property
+    def plain(self) -> "TracedJudge":
+        changes_program = self.traced.terms.operators and self.origins.program.keeps_other
+        if not changes_program:
+            return self
+        plain = self.other(without_operators(self.traced, self.target.name))
+        plain.name = "the function without operators"
+        return plain
+
+    def unplanned_bytes(self) -> CompiledBytes:
+        return self.compiler.bytes_of(self.traced, self.traced.flat)
+
+    def planned_bytes(self, decisions: planners.Plan) -> CompiledBytes:
+        function = transform(self.origins, decisions)
+        try:
+            return self.compiler.bytes_of(self.traced, function)
+        except (CompilerDied, RuntimeError) as error:
+            if isinstance(error, NotImplementedError):
+                raise
+            raise CompilationFailed(str(error)) from error
+
+
+def compiled_plans_of(
+    traced: Traced,
+    target: Target,
+    pins: Pins,
+    *,
+    bound: ErrorBound | None = None,
+    cap: Cap | None = None,
+    verify: bool = True,
+) -> CompiledPlans:
+    """The plans of a traced function on a target, of which none is compiled yet."""
+    return CompiledPlans(TracedJudge(traced, target, pins, bound=bound), cap, verify)
+
+
+def judge_of(plans: CompiledPlans) -> TracedJudge:
+    """The judge of plans that `compiled_plans_of` made."""
+    assert isinstance(plans.judge, TracedJudge)
+    return plans.judge

@@ -1,0 +1,72 @@
+"""The cap on compilations and seconds over everything that one call of `plan` does."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+
+
+class CapReached(Exception):
+    """Another compilation, or another second, would exceed the cap."""
+
+
+@dataclasses.dataclass
+class Cap:
+    """Counts compilations and seconds; the only state that all parts of a search share.
+
+    Attributes:
+        max_compilations: programs that may be compiled, the unplanned one included.
+        max_seconds: seconds from `started`.
+        started: the clock's reading when planning began.
+        compilations: programs compiled so far.
+        reached: why the search was cut short, in words; "" as long as it was not.
+        clock: seconds from some point on.
+        announce: is told what is compiled, before each compilation.
+    """
+
+    max_compilations: float = math.inf
+    max_seconds: float = math.inf
+    clock: Callable[[], float] = time.perf_counter
+    announce: Callable[[str], None] = lambda text: None
+    started: float = math.nan
+    compilations: int = 0
+    reached: str = ""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.started):
+            self.started = self.clock()
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the cap; never negative."""
+        return max(0.0, self.started + self.max_seconds - self.clock())
+
+    def spend(self, what: str) -> None:
+        """Count one compilation before it begins.
+
+        Raises:
+            CapReached: none is left.
+        """
+        self.check_seconds()
+        if self.compilations >= self.max_compilations:
+            self._reach(f"{self.compilations} programs were compiled (`max_compilations`)")
+        self.compilations += 1
+        self.announce(what)
+
+    def check_seconds(self) -> None:
+        """Check that there is time left.
+
+        Raises:
+            CapReached: there is none.
+        """
+        if self.seconds_left == 0.0:
+            self._reach(f"{self.max_seconds:g} s had passed (`max_seconds`)")
+
+    def allow(self, more: float) -> None:
+        """Allow so many more compilations from here on."""
+        self.max_compilations = self.compilations + more
+        self.reached = ""
+
+    def _reach(self, why: str) -> None:
+        self.reached = why
+        raise CapReached(why)

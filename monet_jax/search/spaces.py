@@ -1,0 +1,132 @@
+"""The spaces of plans that a search proposes from, as data, in order."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import planners
+from planners.graph import Graph, Op
+from planners.regions.planner import RegionPlanner
+
+from .compiled_plans import CompiledPlans
+from .proposals import Proposals
+
+#: Operators stay where they save this share of the time: less than that a search leaves open, and
+#: without them tangents may go forward.
+WORTH = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """A plan that a space proposes.
+
+    Attributes:
+        plans: of its program.
+        decisions: the plan.
+        predicted_bytes: its temporaries by the model that proposed it.
+        seconds: what it is compared by.
+    """
+
+    plans: CompiledPlans
+    decisions: planners.Plan
+    predicted_bytes: int
+    seconds: float
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it takes no longer than recomputing nothing."""
+        return self.decisions.seconds <= self.plans.graph.seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """Plans of one program, of which some implementations may be left out.
+
+    Attributes:
+        plans: of the program.
+        models: proposals by each model of the compiler.
+        handicap: the share of time by which a plan must be faster than one of another space.
+    """
+
+    plans: CompiledPlans
+    models: tuple[Proposals, ...]
+    handicap: float = 0.0
+
+    def propose(self, aim_bytes: int) -> Proposal | None:
+        """The fastest plan that should compile to at most `aim_bytes`; None where there is none.
+
+        It is by the model that has erred least on what was compiled so far.
+        """
+        model = min(self.models, key=lambda x: self.plans.error_of(x.graph))
+        found = model.within(self.plans.modelled_for(aim_bytes))
+        return None if found is None else self.proposal(found, model)
+
+    def proposal(self, decisions: planners.Plan, model: Proposals) -> Proposal:
+        """A plan as a proposal of this space."""
+        predicted = self.plans.predicted_temp_bytes(decisions.regions, model.graph)
+        seconds = decisions.seconds / (1 - self.handicap)
+        return Proposal(self.plans, decisions, predicted, seconds)
+
+
+def propose(spaces: Sequence[Space], aim_bytes: int) -> Proposal | None:
+    """The fastest proposal of several spaces; one that is free makes later spaces needless."""
+    best = None
+    for space in spaces:
+        found = space.propose(aim_bytes)
+        if found is not None and (best is None or found.seconds < best.seconds):
+            best = found
+        if best is not None and best.is_free:
+            break
+    return best
+
+
+def spaces_of(
+    plans: CompiledPlans, planner: RegionPlanner, handicap: float = 0.0
+) -> tuple[Space, ...]:
+    """The spaces of one program, from the smallest to the whole.
+
+    First are plans in which derivatives read what JAX has them read; then plans with codes as well,
+    the exact codes before the lossy ones. The first space is searched much sooner, and a budget
+    that one of its plans keeps for free needs no other.
+    """
+    graph, lossy = plans.graph, plans.judge.lossy_codes
+    graphs = [
+        _with_alternatives(graph, lambda codes: False),
+        _with_alternatives(graph, lambda codes: codes.isdisjoint(lossy)),
+        graph,
+    ]
+    distinct = [x for n, x in enumerate(graphs) if x not in graphs[:n]]
+    return tuple(Space(plans, _models_of(x, plans, planner), handicap) for x in distinct)
+
+
+def _models_of(graph: Graph, plans: CompiledPlans, planner: RegionPlanner) -> tuple[Proposals, ...]:
+    """Proposals by the model of the compiler, then by a model in which nothing is recomputed late.
+
+    Where several stages that save little are run again as one, a compiler may hold more than
+    recomputing late would: the second model has fewer of them. In plans by the first model, no
+    iteration of a loop runs by itself: plans that take a few percent more time then take the
+    predicted bytes.
+    """
+    found = (Proposals(plans, planner, graph),)
+    if graph.recomputes_late:
+        other = dataclasses.replace(graph, recomputes_late=False, uniform_blocks=False)
+        found += (Proposals(plans, planner, other),)
+    return found
+
+
+def _with_alternatives(graph: Graph, is_open: Callable[[frozenset[int]], bool]) -> Graph:
+    """A graph whose backward ops have fewer implementations besides JAX's own.
+
+    Arguments:
+        graph: with all implementations.
+        is_open: whether an implementation that reads some codes stays.
+    """
+
+    def restricted(op: Op) -> Op:
+        open_ones = (x for x in op.alternatives if is_open(op.codes(x)))
+        return dataclasses.replace(op, alternatives=tuple(open_ones))
+
+    stages = tuple(
+        dataclasses.replace(stage, backward=tuple(map(restricted, stage.backward)))
+        for stage in graph.stages
+    )
+    return dataclasses.replace(graph, stages=stages)
