@@ -35,7 +35,7 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import representation_name, selected
 from monet_jax.planning.error_limit import AIM, ErrorLimit, plan_within
 from monet_jax.planning.gradient_error import GRADED, ErrorBound, Errors
-from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.judge import compiled_plans_of, judge_of
 from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.tracing.trace import trace_for
 
@@ -65,8 +65,9 @@ class Measured:
         samples = self.args, (*later, *self.problem.make_args(STEPS + 1)[2:])
         self._samples = tuple(tuple(jax.tree.leaves(x)) for x in samples)
         traced = trace_for(target, self.problem.loss, self.problem.args, operators=GRADED)
-        self._compiled_plans = compiled_plans_of(traced, target, NO_PINS)
-        self._errors = Errors(traced, self._samples, *self._compiled_plans.judge.analyzed)
+        self._traced, self._target = traced, target
+        self._judge = judge_of(compiled_plans_of(traced, target, NO_PINS))
+        self._errors = Errors(traced, self._samples, *self._judge.analyzed)
         self._errors.of_codes = functools.cache(self._errors.of_codes)
 
     def limit(self, error: float) -> ErrorLimit:
@@ -97,7 +98,7 @@ class Measured:
 
     def saved(self, plan: monet_jax.Plan) -> collections.Counter[str]:
         """Operator -> how many arrays a plan saves by it, while it runs regions again, too."""
-        origins = self._compiled_plans.judge.origins
+        origins = self._judge.origins
         regions = (x for r in plan.decisions.regions for x in r.walk()) if plan.decisions else ()
         numbers = {origins.values[name] for region in regions for name in region.saved}
         return collections.Counter(representation_name(origins.writer[i], i) for i in numbers)
@@ -106,9 +107,8 @@ class Measured:
         return ErrorBound(self._errors.of_codes(), most)
 
     def _within(self, budget: int, bound: ErrorBound) -> monet_jax.Plan:
-        plan_search = PlanSearch(
-            self._compiled_plans.within(bound), planners.Stages(time_limit=TIME_LIMIT)
-        )
+        plans = compiled_plans_of(self._traced, self._target, NO_PINS, bound=bound)
+        plan_search = PlanSearch(plans, planners.Stages(time_limit=TIME_LIMIT))
         return plan_search.plan(lambda _: budget)
 
 

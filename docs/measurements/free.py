@@ -68,7 +68,7 @@ class Free:
     ) -> list[tuple[float, monet_jax.Plan, StepCosts]]:
         """Ever smaller plans of no more FLOPs: temporaries as compiled, plan and work."""
         compiled_plans = compiled_plans_of(
-            self.traced, _of_dear_flops(self.target), NO_PINS, verify, bound=self.bound
+            self.traced, _of_dear_flops(self.target), NO_PINS, verify=verify, bound=self.bound
         )
         plan_search = PlanSearch(compiled_plans, planners.Stages(time_limit=TIME_LIMIT))
         found = []

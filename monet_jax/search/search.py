@@ -15,6 +15,7 @@ from planners.regions.planner import RegionPlanner
 from .bisection import compile_proposals
 from .cap import CapReached
 from .compiled_plans import CompiledPlans
+from .crossover import compile_crossovers
 from .judge import CompiledPlan
 from .smallest import compile_small_plans
 from .spaces import WORTH, Space, spaces_of
@@ -111,6 +112,8 @@ def find(programs: Programs, limit: int, more_for_minimum: float) -> Found:
     try:
         programs.restart()
         compile_proposals(programs.spaces, temps)
+        for some in programs.all_plans:
+            compile_crossovers(some, temps)
     except CapReached:
         pass
     found = _fastest(programs, temps)

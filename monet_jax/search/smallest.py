@@ -12,7 +12,7 @@ from .compiled_plans import CompiledPlans
 from .spaces import Space, propose
 
 #: A plan may compile to this share of its predicted bytes.
-MAY_BE_OFF = 0.9
+MAY_BE_OFF = 0.75
 #: Changes of the smallest plan: what becomes of which of its regions.
 _CHANGED_ENDS = (
     (saving_all, (-1,)),

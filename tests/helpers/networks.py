@@ -14,8 +14,8 @@ from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler
 from monet_jax.ir.fingerprint import describe_inputs
+from monet_jax.planning import pipeline
 from monet_jax.planning.step import roofline_of
-from monet_jax.search import pipeline
 
 WIDTH, BATCH, DEPTH = 32, 1024, 4
 

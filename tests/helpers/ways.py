@@ -5,7 +5,7 @@ import pytest
 from emission import savable
 
 import planners
-from monet_jax.search import pipeline
+from monet_jax.planning import pipeline
 from monet_jax.tracing import partition
 from planners.errors import InvalidPlan
 from planners.plan import Plan, Region

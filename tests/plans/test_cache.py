@@ -9,9 +9,9 @@ from processes import finished, free_port, in_a_job, start
 
 import monet_jax
 from monet_jax import _plan
+from monet_jax.planning import pipeline
 from monet_jax.plans import cache
 from monet_jax.plans import files as files_module
-from monet_jax.search import pipeline
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_new_process_takes_the_plan_without_a_solver(directory):
     plan = planned(0.6)
     without = "\n".join(
         [
-            "from monet_jax.search import pipeline",
+            "from monet_jax.planning import pipeline",
             "pipeline._find_plan = None",
             "assert not {'cvxpy', 'highspy'} & set(sys.modules), 'imported for nothing'",
         ]
@@ -202,7 +202,7 @@ def test_two_processes_at_once(directory):
 
 JOB = """
 import monet_jax
-from monet_jax.search import pipeline
+from monet_jax.planning import pipeline
 from networks import args, net
 if rank == 1:
     pipeline._find_plan = None  # only process 0 plans

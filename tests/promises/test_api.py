@@ -23,7 +23,7 @@ from networks import planning_calls as planning_calls
 import monet_jax
 import planners
 from monet_jax.compiler import targets
-from monet_jax.search import options, pipeline
+from monet_jax.planning import options, pipeline
 
 planned = ft.partial(monet_jax.remat, budget=0.5, cache=False)
 

@@ -183,7 +183,7 @@ def test_gradients_from_sharded_codes_are_off_by_their_rounding():
 
 # The toy in a process of a job.
 SHARED = """
-from monet_jax.search import pipeline
+from monet_jax.planning import pipeline
 
 if rank:
     pipeline._find_plan = None  # only process 0 plans

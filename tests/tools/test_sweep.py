@@ -105,7 +105,7 @@ def test_the_same_picture_is_the_same_file(found, ending, tmp_path):
 
 
 def test_what_cannot_be_is_refused_before_any_work(monkeypatch, tmp_path):
-    monkeypatch.setattr(sweep, "CompiledPlans", None)
+    monkeypatch.setattr(sweep, "compiled_plans_of", None)
     for points in (1, 2.0, True):
         with pytest.raises(ValueError, match="points"):
             monet_jax.sweep(net, *specs(), points=points)

@@ -16,7 +16,7 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir import compat
-from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.planning import plan_search
 from monet_jax.tracing import loops
 
 WIDTH, BATCH, STEPS = 32, 16, 48
@@ -103,7 +103,7 @@ LSTM_ARGS = (
 
 def hoisting_plan(fun, *args, budget):
     """A plan by operators, though one without any might do in so small a loop."""
-    with mock.patch.object(CompiledPlans, "without_operators", return_value=None):
+    with mock.patch.object(plan_search, "_without_operators", return_value=None):
         return monet_jax.plan(fun, *args, budget=budget, cache=False)
 
 

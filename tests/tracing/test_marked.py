@@ -14,7 +14,7 @@ from networks import planning_calls as planning_calls
 import monet_jax
 import planners
 from monet_jax import _plan
-from monet_jax.search import failures, pipeline
+from monet_jax.planning import failures, pipeline
 
 planned = ft.partial(monet_jax.remat, budget=0.5, cache=False)
 
@@ -302,12 +302,12 @@ STEPS = [
     "tracing.trace.fingerprint",
     "planning.pipeline._pins_in",
     "planning.pipeline.resolve_target",
-    "planning.pipeline.CompiledPlans",
-    "search.compiled_plans.analyze",
+    "planning.pipeline.compiled_plans_of",
+    "planning.judge.analyze",
     "analyzer.analyze.lay_out",
     "analyzer.analyze.joint_of",
-    "search.compiled_plans.transform",
-    "search.compiled_plans.compile_bytes",
+    "planning.judge.transform",
+    "planning.judge.compile_bytes",
     "planning.step.value_and_gradient",
     "planning.pipeline.PlanSearch",
     "planning.outcome.timeline_of",

@@ -10,8 +10,8 @@ from flax import nnx
 from networks import made, net, specs
 
 import monet_jax
+from monet_jax.planning import pipeline
 from monet_jax.planning.reserved import reserved_bytes
-from monet_jax.search import pipeline
 
 PARAMS = {"w": jax.ShapeDtypeStruct((32, 64), jnp.float32), "b": jnp.zeros(64, jnp.bfloat16)}
 WEIGHTS = 32 * 64 + 64

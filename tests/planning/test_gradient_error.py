@@ -140,7 +140,7 @@ def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
     compiled_plans = compiled_plans_of(traced, CPU, NO_PINS)
     of_codes, errors = dict.fromkeys(compiled_plans.judge.origins.values.values(), 1.0), []
     for most in (6.0, 9.0):
-        bounded = compiled_plans.within(ErrorBound(of_codes, most))
+        bounded = compiled_plans_of(traced, CPU, NO_PINS, bound=ErrorBound(of_codes, most))
         proposals = Proposals(bounded, planners.Stages(), bounded.graph)
         all_bytes = proposals.modelled(planners.save_all(bounded.graph).regions)
         regions = proposals.within(int(0.4 * all_bytes)).regions

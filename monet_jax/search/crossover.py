@@ -1,0 +1,73 @@
+"""Crosses a plan that fits over with a faster one that does not.
+
+All plans but the smallest may compile to more bytes than predicted. Then no other plan is predicted
+to fit, though some between the two do.
+"""
+
+import math
+from collections.abc import Sequence
+
+import planners
+from planners.plan import Region
+from planners.regions.uniform import with_regions
+
+from .compiled_plans import CompiledPlans
+from .judge import CompiledPlan
+
+#: Plans are crossed over where that may save this share of the step's time.
+FAR = 0.05
+
+
+def compile_crossovers(plans: CompiledPlans, limit: int) -> None:
+    """Compile plans between the fastest that fits and a much faster one.
+
+    Arguments:
+        plans: of one program.
+        limit: bytes for temporaries.
+
+    Raises:
+        CapReached: nothing more may be compiled.
+    """
+    best, near = plans.fastest_within(limit), _nearest_over(plans, limit)
+    if best is None or near is None:
+        return
+    fits, over = best.decisions, near.decisions
+    if fits.seconds - over.seconds < FAR * plans.graph.seconds:
+        return
+    late = planners.crossovers(plans.graph, fits.regions, over.regions)
+    early = planners.crossovers(plans.graph, over.regions, fits.regions)
+    for crossed in (late[::-1], early):
+        _bisect(plans, limit, crossed, over)
+
+
+def _bisect(
+    plans: CompiledPlans, limit: int, crossed: Sequence[tuple[Region, ...]], like: planners.Plan
+) -> None:
+    """Compile crossovers, in order of rising bytes, until the last that fits is among them."""
+    low, high = -1, len(crossed)
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_low = _fits(plans, limit, crossed[middle], like)
+        low, high = (middle, high) if is_low else (low, middle)
+
+
+def _fits(
+    plans: CompiledPlans, limit: int, regions: tuple[Region, ...], like: planners.Plan
+) -> bool:
+    """Compile the plan of some regions, if there is one, and say whether it fits."""
+    if planners.error_of(plans.graph, regions) > plans.graph.most_error:
+        return False
+    try:
+        decisions = with_regions(plans.graph, like, regions)
+    except planners.InvalidPlan:  # something has to be saved
+        return False
+    compiled = plans.of(decisions)
+    return not compiled.has_failed and plans.temp_bytes(compiled) <= limit
+
+
+def _nearest_over(plans: CompiledPlans, limit: int) -> CompiledPlan | None:
+    """The smallest of the plans that do not fit and are faster than all that do."""
+    best = plans.fastest_within(limit)
+    seconds = best.decisions.seconds if best else math.inf
+    over = (x for x in plans if plans.temp_bytes(x) > limit and x.decisions.seconds < seconds)
+    return min(over, key=plans.temp_bytes, default=None)

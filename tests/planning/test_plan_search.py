@@ -1,0 +1,192 @@
+"""The search keeps budgets where the compiler and the model disagree."""
+
+import dataclasses
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from networks import net, specs
+
+import monet_jax
+import planners
+from monet_jax import InfeasibleBudget, operators
+from monet_jax.analyzer.pins import Pins
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler import compile
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir.program import Replacement
+from monet_jax.planning import judge
+from monet_jax.planning import plan_search as plan_search_module
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.plan_search import PlanSearch
+from monet_jax.tracing.trace import trace_for
+from planners.regions.planner import FunctionPlanner
+
+CPU = resolve_target("cpu")
+
+
+@pytest.fixture
+def plan_search(monkeypatch):
+    """A function that makes new searches for a compiler that takes more of some programs.
+
+    Temporaries of about every other program are larger by a fifth than on the CPU.
+    """
+
+    def compiled(function, avals, *, target, **options):
+        figures = compile.compile_bytes(function, avals, target=target, **options)
+        factor = 1.2 if zlib.crc32(str(figures.temp_bytes).encode()) % 2 else 1.0
+        return dataclasses.replace(figures, temp_bytes=int(factor * figures.temp_bytes))
+
+    monkeypatch.setattr(judge, "compile_bytes", compiled)
+    traced = trace_loss(net, specs(), CPU)
+    return lambda: PlanSearch(compiled_plans_of(traced, CPU, Pins()), planners.Stages())
+
+
+def test_plans_are_within_the_budget(plan_search):
+    search = plan_search()
+    unplanned = search.compiled_plans.unplanned.total_bytes
+    found = set()
+    for share in (0.9, 0.75, 0.6, 0.5, 0.4):
+        plan = search.plan(lambda _, share=share: int(share * unplanned))
+        assert plan.compiled_bytes <= plan.budget_bytes
+        found.add(plan.compiled_bytes)
+    assert len(found) > 2
+
+
+def test_the_minimum_of_an_infeasible_budget_is_feasible(plan_search):
+    fixed = plan_search().compiled_plans.fixed_bytes
+    with pytest.raises(InfeasibleBudget) as caught:
+        plan_search().plan(lambda _: fixed + 1000)
+    minimum = caught.value.minimum_budget
+    for search in (plan_search(), plan_search()):
+        assert search.plan(lambda _: minimum).compiled_bytes <= minimum
+    with pytest.raises(InfeasibleBudget):
+        plan_search().plan(lambda _: int(0.9 * minimum))
+
+
+def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
+    """Though none is predicted to fit, the plan is not the smallest."""
+    compiled = []
+
+    def compiled_to_less(function, avals, *, target, **options):
+        figures = compile.compile_bytes(function, avals, target=target, **options)
+        compiled.append(figures)  # first the unplanned program and the base, as they are
+        factor = 1.0 if len(compiled) < 3 else 0.7
+        return dataclasses.replace(figures, temp_bytes=int(factor * figures.temp_bytes))
+
+    monkeypatch.setattr(judge, "compile_bytes", compiled_to_less)
+    traced = trace_loss(net, specs(), CPU)
+
+    def planned(budget):
+        compiled.clear()
+        return PlanSearch(compiled_plans_of(traced, CPU, Pins()), planners.Stages()).plan(
+            lambda _: budget
+        )
+
+    with pytest.raises(InfeasibleBudget) as caught:
+        planned(1)
+    least = planned(caught.value.minimum_budget)
+    plan = planned(int(1.5 * least.compiled_bytes))
+    assert least.compiled_bytes < plan.compiled_bytes <= plan.budget_bytes < plan.predicted_bytes
+    assert plan.overhead < 0.8 * least.overhead
+
+
+def test_the_calibration_plan_leaves_its_last_stage_alone_where_there_are_others():
+    """To recompute a stage right before its backward frees nothing."""
+
+    def base(loss, arguments):
+        return compiled_plans_of(
+            trace_loss(loss, arguments, CPU), CPU, Pins()
+        ).calibration_plan.regions
+
+    several, one = base(net, specs()), base(lambda x: jnp.sum(jnp.sin(x)), specs()[1:])
+    assert len(several) > 1
+    assert [region.alone for region in several] == [False] * (len(several) - 1) + [True]
+    assert len(one) == 1 and not one[0].alone
+
+
+def test_the_calibration_plan_is_predicted_as_it_was_compiled():
+    """Whatever the unplanned program takes beyond the model."""
+    compiled_plans = compiled_plans_of(trace_loss(net, specs(), CPU), CPU, Pins())
+    compiled_plans._all_saved_bytes = compiled_plans.unplanned.temp_bytes + 1_000_000
+    assert sum(stage.alone_bytes for stage in compiled_plans.graph.stages) > 900_000
+    compiled = compiled_plans.temp_bytes(compiled_plans.of(compiled_plans.calibration_plan))
+    assert compiled_plans.predicted_temp_bytes(compiled_plans.calibration_plan.regions) == compiled
+
+
+@pytest.fixture
+def wasteful(monkeypatch):
+    """The name of an operator by which each product runs twice and keeps one result more.
+
+    It adds constants to a program, which other traces of a function do not have.
+    """
+    nothing = jnp.zeros(4)
+
+    def twice(eqn, context):
+        if eqn.primitive.name != "dot_general":
+            return None
+
+        def product(x, y):
+            first, again = (eqn.primitive.bind(a, y, **eqn.params) for a in (x, jnp.sin(x)))
+            return first + jnp.minimum(jnp.abs(again), 0) * jnp.cos(again) + nothing[0]
+
+        return Replacement(jax.make_jaxpr(product)(*(v.aval for v in eqn.invars)), True)
+
+    known = dict(operators.registry._REGISTRY)
+    monkeypatch.setattr(operators.registry, "_REGISTRY", known)
+    return operators.register(operators.Operator("twice", operators.Kind.REORDERED, twice)).name
+
+
+def test_where_operators_only_cost_time_the_plan_is_one_without(wasteful, monkeypatch, tmp_path):
+    monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
+    args = [jnp.linspace(-0.1, 0.1, x.size).reshape(x.shape) for x in jax.tree.leaves(specs())]
+    args = jax.tree.unflatten(jax.tree.structure(specs()), args)
+    options = {"budget": 0.75, "operators": [wasteful]}
+    plan = monet_jax.plan(net, *args, **options)
+    plain = monet_jax.plan(net, *args, budget=0.75, operators="none")
+    assert (plan.operators, plan.seconds) == ((), plain.seconds)
+    planned = monet_jax.remat(net, **options)  # by the plan that is on disk now
+    for found in (planned, plan.apply(net)):
+        value, gradient = jax.value_and_grad(found)(*args)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9),
+            (value, gradient),
+            jax.value_and_grad(net)(*args),
+        )
+
+    monkeypatch.setattr(plan_search_module, "_without_operators", lambda plans: None)
+    worse = monet_jax.plan(net, *args, **options, cache=False)
+    assert worse.operators == (wasteful,) and worse.seconds > plan.seconds
+
+
+def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():
+    """Also where the planner finds next to nothing among so many."""
+
+    def masked(params, x):
+        for w in params:
+            x = x + jax.nn.relu(jax.nn.relu(x @ w) @ w)
+        return jnp.mean(x**2)
+
+    def search(operators):
+        compiled_plans = compiled_plans_of(
+            trace_for(CPU, masked, specs(), operators=operators), CPU, Pins()
+        )
+        lossy = compiled_plans.judge.lossy_codes
+
+        def planner(graph, budget):
+            ops = [op for stage in graph.stages for op in stage.backward]
+            is_poor = any(
+                op.codes(implementation) & lossy for op in ops for implementation in op.alternatives
+            )
+            return planners.save_nothing(graph) if is_poor else stages(graph, budget)
+
+        return PlanSearch(compiled_plans, FunctionPlanner(planner)), lossy
+
+    stages = planners.Stages()
+    (plain, _), (exact, none), (every, lossy) = map(search, ("none", "exact", "lossy"))
+    assert lossy and not none
+    budget = int(0.7 * exact.compiled_plans.unplanned.total_bytes)
+    slow, fast, found = (x.plan(lambda _: budget).overhead for x in (plain, exact, every))
+    assert found == pytest.approx(fast, abs=1e-4) and 0 < fast < 0.1 * slow
