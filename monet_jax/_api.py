@@ -23,6 +23,7 @@ from .planning.gradient_error import GRADED
 from .planning.mistakes import refuse
 from .planning.options import PlanOptions as PlanOptions
 from .planning.pipeline import plan_traced
+from .planning.progress import progress
 from .planning.reserved import Optimizer
 from .tracing import trace
 from .tracing.marked import name_of
@@ -42,7 +43,9 @@ def remat(
     reserved: int | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
-    time_limit: float = 10.0,
+    time_limit: float | None = None,
+    max_compilations: int = 6,
+    max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
 ) -> Callable[..., Any]:
@@ -82,7 +85,12 @@ def remat(
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
         planner: a `(planners.Graph, int) -> planners.Plan`; None is `planners.Stages`.
-        time_limit: seconds for the solver, per plan.
+        time_limit: seconds for the solver, per plan; None for as long as the function takes to
+            compile, but 1 to 10 s.
+        max_compilations: programs that planning may compile, the function as it is and the plan
+            that calibrates the model included; where none of them fits, as many more to find the
+            smallest. Where that ends the search, the best plan so far is used, and says so.
+        max_seconds: the same for the seconds of planning; a compilation that has begun is awaited.
         verify: compile the planned program, and correct the plan until it keeps the budget.
         cache: keep plans on disk.
 
@@ -103,6 +111,8 @@ def remat(
         pins=pins,
         planner=planner,
         time_limit=time_limit,
+        max_compilations=max_compilations,
+        max_seconds=max_seconds,
         verify=verify,
         cache=cache,
     )
@@ -125,7 +135,9 @@ def plan(
     reserved: int | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
-    time_limit: float = 10.0,
+    time_limit: float | None = None,
+    max_compilations: int = 6,
+    max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
 ) -> Plan:
@@ -160,6 +172,8 @@ def plan(
         pins=pins,
         planner=planner,
         time_limit=time_limit,
+        max_compilations=max_compilations,
+        max_seconds=max_seconds,
         verify=verify,
         cache=cache,
     )
@@ -214,12 +228,13 @@ def plan_flat(
         error, sample: as in `plan`.
     """
     started = time.perf_counter()
-    fun, call = flat(args)
-    limit = None
-    if error is not None:
-        samples = [flat(some)[1] for some in samples_of(args, sample)]
-        limit = limit_of(error, options.terms, call, samples)
-    request = options.for_call(call)
-    traced = trace.trace(fun, call, options.rewrite(call), options.terms)
-    refuse(traced, name_of(fun))
-    return Plan.of(plan_traced(traced, request, limit, started))
+    with progress():
+        fun, call = flat(args)
+        limit = None
+        if error is not None:
+            samples = [flat(some)[1] for some in samples_of(args, sample)]
+            limit = limit_of(error, options.terms, call, samples)
+        request = options.for_call(call)
+        traced = trace.trace(fun, call, options.rewrite(call), options.terms)
+        refuse(traced, name_of(fun))
+        return Plan.of(plan_traced(traced, request, limit, started))

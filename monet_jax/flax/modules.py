@@ -28,7 +28,9 @@ def remat(
     reserved: int | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
-    time_limit: float = 10.0,
+    time_limit: float | None = None,
+    max_compilations: int = 6,
+    max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
 ) -> Any:
@@ -72,6 +74,8 @@ def remat(
         pins=pins,
         planner=planner,
         time_limit=time_limit,
+        max_compilations=max_compilations,
+        max_seconds=max_seconds,
         verify=verify,
         cache=cache,
     )
@@ -98,7 +102,9 @@ def plan(
     reserved: int | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
-    time_limit: float = 10.0,
+    time_limit: float | None = None,
+    max_compilations: int = 6,
+    max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
 ) -> Plan:
@@ -126,6 +132,8 @@ def plan(
         pins=pins,
         planner=planner,
         time_limit=time_limit,
+        max_compilations=max_compilations,
+        max_seconds=max_seconds,
         verify=verify,
         cache=cache,
     )

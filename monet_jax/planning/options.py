@@ -50,7 +50,7 @@ class PlanOptions:
     reserved: int | Optimizer = 0
     pins: Mapping[str, str] | None = None
     planner: Any = None
-    time_limit: float = 10.0
+    time_limit: float | None = None
     max_compilations: int = 6
     max_seconds: float | None = None
     verify: bool = True
@@ -64,8 +64,7 @@ class PlanOptions:
         validate_budget(self.budget)
         check_reserved(self.reserved)
         _check_seconds("time_limit", self.time_limit)
-        if self.max_seconds is not None:
-            _check_seconds("max_seconds", self.max_seconds)
+        _check_seconds("max_seconds", self.max_seconds)
         _check_count(self.max_compilations)
         _check_planner(self.planner)
         if self.target is not None:
@@ -84,13 +83,13 @@ class PlanOptions:
         return math.inf if self.max_seconds is None else self.max_seconds
 
     @property
-    def region_planner(self) -> RegionPlanner:
-        """The planner: ours, or the user's."""
-        if self.planner is None:
-            return planners.Stages(time_limit=self.time_limit)
+    def region_planner(self) -> RegionPlanner | None:
+        """The planner: the user's, or ours with the user's time; None where nothing is said."""
         if isinstance(self.planner, RegionPlanner):
             return self.planner
-        return FunctionPlanner(self.planner, self.time_limit)
+        if self.planner is not None:
+            return FunctionPlanner(self.planner)
+        return None if self.time_limit is None else planners.Stages(time_limit=self.time_limit)
 
     @property
     def is_share(self) -> bool:
@@ -167,6 +166,8 @@ class PlanRequest:
 
 
 def _check_seconds(name: str, seconds: Any) -> None:
+    if seconds is None:
+        return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"`{name}` must be a number of seconds; got {seconds!r}.")
     if not seconds > 0:

@@ -1,7 +1,7 @@
 """The outcome of a search: the stored plan's record, or the error that says why there is none."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from planners.plan import Region
 
 from ..ir.fingerprint import describe_inputs
 from ..operators import not_used
-from ..plans.record import PlanRecord
+from ..plans.record import CompiledRow, PlanRecord
 from ..plans.tables import describe_values, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..search.compiled_plans import CompiledPlans
@@ -30,13 +30,15 @@ class Effort:
         budget_bytes: the budget.
         reserved_bytes: the part of it for other things.
         seconds: wall time.
-        compilations: compiled plans.
+        compilations: compiled programs.
+        programs: the compiled plans of each of the function's programs.
     """
 
     budget_bytes: int
     reserved_bytes: int
     seconds: float
     compilations: int
+    programs: Sequence[CompiledPlans]
 
 
 def record_of(traced: CompiledPlans, found: Found, effort: Effort) -> PlanRecord:
@@ -61,6 +63,8 @@ def record_of(traced: CompiledPlans, found: Found, effort: Effort) -> PlanRecord
         compilations=effort.compilations,
         values=value_rows(judge.origins, found.plans.graph, decisions),
         stages=stage_rows(found.plans.graph, decisions),
+        compiled=tuple(_compiled_rows(effort.programs)),
+        cut_short=found.cut_short,
         next_faster=_next_faster(found.plans, best),
         chunks=judge.chunks,
         before=before if decisions else None,
@@ -68,6 +72,24 @@ def record_of(traced: CompiledPlans, found: Found, effort: Effort) -> PlanRecord
         **_of_program(original),
         **_bytes_of(original, best),
     )
+
+
+def _compiled_rows(programs: Sequence[CompiledPlans]) -> Iterator[CompiledRow]:
+    """What was compiled: the function as it is, and then the plans of each program."""
+    first = programs[0]
+    unplanned, fixed = first.unplanned, first.fixed_bytes
+    seconds, total = first.judge.graph.seconds, unplanned.total_bytes
+    yield CompiledRow("the function as it is", seconds, total, total, unplanned.compile_seconds)
+    for plans in programs:
+        for plan in plans.compiled():
+            figures = plan.figures
+            yield CompiledRow(
+                f"a plan of {plan.program}",
+                plan.decisions.seconds,
+                fixed + plan.predicted_temp_bytes,
+                figures and figures.total_bytes,
+                figures and figures.compile_seconds,
+            )
 
 
 def _of_program(compiled_plans: CompiledPlans) -> dict[str, Any]:

@@ -6,6 +6,7 @@ emit, compile, correct, until the compiled program keeps the budget.
 
 import dataclasses
 import functools
+import itertools
 import logging
 import os
 import time
@@ -31,6 +32,7 @@ from .judge import compiled_plans_of, judge_of
 from .mistakes import refuse_budget
 from .options import PlanRequest
 from .plan_search import PlanSearch
+from .progress import progress
 
 log = logging.getLogger("monet_jax")
 
@@ -70,9 +72,10 @@ def plan_traced(
         limit: of the gradient's error, if there is one.
         started: when planning began, by `time.perf_counter`.
     """
-    check_for(traced, request, limit)
-    make = functools.partial(_found_or_made, traced, request, limit, started)
-    made = multihost.from_first_process(make, STATEMENTS)
+    with progress():
+        check_for(traced, request, limit)
+        make = functools.partial(_found_or_made, traced, request, limit, started)
+        made = multihost.from_first_process(make, STATEMENTS)
     if not _is_for(made, traced):
         raise PlanMismatch(
             "Process 0 has planned another function than this process: every process of a job "
@@ -96,7 +99,7 @@ def _found_or_made(
         return dataclasses.replace(found, is_cached=True)
     made = timed(_find_plan(traced, request, target))
     floor = 0 if _is_largest(made, request) else request.floor_bytes
-    cache_module.write(_key(traced, request, target, floor), made)
+    cache_module.write(_key(traced, request, target, floor, is_final=not made.cut_short), made)
     return made
 
 
@@ -108,8 +111,9 @@ def _uses_disk(request: PlanRequest) -> bool:
 def _found(traced: Traced, request: PlanRequest, target: Target) -> PlanRecord | None:
     """The plan in the cache."""
     # What takes more than the largest before it is the largest now, whatever came before.
-    for floor in dict.fromkeys((0, request.floor_bytes)):
-        found = cache_module.read(_key(traced, request, target, floor))
+    floors = dict.fromkeys((0, request.floor_bytes))
+    for floor, is_final in itertools.product(floors, (True, False)):
+        found = cache_module.read(_key(traced, request, target, floor, is_final))
         is_enough = found is not None and (floor or _is_largest(found, request))
         if found is not None and is_enough and _is_for(found, traced):
             return found
@@ -163,7 +167,9 @@ def _compiled_plans(
 
 
 def _cap(request: PlanRequest) -> Cap:
-    return Cap(request.options.max_compilations, request.options.most_seconds)
+    """The cap of a request; what is compiled is said in the line of the call that plans."""
+    with progress() as say:
+        return Cap(request.options.max_compilations, request.options.most_seconds, announce=say)
 
 
 def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanRecord:
@@ -196,8 +202,13 @@ def _pins_in(traced: Traced, request: PlanRequest) -> tuple[list[Any], list[int]
     return sorted(found.items()), sorted(pins_module.saved_by_name(program, pins))
 
 
-def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int) -> str:
-    """The name in the cache of a plan: a hash of all that it depends on."""
+def _key(
+    traced: Traced, request: PlanRequest, target: Target, floor_bytes: int, is_final: bool
+) -> str:
+    """The name in the cache of a plan: a hash of all that it depends on.
+
+    A plan whose search was cut short depends on the cap: one under a larger cap is searched anew.
+    """
     options = request.options
     return cache_module.key_of(
         (
@@ -210,7 +221,7 @@ def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int)
             [str(getattr(aval, "sharding", None)) for aval in traced.avals],
             (options.budget, floor_bytes, request.reserved_bytes),
             (options.time_limit, options.verify),
-            (options.max_compilations, options.max_seconds),
+            None if is_final else (options.max_compilations, options.max_seconds),
             *_pins_in(traced, request),
             target.name,
             usable_bytes(target) if options.budget == "auto" else None,

@@ -19,6 +19,10 @@ from .outcome import Effort, cut_short, no_plan_fits, record_of
 #: Nested scans are tried where they may save more than this share of the function's bytes.
 CLEARLY_MORE = 1 - 0.97
 
+#: Seconds of the solver for a plan: so many times what the function takes to compile, but at least
+#: the second.
+SOLVER_SHARE, LEAST_SECONDS = 1.0, 1.0
+
 #: A function from a function that returns the unplanned bytes to the budget in bytes.
 Budget = Callable[[Callable[[], int]], int]
 
@@ -28,7 +32,7 @@ class PlanSearch:
 
     Arguments:
         compiled_plans: of the function as it is traced.
-        planner: of regions.
+        planner: of regions; None for ours, with as much time as the function takes to compile.
         max_compilations: for each budget, the unplanned program and calibration included; and again
             as many to find the minimum where no plan keeps it.
         max_seconds: for each budget.
@@ -37,7 +41,7 @@ class PlanSearch:
     def __init__(
         self,
         compiled_plans: CompiledPlans,
-        planner: RegionPlanner,
+        planner: RegionPlanner | None = None,
         max_compilations: float = math.inf,
         max_seconds: float = math.inf,
     ):
@@ -56,7 +60,8 @@ class PlanSearch:
         judge = judge_of(plans)
         inlines = judge.traced.program.inlines_checkpoints
         without = None if judge.bound is not None else _without_operators(plans)
-        return Programs(plans, without, _nested(plans), self.planner, not judge.pins, not inlines)
+        planner = self.planner or _planner_for(plans.unplanned.compile_seconds)
+        return Programs(plans, without, _nested(plans), planner, not judge.pins, not inlines)
 
     def plan(self, budget: Budget, reserved_bytes: int = 0) -> PlanRecord:
         """The fastest plan found whose compiled program keeps a budget.
@@ -91,8 +96,16 @@ class PlanSearch:
             outside = self.compiled_plans.fixed_bytes + reserved_bytes
             raise no_plan_fits(found, total - outside, outside)
         seconds, compilations = time.perf_counter() - started, cap.compilations - known
-        effort = Effort(total, reserved_bytes, seconds, compilations)
+        programs = self.programs.all_plans
+        effort = Effort(total, reserved_bytes, seconds, compilations, programs)
         return record_of(self.compiled_plans, found, effort)
+
+
+def _planner_for(compile_seconds: float) -> RegionPlanner:
+    """Our planner, with time in proportion to what its plans take to compile."""
+    most = planners.Stages().time_limit
+    seconds = min(most, max(LEAST_SECONDS, SOLVER_SHARE * compile_seconds))
+    return planners.Stages(time_limit=seconds)
 
 
 def _unplanned_bytes(plans: CompiledPlans, reserved_bytes: int) -> int:

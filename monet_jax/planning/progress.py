@@ -1,20 +1,119 @@
-"""Shows the progress of a long operation on a terminal, and nowhere else."""
+"""Says what a long call does: a live line on a terminal, a text line in a notebook, or log records.
+
+A call of under two seconds says nothing. Calls inside another one use its line.
+"""
 
 import contextlib
+import contextvars
+import logging
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
+log = logging.getLogger("monet_jax")
+
+#: Set to "0", this environment variable turns progress off.
+SWITCH = "MONET_JAX_PROGRESS"
+#: Seconds between two signs of life; nobody should wait for three without one.
+EVERY_SECONDS = 2.0
+
+#: Shows a text, in the place of the one before.
+Show = Callable[[str], None]
+
+
+class _Line:
+    """What a call does, shown by a thread of its own every few seconds until it is closed."""
+
+    def __init__(self, show: Show):
+        self._show, self._text = show, "tracing"
+        self._started, self._is_closed = time.perf_counter(), threading.Event()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+        self._thread.start()
+
+    def say(self, text: str) -> None:
+        """What the call does from here on."""
+        self._text = text
+
+    def close(self) -> None:
+        """Show nothing more."""
+        self._is_closed.set()
+        self._thread.join()
+
+    def _repeat(self) -> None:
+        while not self._is_closed.wait(EVERY_SECONDS):
+            seconds = time.perf_counter() - self._started
+            self._show(f"monet_jax: {self._text} ({seconds:.0f} s)")
+
+
+_current: contextvars.ContextVar[_Line | None] = contextvars.ContextVar("line", default=None)
+
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """A function that shows the current operation, in one line of the terminal's error stream.
-
-    The line is removed at the end. Where the stream is no terminal, nothing is written.
-    """
-    console = Console(stderr=True)
-    if not console.is_terminal or console.is_jupyter:
+def progress() -> Iterator[Show]:
+    """A function that says what the call does from here on; the line is removed at its end."""
+    outer = _current.get()
+    if outer is not None:
+        yield outer.say
+        return
+    if os.environ.get(SWITCH) == "0":
         yield lambda text: None
         return
-    with console.status("") as status:
-        yield lambda text: status.update(text.replace("[", r"\["))
+    with _output() as show:
+        line = _Line(show)
+        token = _current.set(line)
+        try:
+            yield line.say
+        finally:
+            _current.reset(token)
+            line.close()
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[Show]:
+    """Where this process shows what it does: standard error, a notebook's cell or the logger."""
+    console = Console(stderr=True)
+    if console.is_jupyter:
+        with _cell() as show:
+            yield show
+    elif console.is_terminal:
+        with _terminal(console) as show:
+            yield show
+    else:
+        yield log.info
+
+
+@contextlib.contextmanager
+def _terminal(console: Console) -> Iterator[Show]:
+    status = console.status("")
+
+    def show(text: str) -> None:
+        status.update(text.replace("[", r"\["))
+        status.start()
+
+    try:
+        yield show
+    finally:
+        status.stop()
+
+
+@contextlib.contextmanager
+def _cell() -> Iterator[Show]:
+    from IPython.display import display
+
+    handles = []
+
+    def show(text: str) -> None:
+        shown = {"text/plain": text}
+        if handles:
+            handles[0].update(shown, raw=True)
+        else:
+            handles.append(display(shown, raw=True, display_id=True))
+
+    try:
+        yield show
+    finally:
+        if handles:
+            handles[0].update({"text/plain": ""}, raw=True)

@@ -63,6 +63,25 @@ class StageRow:
 
 
 @dataclasses.dataclass(frozen=True)
+class CompiledRow:
+    """A program that planning compiled.
+
+    Attributes:
+        program: what it is.
+        seconds: modelled time of the step.
+        predicted_bytes: by the model, before it was compiled.
+        compiled_bytes: by the compiler; None if it failed.
+        compile_seconds: how long it took; None if the compiler failed.
+    """
+
+    program: str
+    seconds: float
+    predicted_bytes: int
+    compiled_bytes: int | None
+    compile_seconds: float | None
+
+
+@dataclasses.dataclass(frozen=True)
 class PlanRecord:
     """Which values a function's forward pass saves for its gradient, and the costs.
 
@@ -85,7 +104,9 @@ class PlanRecord:
         base_flops: FLOPs of products and convolutions when nothing is recomputed.
         planning_seconds: wall time of planning, tracing and all compilations included; for a plan
             from the disk, the time when it was made.
-        compilations: how many plans were compiled.
+        compilations: how many programs were compiled, the function as it is included.
+        compiled: the programs that were compiled; in a sweep for earlier budgets, too.
+        cut_short: why the search was cut short, in words; "" where it was not.
         values: the values of the forward pass, largest first.
         stages: the stages in order.
         next_faster: modelled seconds and compiled bytes of the next faster plan that was compiled;
@@ -125,6 +146,8 @@ class PlanRecord:
     compilations: int
     values: tuple[ValueRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
+    compiled: tuple[CompiledRow, ...] = ()
+    cut_short: str = ""
     next_faster: tuple[float, int] | None = None
     devices: int = 1
     operators: tuple[str, ...] = ()
@@ -168,8 +191,11 @@ class PlanRecord:
         data: dict[str, Any] = {name: getattr(self, name) for name in stored}
         data["decisions"] = self.decisions and self.decisions.to_json()
         data |= {name: data[name] and data[name].to_json() for name in _TIMELINES}
-        data |= {name: [vars(row) for row in data[name]] for name in ("values", "stages")}
+        data |= {name: [vars(row) for row in data[name]] for name in _TABLES}
         return _to_lines({"format": FORMAT, **data})
+
+
+_TABLES = {"values": ValueRow, "stages": StageRow, "compiled": CompiledRow}
 
 
 class PlanMismatch(ValueError):
@@ -197,9 +223,11 @@ def record_from_json(text: str) -> PlanRecord:
             "inputs": tuple(fields["inputs"]),
             "operators": tuple(fields["operators"]),
             "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
-            "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
-            "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
             "next_faster": fields["next_faster"] and tuple(fields["next_faster"]),
+        }
+        | {
+            name: tuple(cls(**_row(row, cls)) for row in fields[name])
+            for name, cls in _TABLES.items()
         },
     )
     _check_regions(made)

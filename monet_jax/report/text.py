@@ -51,6 +51,8 @@ def report(plan: PlanRecord) -> str:
         parts += ["", values_table(plan.values), *totals(plan.values)]
     if plan.decisions is not None and plan.stages:
         parts += ["", _stages_table(plan.stages)]
+    if plan.compiled:
+        parts += ["", _compiled_table(plan)]
     return "\n".join(parts)
 
 
@@ -91,7 +93,13 @@ def _error(plan: PlanRecord) -> list[str]:
 
 def notes(plan: PlanRecord) -> list[str]:
     """Remarks on a plan as a whole, in sentences."""
-    return [*_loops(plan), *_use_of_budget(plan)]
+    return [*_cut_short(plan), *_loops(plan), *_use_of_budget(plan)]
+
+
+def _cut_short(plan: PlanRecord) -> list[str]:
+    if not plan.cut_short:
+        return []
+    return [f"The search was cut short: {plan.cut_short}. A faster plan may exist."]
 
 
 def _loops(plan: PlanRecord) -> list[str]:
@@ -271,6 +279,25 @@ def _stages_table(stages: Sequence[StageRow]) -> str:
     table = plain_table("Stages", "Decision", "Saved", "First module", right=("Saved",))
     for span, row, each in merge_stages(stages):
         table.add_row(span, row.decision, format_bytes(row.saved_bytes) + each, row.title)
+    return render(table)
+
+
+def _compiled_table(plan: PlanRecord) -> str:
+    table = plain_table(
+        "Compiled",
+        "Predicted",
+        "Overhead",
+        "Seconds",
+        "Program",
+        right=("Compiled", "Predicted", "Overhead", "Seconds"),
+    )
+    for row in plan.compiled:
+        overhead = row.seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
+        taken = "failed" if row.compiled_bytes is None else format_bytes(row.compiled_bytes)
+        seconds = "" if row.compile_seconds is None else f"{row.compile_seconds:.1f}"
+        table.add_row(
+            taken, format_bytes(row.predicted_bytes), f"{overhead:.2%}", seconds, row.program
+        )
     return render(table)
 
 

@@ -21,7 +21,7 @@ class Cap:
         compilations: programs compiled so far.
         reached: why the search was cut short, in words; "" as long as it was not.
         clock: seconds from some point on.
-        announce: is told what is compiled, before each compilation.
+        announce: is told what is compiled, and how long it took.
     """
 
     max_compilations: float = math.inf
@@ -51,7 +51,11 @@ class Cap:
         if self.compilations >= self.max_compilations:
             self._reach(f"{self.compilations} programs were compiled (`max_compilations`)")
         self.compilations += 1
-        self.announce(what)
+        self.announce(f"compiling {what}, {self._count()}")
+
+    def note(self, compile_seconds: float) -> None:
+        """Tell how long the last compilation took."""
+        self.announce(f"choosing a plan; {self._count()} took {compile_seconds:.1f} s")
 
     def check_seconds(self) -> None:
         """Check that there is time left.
@@ -66,6 +70,10 @@ class Cap:
         """Allow so many more compilations from here on."""
         self.max_compilations = self.compilations + more
         self.reached = ""
+
+    def _count(self) -> str:
+        most = self.max_compilations
+        return f"program {self.compilations}" + ("" if most == math.inf else f" of at most {most}")
 
     def _reach(self, why: str) -> None:
         self.reached = why

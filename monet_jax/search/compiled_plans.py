@@ -48,6 +48,10 @@ class CompiledPlans:
     def __iter__(self) -> Iterator[CompiledPlan]:
         return (x for x in self._made.values() if not x.has_failed)
 
+    def compiled(self) -> list[CompiledPlan]:
+        """The plans that were compiled, in order, and those on which the compiler failed."""
+        return [x for x in self._made.values() if x.figures is not None or x.has_failed]
+
     def __contains__(self, decisions: planners.Plan) -> bool:
         return decisions.regions in self._made
 
@@ -56,8 +60,10 @@ class CompiledPlans:
         """The function as it is, XLA's own rematerialization off."""
         if self.like is not None:
             return self.like.unplanned
-        self.cap.spend("the unplanned program")
-        return self.judge.unplanned_bytes()
+        self.cap.spend("the function as it is")
+        figures = self.judge.unplanned_bytes()
+        self.cap.note(figures.compile_seconds)
+        return figures
 
     @property
     def fixed_bytes(self) -> int:
@@ -182,6 +188,7 @@ class CompiledPlans:
             self.cap.spend(f"a plan of {self.judge.name}")
             try:
                 figures = self.judge.planned_bytes(decisions)
+                self.cap.note(figures.compile_seconds)
             except CompilationFailed:
                 has_failed = True
         made = CompiledPlan(self.judge.name, decisions, predicted, figures, has_failed)

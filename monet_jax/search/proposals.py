@@ -117,8 +117,8 @@ class Proposals:
                     best = decisions
                 if modelled >= GOOD_USE * limit or decisions.seconds <= self.graph.seconds:
                     break
-            else:
-                high = min(budget, high or budget)
+            else:  # and so does every plan for as much as this one takes
+                high = min(budget, decisions.peak_bytes, high or budget)
             over = modelled - limit
             # Plans that are over by next to nothing would creep towards the limit.
             guess = budget - (max(over, int(STEP * limit)) if over > 0 else over)

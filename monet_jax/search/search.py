@@ -112,8 +112,8 @@ def find(programs: Programs, limit: int, more_for_minimum: float) -> Found:
     try:
         programs.restart()
         compile_proposals(programs.spaces, temps)
-        for some in programs.all_plans:
-            compile_crossovers(some, temps)
+        if (best := _fastest(programs, temps)) is not None:
+            compile_crossovers(best[0], temps)
     except CapReached:
         pass
     found = _fastest(programs, temps)

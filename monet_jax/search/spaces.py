@@ -1,6 +1,7 @@
 """The spaces of plans that a search proposes from, as data, in order."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import planners
@@ -45,11 +46,13 @@ class Space:
         plans: of the program.
         models: proposals by each model of the compiler.
         handicap: the share of time by which a plan must be faster than one of another space.
+        known: aims so far -> seconds of the proposal, infinite where there was none.
     """
 
     plans: CompiledPlans
     models: tuple[Proposals, ...]
     handicap: float = 0.0
+    known: dict[int, float] = dataclasses.field(default_factory=dict)
 
     def propose(self, aim_bytes: int) -> Proposal | None:
         """The fastest plan that should compile to at most `aim_bytes`; None where there is none.
@@ -58,24 +61,32 @@ class Space:
         """
         model = min(self.models, key=lambda x: self.plans.error_of(x.graph))
         found = model.within(self.plans.modelled_for(aim_bytes))
-        return None if found is None else self.proposal(found, model)
+        if found is None:
+            self.known[aim_bytes] = math.inf
+            return None
+        predicted = self.plans.predicted_temp_bytes(found.regions, model.graph)
+        proposal = Proposal(self.plans, found, predicted, found.seconds / (1 - self.handicap))
+        self.known[aim_bytes] = proposal.seconds
+        return proposal
 
-    def proposal(self, decisions: planners.Plan, model: Proposals) -> Proposal:
-        """A plan as a proposal of this space."""
-        predicted = self.plans.predicted_temp_bytes(decisions.regions, model.graph)
-        seconds = decisions.seconds / (1 - self.handicap)
-        return Proposal(self.plans, decisions, predicted, seconds)
+    def least_seconds(self, aim_bytes: int) -> float:
+        """A bound on what is proposed for an aim: less memory takes no less time."""
+        return max((s for aim, s in self.known.items() if aim >= aim_bytes), default=0.0)
 
 
 def propose(spaces: Sequence[Space], aim_bytes: int) -> Proposal | None:
-    """The fastest proposal of several spaces; one that is free makes later spaces needless."""
+    """The fastest proposal of several spaces.
+
+    The most promising space comes first, and the earlier ones where nothing is known. A space is
+    left out where a proposal is as fast as its bound, and all are where one is free.
+    """
     best = None
-    for space in spaces:
+    for space in sorted(spaces, key=lambda x: x.least_seconds(aim_bytes)):
+        if best is not None and (best.is_free or best.seconds <= space.least_seconds(aim_bytes)):
+            break
         found = space.propose(aim_bytes)
         if found is not None and (best is None or found.seconds < best.seconds):
             best = found
-        if best is not None and best.is_free:
-            break
     return best
 
 

@@ -10,8 +10,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import planners
-
 from .._plan import Plan
 from ..compiler.targets import Target, resolve_target
 from ..planning.failures import InfeasibleBudget
@@ -45,7 +43,7 @@ def fit(
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
     checkpoints: str = "keep",
-    time_limit: float = 10.0,
+    time_limit: float | None = None,
 ) -> Fit:
     """The largest size of an axis with which a planned step fits a budget.
 
@@ -182,7 +180,7 @@ class _Probes:
     def __init__(self, step: _Step, limit_bytes: int, reserved: int, say: Callable[[str], None]):
         self.step, self.limit_bytes, self.reserved, self.say = step, limit_bytes, reserved, say
         self.searches: dict[int, PlanSearch] = {}
-        self._planner = planners.Stages(time_limit=step.options.time_limit)
+        self._planner = step.options.region_planner
         self._planned: dict[int, int] = {}
 
     def plain(self, size: int) -> int:

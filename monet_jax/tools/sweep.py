@@ -10,8 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-import planners
-
 from ..compiler.targets import Target, compiler_version, resolve_target
 from ..planning.failures import InfeasibleBudget
 from ..planning.judge import compiled_plans_of
@@ -40,7 +38,7 @@ def sweep(
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
     checkpoints: str = "keep",
-    time_limit: float = 10.0,
+    time_limit: float | None = None,
 ) -> Sweep:
     """Plans of a function over a range of budgets, beside `jax.checkpoint` placed by hand.
 
@@ -102,8 +100,7 @@ def _points(
     for name, baseline in baselines.items():
         say(f"compiling {name}")
         yield _baseline(name, functools.partial(traced, baseline), target)
-    planner = planners.Stages(time_limit=options.time_limit)
-    yield from _planned(compiled_plans, planner, points, say)
+    yield from _planned(compiled_plans, options.region_planner, points, say)
 
 
 def _plain(compiled_plans: CompiledPlans) -> SweepPoint:

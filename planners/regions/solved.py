@@ -59,8 +59,12 @@ class SolvedBudgets:
     def fastest(self, budget: int) -> Plan | None:
         """The planner's plan for a model budget; None where it has none.
 
-        An infeasible budget raises the floor; a planner that was stopped does not.
+        The plan for a larger budget is the plan for this one, too, where it fits. An infeasible
+        budget raises the floor; a planner that was stopped does not.
         """
+        for larger, plan in self._known.items():
+            if plan is not None and plan.peak_bytes <= budget <= larger:
+                return plan
         if budget not in self._known:
             started = time.perf_counter()
             try:
