@@ -23,11 +23,11 @@ from keeping import keep
 
 from monet_jax import zoo
 from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.candidates.compiled_plans import CompiledPlans
 from monet_jax.compiler.compile import CompiledBytes, compile_bytes
 from monet_jax.compiler.targets import compiler_version, resolve_target
 from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.planning.step import step_to_compile
-from monet_jax.search.compiled_plans import CompiledPlans
 from monet_jax.tools.baselines import work_of_step
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import transform as transform_module

@@ -35,7 +35,7 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import representation_name, selected
 from monet_jax.planning.error_limit import AIM, ErrorLimit, plan_within
 from monet_jax.planning.gradient_error import GRADED, ErrorBound, Errors
-from monet_jax.planning.judge import compiled_plans_of, judge_of
+from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.tracing.trace import trace_for
 
@@ -66,7 +66,7 @@ class Measured:
         self._samples = tuple(tuple(jax.tree.leaves(x)) for x in samples)
         traced = trace_for(target, self.problem.loss, self.problem.args, operators=GRADED)
         self._traced, self._target = traced, target
-        self._judge = judge_of(compiled_plans_of(traced, target, NO_PINS))
+        self._judge = compiled_plans_of(traced, target, NO_PINS).judge
         self._errors = Errors(traced, self._samples, *self._judge.analyzed)
         self._errors.of_codes = functools.cache(self._errors.of_codes)
 

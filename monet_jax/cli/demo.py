@@ -24,7 +24,7 @@ from .. import _api
 from .._plan import Plan
 from ..compiler import compile
 from ..compiler.budget import format_bytes
-from ..report.text import plain_table, render
+from ..report.tables import plain_table, render
 
 #: Digits held back to measure the accuracy: the last fifth.
 HELD_BACK = 360

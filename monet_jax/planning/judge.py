@@ -9,6 +9,9 @@ from planners.graph import Graph
 
 from ..analyzer.analyze import analyze
 from ..analyzer.pins import Pins
+from ..candidates.cap import Cap
+from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.judge import CompilationFailed, Judge
 from ..compiler.backend import backend_of
 from ..compiler.child import CompilerDied
 from ..compiler.compile import CompiledBytes, compile_bytes, devices_of
@@ -16,9 +19,6 @@ from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
-from ..search.cap import Cap
-from ..search.compiled_plans import CompiledPlans
-from ..search.judge import CompilationFailed, Judge
 from ..tracing.nested_scans import as_nested_scans
 from ..tracing.origins import Origins
 from ..tracing.trace import Traced, without_operators
@@ -106,6 +106,7 @@ class TracedJudge(Judge):
 
     @property
     def graph(self) -> Graph:
+        """The planning graph, as analyzed."""
         return self.analyzed[0]
 
     @property
@@ -115,16 +116,19 @@ class TracedJudge(Judge):
 
     @property
     def output_bytes(self) -> Mapping[str, int]:
+        """Name of a graph value that the step returns -> its bytes."""
         return self.origins.output_bytes
 
     @functools.cached_property
     def lossy_codes(self) -> frozenset[int]:
+        """Values of the graph that are arrays of lossy codes."""
         graph, origins = self.analyzed
         written = ((name, i, origins.writer[i]) for name, i in origins.values.items())
         return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
     @functools.cached_property
     def plain(self) -> "TracedJudge":
+        """The program without operators where these change it unasked, or this one."""
         changes_program = self.traced.terms.operators and self.origins.program.keeps_other
         if not changes_program:
             return self
@@ -133,9 +137,16 @@ class TracedJudge(Judge):
         return plain
 
     def unplanned_bytes(self) -> CompiledBytes:
+        """Compile the function as it is."""
         return self.compiler.bytes_of(self.traced, self.traced.flat)
 
     def planned_bytes(self, decisions: planners.Plan) -> CompiledBytes:
+        """Compile a plan.
+
+        Raises:
+            CompilationFailed: the compiler fails on this program.
+            OtherOptions: it was compiled under other options than those before it.
+        """
         function = transform(self.origins, decisions)
         try:
             return self.compiler.bytes_of(self.traced, function)
@@ -143,6 +154,10 @@ class TracedJudge(Judge):
             if isinstance(error, NotImplementedError):
                 raise
             raise CompilationFailed(str(error)) from error
+
+
+#: Plans of a traced function.
+type TracedPlans = CompiledPlans[TracedJudge]
 
 
 def compiled_plans_of(
@@ -153,12 +168,6 @@ def compiled_plans_of(
     bound: ErrorBound | None = None,
     cap: Cap | None = None,
     verify: bool = True,
-) -> CompiledPlans:
+) -> TracedPlans:
     """The plans of a traced function on a target, of which none is compiled yet."""
     return CompiledPlans(TracedJudge(traced, target, pins, bound=bound), cap, verify)
-
-
-def judge_of(plans: CompiledPlans) -> TracedJudge:
-    """The judge of plans that `compiled_plans_of` made."""
-    assert isinstance(plans.judge, TracedJudge)
-    return plans.judge

@@ -9,17 +9,16 @@ import jax
 import planners
 from planners.plan import Region
 
+from ..candidates.judge import CompiledPlan
 from ..ir.fingerprint import describe_inputs
 from ..operators import not_used
 from ..plans.record import CompiledRow, PlanRecord
 from ..plans.tables import describe_values, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
-from ..search.compiled_plans import CompiledPlans
-from ..search.judge import CompiledPlan
 from ..search.search import Found
 from ..tracing.trace import context_for, without_rewrites
 from .failures import InfeasibleBudget
-from .judge import TracedJudge, judge_of
+from .judge import TracedJudge, TracedPlans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +37,10 @@ class Effort:
     reserved_bytes: int
     seconds: float
     compilations: int
-    programs: Sequence[CompiledPlans]
+    programs: Sequence[TracedPlans]
 
 
-def record_of(traced: CompiledPlans, found: Found, effort: Effort) -> PlanRecord:
+def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
     """The record of a plan.
 
     Arguments:
@@ -51,7 +50,7 @@ def record_of(traced: CompiledPlans, found: Found, effort: Effort) -> PlanRecord
     """
     best = found.plan
     decisions = best.decisions if best else None
-    judge = judge_of(found.plans)
+    judge = found.plans.judge
     # Nested scans change the loops of the function as it is traced, and nothing else.
     original = found.plans if judge.chunks is None else traced
     before = _timeline(original, planners.save_all(original.graph).regions)
@@ -74,7 +73,7 @@ def record_of(traced: CompiledPlans, found: Found, effort: Effort) -> PlanRecord
     )
 
 
-def _compiled_rows(programs: Sequence[CompiledPlans]) -> Iterator[CompiledRow]:
+def _compiled_rows(programs: Sequence[TracedPlans]) -> Iterator[CompiledRow]:
     """What was compiled: the function as it is, and then the plans of each program."""
     first = programs[0]
     unplanned, fixed = first.unplanned, first.fixed_bytes
@@ -92,9 +91,9 @@ def _compiled_rows(programs: Sequence[CompiledPlans]) -> Iterator[CompiledRow]:
             )
 
 
-def _of_program(compiled_plans: CompiledPlans) -> dict[str, Any]:
+def _of_program(compiled_plans: TracedPlans) -> dict[str, Any]:
     """The fields of a record that describe the function and its unplanned step."""
-    judge, graph = judge_of(compiled_plans), compiled_plans.graph
+    judge, graph = compiled_plans.judge, compiled_plans.graph
     traced = judge.traced
     return {
         "fingerprint": traced.fingerprint,
@@ -110,7 +109,7 @@ def _of_program(compiled_plans: CompiledPlans) -> dict[str, Any]:
     }
 
 
-def _bytes_of(compiled_plans: CompiledPlans, best: CompiledPlan | None) -> dict[str, Any]:
+def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[str, Any]:
     """The fields of a record that are bytes, and the compiler that gave them."""
     unplanned, fixed_bytes = compiled_plans.unplanned, compiled_plans.fixed_bytes
     figures = best.figures if best else unplanned
@@ -124,12 +123,12 @@ def _bytes_of(compiled_plans: CompiledPlans, best: CompiledPlan | None) -> dict[
     }
 
 
-def _timeline(compiled_plans: CompiledPlans, regions: Sequence[Region]) -> Timeline | None:
-    return timeline_of(compiled_plans.graph, judge_of(compiled_plans).origins, regions)
+def _timeline(compiled_plans: TracedPlans, regions: Sequence[Region]) -> Timeline | None:
+    return timeline_of(compiled_plans.graph, compiled_plans.judge.origins, regions)
 
 
 def _next_faster(
-    compiled_plans: CompiledPlans, best: CompiledPlan | None
+    compiled_plans: TracedPlans, best: CompiledPlan | None
 ) -> tuple[float, int] | None:
     """Seconds and bytes of the next faster compiled plan, which broke the budget."""
     if best is None:
@@ -152,7 +151,7 @@ def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
         outside: bytes of the budget for all else.
     """
     assert found.plan is not None
-    plans, judge = found.plans, judge_of(found.plans)
+    plans, judge = found.plans, found.plans.judge
     minimum = outside + plans.temp_bytes(found.plan)
     peak = planners.replay(plans.graph, found.plan.decisions).peak_values
     named = [name for name in peak if name in judge.origins.values][:4]

@@ -16,19 +16,18 @@ import jax
 
 from .._version import __version__
 from ..analyzer import pins as pins_module
+from ..candidates.cap import Cap
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
 from ..plans import cache as cache_module
 from ..plans import multihost
 from ..plans.record import FORMAT, PlanMismatch, PlanRecord
-from ..search.cap import Cap
-from ..search.compiled_plans import CompiledPlans
 from ..tracing.layout import lay_out
 from ..tracing.trace import Traced
 from ..transformer.apply import as_traced_for
 from .error_limit import ErrorLimit, plan_within
 from .failures import STATEMENTS, InfeasibleBudget, statements, warn
 from .gradient_error import ErrorBound, Errors
-from .judge import compiled_plans_of, judge_of
+from .judge import TracedPlans, compiled_plans_of
 from .mistakes import refuse_budget
 from .options import PlanRequest
 from .plan_search import PlanSearch
@@ -145,7 +144,7 @@ def _find_plan_within(
 ) -> PlanRecord:
     """The plan, searched for, whose gradient keeps a limit of the error."""
     cap = _cap(request)
-    judge = judge_of(_compiled_plans(traced, request, target, cap))
+    judge = _compiled_plans(traced, request, target, cap).judge
     errors = Errors(traced, limit.samples, *judge.analyzed)
 
     def made(bound: ErrorBound) -> PlanRecord:
@@ -160,7 +159,7 @@ def _compiled_plans(
     target: Target,
     cap: Cap | None = None,
     bound: ErrorBound | None = None,
-) -> CompiledPlans:
+) -> TracedPlans:
     options = request.options
     given = traced, target, options.pinned
     return compiled_plans_of(*given, bound=bound, cap=cap or _cap(request), verify=options.verify)
@@ -176,12 +175,12 @@ def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanReco
     return _planned(_compiled_plans(traced, request, target), request)
 
 
-def _planned(compiled_plans: CompiledPlans, request: PlanRequest) -> PlanRecord:
+def _planned(compiled_plans: TracedPlans, request: PlanRequest) -> PlanRecord:
     options = request.options
     plan_search = PlanSearch(
         compiled_plans, options.region_planner, options.max_compilations, options.most_seconds
     )
-    budget = functools.partial(request.budget_bytes, judge_of(compiled_plans).target)
+    budget = functools.partial(request.budget_bytes, compiled_plans.judge.target)
     made = plan_search.plan(budget, request.reserved_bytes)
     log.info("planned in %.1f s, %d compilations", made.planning_seconds, made.compilations)
     if plan_search.stopped is not None:

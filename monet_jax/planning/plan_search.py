@@ -8,12 +8,12 @@ from collections.abc import Callable
 import planners
 from planners.regions.planner import RegionPlanner
 
+from ..candidates.cap import CapReached
+from ..candidates.compiled_plans import CompiledPlans
 from ..plans.record import PlanRecord
-from ..search.cap import CapReached
-from ..search.compiled_plans import CompiledPlans
 from ..search.search import Programs, find
 from ..tracing.nested_scans import chunking
-from .judge import OtherOptions, TracedJudge, judge_of
+from .judge import OtherOptions, TracedJudge, TracedPlans
 from .outcome import Effort, cut_short, no_plan_fits, record_of
 
 #: Nested scans are tried where they may save more than this share of the function's bytes.
@@ -40,7 +40,7 @@ class PlanSearch:
 
     def __init__(
         self,
-        compiled_plans: CompiledPlans,
+        compiled_plans: TracedPlans,
         planner: RegionPlanner | None = None,
         max_compilations: float = math.inf,
         max_seconds: float = math.inf,
@@ -57,7 +57,7 @@ class PlanSearch:
     def programs(self) -> Programs:
         """The plans of the function's programs."""
         plans = self.compiled_plans
-        judge = judge_of(plans)
+        judge = plans.judge
         inlines = judge.traced.program.inlines_checkpoints
         without = None if judge.bound is not None else _without_operators(plans)
         planner = self.planner or _planner_for(plans.unplanned.compile_seconds)
@@ -108,27 +108,27 @@ def _planner_for(compile_seconds: float) -> RegionPlanner:
     return planners.Stages(time_limit=seconds)
 
 
-def _unplanned_bytes(plans: CompiledPlans, reserved_bytes: int) -> int:
+def _unplanned_bytes(plans: TracedPlans, reserved_bytes: int) -> int:
     """Bytes of the function as it is, whatever the cap says."""
     plans.cap.allow(1)
     return plans.unplanned.total_bytes + reserved_bytes
 
 
-def _without_operators(plans: CompiledPlans) -> CompiledPlans | None:
+def _without_operators(plans: TracedPlans) -> TracedPlans | None:
     """Plans of the function as it was before any operator, where these change it unasked."""
-    judge = judge_of(plans)
+    judge = plans.judge
     if judge.plain is judge:
         return None
     return CompiledPlans(judge.plain, plans.cap, plans.verify, like=plans, calibrates=False)
 
 
-def _nested(plans: CompiledPlans) -> CompiledPlans | None:
+def _nested(plans: TracedPlans) -> TracedPlans | None:
     """Plans with nested scans.
 
     None where these save too little; where pins name values, for nested scans have other values;
     and where errors are limited, for they are known for the loops as they are.
     """
-    judge = judge_of(plans)
+    judge = plans.judge
     if judge.pins or judge.bound is not None:
         return None
     found = chunking(judge.traced.program, judge.traced.derivative)
@@ -137,9 +137,9 @@ def _nested(plans: CompiledPlans) -> CompiledPlans | None:
     return CompiledPlans(judge.other(chunks=found.lengths), plans.cap, plans.verify, like=plans)
 
 
-def _anew(plans: CompiledPlans) -> CompiledPlans:
+def _anew(plans: TracedPlans) -> TracedPlans:
     """The same with nothing compiled yet, by the options that are left."""
-    judge = judge_of(plans)
+    judge = plans.judge
     judge.compiler.conditions = ""
     same = {"bound": judge.bound, "chunks": judge.chunks, "compiler": judge.compiler}
     anew = TracedJudge(judge.traced, judge.target, judge.pins, **same)

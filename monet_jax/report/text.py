@@ -6,25 +6,18 @@ merged, the totals of each decision, and the stages.
 
 import collections
 import dataclasses
-import io
 import os
 import re
 from collections.abc import Iterable, Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from ..compiler.budget import format_bytes
 from ..plans.record import PlanRecord, StageRow, ValueRow
+from .tables import plain_table, render
 
 #: Values below this share of all values' bytes are summed in one row.
 SMALL = 0.001
 #: A plan that uses less of its budget than this has to say what the next faster plan takes.
 POOR_USE = 0.75
-
-# No column of a table is ever cut; this only has to be wider than any row.
-_WIDTH = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,33 +155,6 @@ def merge_stages(stages: Sequence[StageRow]) -> list[tuple[str, StageRow, str]]:
         found.append((span, stages[start], " each" if several else ""))
         start = end
     return found
-
-
-def render(table: Table) -> str:
-    """A rich table as plain text: no colours, no line cut."""
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=_WIDTH,
-        color_system=None,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        force_jupyter=False,  # which would show the table and leave the text empty
-    )
-    console.print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines()).rstrip()
-
-
-def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
-    """An empty table in the style of every report; the columns in `right` are aligned right."""
-    table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left"
-    )
-    for column in columns:
-        justify = "right" if column in right else "left"
-        table.add_column(column, justify=justify, no_wrap=True, overflow="ignore")
-    return table
 
 
 def _compiled(plan: PlanRecord) -> str:

@@ -1,1 +1,1 @@
-"""Proposes plans and lets the compiler judge, within one cap on compilations and seconds."""
+"""Searches proposals for the fastest plan that the compiler finds within a limit, and one cap."""

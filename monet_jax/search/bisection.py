@@ -8,8 +8,8 @@ up where memory is left unused and time could be won.
 import dataclasses
 from collections.abc import Sequence
 
-from .compiled_plans import CompiledPlans
-from .spaces import Space, propose
+from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.spaces import Space, propose
 
 #: A plan that uses this share of its limit is not worth another compilation.
 GOOD_USE = 0.97

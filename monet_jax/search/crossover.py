@@ -11,8 +11,8 @@ import planners
 from planners.plan import Region
 from planners.regions.uniform import with_regions
 
-from .compiled_plans import CompiledPlans
-from .judge import CompiledPlan
+from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.judge import CompiledPlan
 
 #: Plans are crossed over where that may save this share of the step's time.
 FAR = 0.05

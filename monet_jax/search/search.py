@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from planners.errors import SolverStopped
 from planners.regions.planner import RegionPlanner
 
+from ..candidates.cap import CapReached
+from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.judge import CompiledPlan
+from ..candidates.spaces import WORTH, Space, spaces_of
 from .bisection import compile_proposals
-from .cap import CapReached
-from .compiled_plans import CompiledPlans
 from .crossover import compile_crossovers
-from .judge import CompiledPlan
 from .smallest import compile_small_plans
-from .spaces import WORTH, Space, spaces_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +110,9 @@ def find(programs: Programs, limit: int, more_for_minimum: float) -> Found:
         return Found(plans, None, True, "")
     temps = limit - plans.fixed_bytes
     try:
+        spaces = programs.spaces
         programs.restart()
-        compile_proposals(programs.spaces, temps)
+        compile_proposals(spaces, temps)
         if (best := _fastest(programs, temps)) is not None:
             compile_crossovers(best[0], temps)
     except CapReached:

@@ -7,9 +7,9 @@ import planners
 from planners.regions.simple_plans import left_alone, saving_all
 from planners.regions.uniform import with_regions
 
+from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.spaces import Space, propose
 from .bisection import least_excess_bytes
-from .compiled_plans import CompiledPlans
-from .spaces import Space, propose
 
 #: A plan may compile to this share of its predicted bytes.
 MAY_BE_OFF = 0.75

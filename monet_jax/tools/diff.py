@@ -137,7 +137,8 @@ def _keyed(rows: Iterable[ValueRow], by_name: bool) -> dict[Any, ValueRow]:
 def _described(found: PlanDiff) -> str:
     """What differs between two plans, as text."""
     # rich is imported only where a text is wanted
-    from ..report.text import plain_table, render, totals, values_table
+    from ..report.tables import plain_table, render
+    from ..report.text import totals, values_table
 
     if not found:
         return "The plans say the same."

@@ -13,14 +13,13 @@ from typing import Any
 from .._plan import Plan
 from ..compiler.targets import Target, resolve_target
 from ..planning.failures import InfeasibleBudget
-from ..planning.judge import compiled_plans_of
+from ..planning.judge import TracedPlans, compiled_plans_of
 from ..planning.mistakes import refuse, refuse_reserved
 from ..planning.options import PlanOptions
 from ..planning.plan_search import PlanSearch
 from ..planning.progress import progress
 from ..planning.reserved import Optimizer, reserved_bytes
 from ..plans.record import PlanRecord
-from ..search.compiled_plans import CompiledPlans
 from ..tracing.marked import name_of
 from ..tracing.modules import on_arrays
 from .arguments import arguments_of
@@ -126,7 +125,7 @@ class _Step:
         refuse_reserved(self.budget_bytes, found)
         return found
 
-    def compiled_plans(self, size: int) -> CompiledPlans:
+    def compiled_plans(self, size: int) -> TracedPlans:
         """The plans of the step with a size, of which none is compiled yet."""
         traced = self.options.traced(self.fun, *self._arguments(size))
         refuse(traced, name_of(self.fun))
@@ -221,7 +220,7 @@ class _Probes:
         except InfeasibleBudget as error:
             return error.minimum_budget - self.reserved
         assert found is not None  # `CompiledPlans` verifies every plan
-        smallest = compiled_plans.temp_bytes(compiled_plans.smallest())
+        smallest = min(map(compiled_plans.temp_bytes, compiled_plans))
         return min(found, compiled_plans.fixed_bytes + smallest)
 
 

@@ -71,7 +71,7 @@ class Fit:
 
 def _described(found: Fit) -> str:
     """The largest sizes that fit a budget, as text."""
-    from ..report.text import plain_table, render  # rich is imported only where a text is wanted
+    from ..report.tables import plain_table, render  # rich is imported only where a text is wanted
 
     budget = format_bytes(found.budget_bytes)
     if found.reserved_bytes:

@@ -12,12 +12,11 @@ import numpy as np
 
 from ..compiler.targets import Target, compiler_version, resolve_target
 from ..planning.failures import InfeasibleBudget
-from ..planning.judge import compiled_plans_of
+from ..planning.judge import TracedPlans, compiled_plans_of
 from ..planning.mistakes import refuse
 from ..planning.options import PlanOptions
 from ..planning.plan_search import PlanSearch
 from ..planning.progress import progress
-from ..search.compiled_plans import CompiledPlans
 from ..tracing.marked import name_of
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned, as_traced_for
@@ -103,7 +102,7 @@ def _points(
     yield from _planned(compiled_plans, options.region_planner, points, say)
 
 
-def _plain(compiled_plans: CompiledPlans) -> SweepPoint:
+def _plain(compiled_plans: TracedPlans) -> SweepPoint:
     work = work_of_step(
         compiled_plans.judge.traced, compiled_plans.judge.traced.flat, compiled_plans.judge.target
     )
@@ -125,7 +124,10 @@ def _point(program: str, kind: str, costs: Costs) -> SweepPoint:
 
 
 def _planned(
-    compiled_plans: CompiledPlans, planner: Any, points: int, say: Callable[[str], None]
+    compiled_plans: TracedPlans,
+    planner: Any,
+    points: int,
+    say: Callable[[str], None],
 ) -> Iterator[SweepPoint]:
     """Plans from the unplanned bytes down to the smallest budget that works."""
     plan_search = PlanSearch(compiled_plans, planner)

@@ -104,7 +104,7 @@ def _plots() -> Any:
 
 def _described(found: Sweep) -> str:
     """The programs of a sweep as a table."""
-    from ..report.text import plain_table, render  # rich is imported only where a text is wanted
+    from ..report.tables import plain_table, render  # rich is imported only where a text is wanted
 
     columns = ("Program", "Budget", "Compiled", "Temps", "FLOPs", "Roofline")
     title = f"On {found.target} ({found.compiler})"

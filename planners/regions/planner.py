@@ -78,6 +78,7 @@ class FunctionPlanner(RegionPlanner):
         self.function, self.time_limit = function, time_limit
 
     def prepare(self, graph: Graph) -> PreparedPlanner:
+        """The function of one graph."""
         return _PreparedFunction(self.function, graph)
 
 

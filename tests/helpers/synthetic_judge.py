@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 import planners
+from monet_jax.candidates.judge import CompilationFailed, Judge
 from monet_jax.compiler.buffer_model import predicted_temp_bytes
 from monet_jax.compiler.compile import CompiledBytes
-from monet_jax.search.judge import CompilationFailed, Judge
 from planners.graph import Graph
 from planners.plan import Plan, Region
 from planners.regions.planner import PreparedPlanner, RegionPlanner

@@ -16,12 +16,12 @@ import monet_jax
 import planners
 from monet_jax._plan import plan_from_json
 from monet_jax.analyzer.analyze import NO_PINS
+from monet_jax.candidates.proposals import Proposals
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators.compression import encoding
 from monet_jax.planning.error_limit import ErrorLimit, plan_within
 from monet_jax.planning.gradient_error import ErrorBound, Errors, with_errors
 from monet_jax.planning.judge import compiled_plans_of
-from monet_jax.search.proposals import Proposals
 from monet_jax.tracing.trace import trace_for
 from planners.regions.simple_plans import saving_codes
 

@@ -20,8 +20,8 @@ from synthetic_judge import (
     smaller,
 )
 
-from monet_jax.search.cap import Cap, CapReached
-from monet_jax.search.compiled_plans import CompiledPlans
+from monet_jax.candidates.cap import Cap, CapReached
+from monet_jax.candidates.compiled_plans import CompiledPlans
 from monet_jax.search.search import Found, Programs, find
 from planners.graph import Graph
 

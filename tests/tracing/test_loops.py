@@ -36,6 +36,7 @@ import planners
 from monet_jax._plan import plan_from_json
 from monet_jax.analyzer.analyze import NO_PINS, analyze
 from monet_jax.bench.models.programs import trace_loss
+from monet_jax.candidates.proposals import Proposals
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.buffer_model import predicted_temp_bytes
 from monet_jax.compiler.compile import compile_bytes
@@ -45,7 +46,6 @@ from monet_jax.operators.compression import encoding
 from monet_jax.planning.gradient_error import ErrorBound
 from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.planning.step import step_to_compile
-from monet_jax.search.proposals import Proposals
 from monet_jax.tracing import loops
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import scan

@@ -5,9 +5,9 @@ from typing import Any
 import planners
 
 from ...analyzer.step_costs import StepCosts
+from ...candidates.compiled_plans import CompiledPlans
 from ...compiler.compile import CompiledBytes
 from ...plans.record import PlanRecord
-from ...search.compiled_plans import CompiledPlans
 
 
 def cost_fields(figures: CompiledBytes, work: StepCosts, plain: StepCosts) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...compiler.budget import format_bytes
-from ...report.text import plain_table, render
+from ...report.tables import plain_table, render
 from ..claims import Claim
 from .claims import check_claims
 from .rows import Results, Row

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Sequence
 
-from ...report.text import plain_table, render
+from ...report.tables import plain_table, render
 from ..claims import Claim
 from .claims import check_claims
 from .rows import Results, Row

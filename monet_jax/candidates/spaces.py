@@ -58,7 +58,11 @@ class Space:
         """The fastest plan that should compile to at most `aim_bytes`; None where there is none.
 
         It is by the model that has erred least on what was compiled so far.
+
+        Raises:
+            CapReached: there is no time left.
         """
+        self.plans.cap.check_seconds()
         model = min(self.models, key=lambda x: self.plans.error_of(x.graph))
         found = model.within(self.plans.modelled_for(aim_bytes))
         if found is None:

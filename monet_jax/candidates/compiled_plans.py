@@ -11,17 +11,17 @@ from collections.abc import Iterator
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.regions.simple_plans import certified, left_alone, minimal_region
 
 from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_bytes
 from ..compiler.compile import CompiledBytes
+from .calibration import all_saved_bytes, calibration_plan_of
 from .cap import Cap
 from .judge import CompilationFailed, CompiledPlan, Judge
 
 _Regions = tuple[Region, ...]
 
 
-class CompiledPlans:
+class CompiledPlans[SomeJudge: Judge]:
     """The plans of one program that were compiled, each once, and what they say of others.
 
     Arguments:
@@ -35,7 +35,7 @@ class CompiledPlans:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: SomeJudge,
         cap: Cap | None = None,
         verify: bool = True,
         like: "CompiledPlans | None" = None,
@@ -86,17 +86,8 @@ class CompiledPlans:
 
     @functools.cached_property
     def calibration_plan(self) -> planners.Plan:
-        """The plan that saves nothing, its last stage left alone.
-
-        The backward of the last stage follows at once: recomputing the stage saves no bytes, and
-        XLA may make one more copy for it (147 MiB of GPT-2's 540 on a GPU, where the vocabulary is
-        padded), which no useful plan has.
-        """
-        graph = self.judge.graph
-        regions = tuple(minimal_region(graph, s) for s in range(len(graph.stages)))
-        if len(regions) > 1:
-            regions = (*regions[:-1], left_alone(graph, regions[-1]))
-        return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
+        """The plan that saves nothing, its last stage left alone."""
+        return calibration_plan_of(self.judge.graph)
 
     def of(self, decisions: planners.Plan) -> CompiledPlan:
         """A plan as compiled; it is compiled if it is new.
@@ -158,19 +149,8 @@ class CompiledPlans:
 
     @functools.cached_property
     def _all_saved_bytes(self) -> int:
-        """Compiled temporaries where nothing is recomputed, or what the model says they are.
-
-        Where operators change the program, the unplanned program is not what saves all: the model
-        errs on both by as much.
-        """
-        plain, graph = self.judge.plain, self.judge.graph
-        if plain is self.judge:
-            return self.unplanned.temp_bytes
-        unplanned = planners.save_all(plain.graph).regions
-        shift = self.unplanned.temp_bytes - predicted_temp_bytes(
-            plain.graph, unplanned, plain.output_bytes
-        )
-        return self.modelled(planners.save_all(graph).regions, graph) + shift
+        """Compiled temporaries where nothing is recomputed, or what the model says they are."""
+        return all_saved_bytes(self.judge, self.unplanned.temp_bytes)
 
     @functools.cached_property
     def _calibration_shift(self) -> int:
