@@ -15,24 +15,27 @@ class Cap:
     """Counts compilations and seconds; the only state that all parts of a search share.
 
     Attributes:
-        max_compilations: programs that may be compiled, the unplanned one included.
+        allowance: programs that may be compiled, the unplanned one included.
         max_seconds: seconds from `started`.
         started: the clock's reading when planning began.
         compilations: programs compiled so far.
+        max_compilations: that they may come to.
         reached: why the search was cut short, in words; "" as long as it was not.
         clock: seconds from some point on.
         announce: is told what is compiled, and how long it took.
     """
 
-    max_compilations: float = math.inf
+    allowance: float = math.inf
     max_seconds: float = math.inf
     clock: Callable[[], float] = time.perf_counter
     announce: Callable[[str], None] = lambda text: None
     started: float = math.nan
     compilations: int = 0
     reached: str = ""
+    max_compilations: float = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        self.max_compilations = self.allowance
         if math.isnan(self.started):
             self.started = self.clock()
 
@@ -66,9 +69,14 @@ class Cap:
         if self.seconds_left == 0.0:
             self._reach(f"{self.max_seconds:g} s had passed (`max_seconds`)")
 
-    def allow(self, more: float) -> None:
-        """Allow so many more compilations from here on."""
-        self.max_compilations = self.compilations + more
+    def renew(self) -> None:
+        """Begin anew, for another budget."""
+        self.started = self.clock()
+        self.allow_again()
+
+    def allow_again(self) -> None:
+        """Allow as many more compilations from here on."""
+        self.max_compilations = self.compilations + self.allowance
         self.reached = ""
 
     def _count(self) -> str:

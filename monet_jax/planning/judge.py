@@ -92,6 +92,11 @@ class TracedJudge(Judge):
         common = traced or self.traced, self.target, self.pins
         return TracedJudge(*common, **{"compiler": self.compiler, **changes})
 
+    @property
+    def fingerprint(self) -> str:
+        """The hash by which plans of the program are known."""
+        return self.traced.fingerprint
+
     @functools.cached_property
     def analyzed(self) -> tuple[Graph, Origins]:
         """The planning graph as it was analyzed, and its origins in the program."""

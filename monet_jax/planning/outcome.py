@@ -29,7 +29,7 @@ class Effort:
         budget_bytes: the budget.
         reserved_bytes: the part of it for other things.
         seconds: wall time.
-        compilations: compiled programs.
+        compilations: programs that it compiled.
         programs: the compiled plans of each of the function's programs.
     """
 
@@ -53,6 +53,7 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
     judge = found.plans.judge
     # Nested scans change the loops of the function as it is traced, and nothing else.
     original = found.plans if judge.chunks is None else traced
+    compiled = tuple(_compiled_rows(effort.programs))
     before = _timeline(original, planners.save_all(original.graph).regions)
     return PlanRecord(
         decisions=decisions,
@@ -62,7 +63,7 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
         compilations=effort.compilations,
         values=value_rows(judge.origins, found.plans.graph, decisions),
         stages=stage_rows(found.plans.graph, decisions),
-        compiled=tuple(_compiled_rows(effort.programs)),
+        compiled=compiled,
         cut_short=found.cut_short,
         next_faster=_next_faster(found.plans, best),
         chunks=judge.chunks,

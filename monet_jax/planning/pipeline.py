@@ -17,6 +17,7 @@ import jax
 from .._version import __version__
 from ..analyzer import pins as pins_module
 from ..candidates.cap import Cap
+from ..candidates.compiled_plans import CompiledPlans
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
 from ..plans import cache as cache_module
 from ..plans import multihost
@@ -98,7 +99,8 @@ def _found_or_made(
         return dataclasses.replace(found, is_cached=True)
     made = timed(_find_plan(traced, request, target))
     floor = 0 if _is_largest(made, request) else request.floor_bytes
-    cache_module.write(_key(traced, request, target, floor, is_final=not made.cut_short), made)
+    state = "cut short" if made.cut_short else "final"
+    cache_module.write(_key(traced, request, target, floor, state), made)
     return made
 
 
@@ -111,8 +113,8 @@ def _found(traced: Traced, request: PlanRequest, target: Target) -> PlanRecord |
     """The plan in the cache."""
     # What takes more than the largest before it is the largest now, whatever came before.
     floors = dict.fromkeys((0, request.floor_bytes))
-    for floor, is_final in itertools.product(floors, (True, False)):
-        found = cache_module.read(_key(traced, request, target, floor, is_final))
+    for floor, state in itertools.product(floors, ("final", "cut short")):
+        found = cache_module.read(_key(traced, request, target, floor, state))
         is_enough = found is not None and (floor or _is_largest(found, request))
         if found is not None and is_enough and _is_for(found, traced):
             return found
@@ -143,45 +145,65 @@ def _find_plan_within(
     traced: Traced, request: PlanRequest, target: Target, limit: ErrorLimit
 ) -> PlanRecord:
     """The plan, searched for, whose gradient keeps a limit of the error."""
-    cap = _cap(request)
-    judge = _compiled_plans(traced, request, target, cap).judge
-    errors = Errors(traced, limit.samples, *judge.analyzed)
+    plans = _compiled_plans(traced, request, target)
+    errors = Errors(traced, limit.samples, *plans.judge.analyzed)
 
     def made(bound: ErrorBound) -> PlanRecord:
-        return _planned(_compiled_plans(traced, request, target, cap, bound), request)
+        judge = plans.judge.other(bound=bound)
+        some = CompiledPlans(judge, plans.cap, plans.verify, like=plans, calibrates=False)
+        return _planned(_plan_search(some, request), request)
 
     return plan_within(limit, errors, made)
 
 
-def _compiled_plans(
-    traced: Traced,
-    request: PlanRequest,
-    target: Target,
-    cap: Cap | None = None,
-    bound: ErrorBound | None = None,
-) -> TracedPlans:
-    options = request.options
-    given = traced, target, options.pinned
-    return compiled_plans_of(*given, bound=bound, cap=cap or _cap(request), verify=options.verify)
-
-
-def _cap(request: PlanRequest) -> Cap:
-    """The cap of a request; what is compiled is said in the line of the call that plans."""
-    with progress() as say:
-        return Cap(request.options.max_compilations, request.options.most_seconds, announce=say)
-
-
 def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanRecord:
-    return _planned(_compiled_plans(traced, request, target), request)
+    """The plan, searched for.
+
+    Where the user interrupts the search, the best plan so far is kept for the next one.
+
+    Raises:
+        KeyboardInterrupt: the user interrupts it.
+    """
+    plan_search = _plan_search(_compiled_plans(traced, request, target), request)
+    if not _uses_disk(request):
+        return _planned(plan_search, request)
+    key = _key(traced, request, target, request.floor_bytes, "interrupted")
+    known = cache_module.read(key)
+    try:
+        return _planned(plan_search, request, known)
+    except KeyboardInterrupt:
+        best = plan_search.best_so_far()
+        if best is not None:
+            cache_module.write(key, best)
+        raise
 
 
-def _planned(compiled_plans: TracedPlans, request: PlanRequest) -> PlanRecord:
+def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> TracedPlans:
+    """The plans of a request; what is compiled is said in the line of the call that plans."""
     options = request.options
-    plan_search = PlanSearch(
-        compiled_plans, options.region_planner, options.max_compilations, options.most_seconds
-    )
-    budget = functools.partial(request.budget_bytes, compiled_plans.judge.target)
-    made = plan_search.plan(budget, request.reserved_bytes)
+    with progress() as say:
+        cap = Cap(options.max_compilations, options.most_seconds, announce=say)
+    given = traced, target, options.pinned
+    return compiled_plans_of(*given, cap=cap, verify=options.verify)
+
+
+def _plan_search(plans: TracedPlans, request: PlanRequest) -> PlanSearch:
+    return PlanSearch(plans, request.options.region_planner, renews_cap=False)
+
+
+def _planned(
+    plan_search: PlanSearch, request: PlanRequest, known: PlanRecord | None = None
+) -> PlanRecord:
+    """The plan of a search.
+
+    Arguments:
+        plan_search: the search.
+        request: what is asked for.
+        known: the best plan of a search that was interrupted.
+    """
+    target = plan_search.compiled_plans.judge.target
+    budget = functools.partial(request.budget_bytes, target)
+    made = plan_search.plan(budget, request.reserved_bytes, known)
     log.info("planned in %.1f s, %d compilations", made.planning_seconds, made.compilations)
     if plan_search.stopped is not None:
         warn(f"A faster plan may exist: the planner was stopped ({plan_search.stopped}).")
@@ -201,14 +223,17 @@ def _pins_in(traced: Traced, request: PlanRequest) -> tuple[list[Any], list[int]
     return sorted(found.items()), sorted(pins_module.saved_by_name(program, pins))
 
 
-def _key(
-    traced: Traced, request: PlanRequest, target: Target, floor_bytes: int, is_final: bool
-) -> str:
+def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int, state: str) -> str:
     """The name in the cache of a plan: a hash of all that it depends on.
 
-    A plan whose search was cut short depends on the cap: one under a larger cap is searched anew.
+    Arguments:
+        traced, request, target: what the plan is for.
+        floor_bytes: as in the request.
+        state: "final"; "cut short", where it depends on the cap, so that one under a larger cap is
+            searched for anew; or "interrupted".
     """
     options = request.options
+    caps = options.max_compilations, options.max_seconds
     return cache_module.key_of(
         (
             (__version__, FORMAT),
@@ -220,7 +245,7 @@ def _key(
             [str(getattr(aval, "sharding", None)) for aval in traced.avals],
             (options.budget, floor_bytes, request.reserved_bytes),
             (options.time_limit, options.verify),
-            None if is_final else (options.max_compilations, options.max_seconds),
+            (state, caps if state == "cut short" else None),
             *_pins_in(traced, request),
             target.name,
             usable_bytes(target) if options.budget == "auto" else None,

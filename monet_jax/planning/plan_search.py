@@ -1,17 +1,18 @@
 """Plans of one traced function for several budgets, which share what was compiled."""
 
+import dataclasses
 import functools
-import math
 import time
 from collections.abc import Callable
 
 import planners
 from planners.regions.planner import RegionPlanner
+from planners.regions.simple_plans import certified
 
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
 from ..plans.record import PlanRecord
-from ..search.search import Programs, find
+from ..search.search import Found, Programs, fastest_within, find
 from ..tracing.nested_scans import chunking
 from .judge import OtherOptions, TracedJudge, TracedPlans
 from .outcome import Effort, cut_short, no_plan_fits, record_of
@@ -33,20 +34,17 @@ class PlanSearch:
     Arguments:
         compiled_plans: of the function as it is traced.
         planner: of regions; None for ours, with as much time as the function takes to compile.
-        max_compilations: for each budget, the unplanned program and calibration included; and again
-            as many to find the minimum where no plan keeps it.
-        max_seconds: for each budget.
+        renews_cap: whether the cap of the plans is for each budget, or for all of them together.
     """
 
     def __init__(
         self,
         compiled_plans: TracedPlans,
         planner: RegionPlanner | None = None,
-        max_compilations: float = math.inf,
-        max_seconds: float = math.inf,
+        renews_cap: bool = True,
     ):
-        self.compiled_plans, self.planner = compiled_plans, planner
-        self.max_compilations, self.max_seconds = max_compilations, max_seconds
+        self.compiled_plans, self.planner, self.renews_cap = compiled_plans, planner, renews_cap
+        self._task: _Task | None = None
 
     @property
     def stopped(self) -> planners.SolverStopped | None:
@@ -63,42 +61,91 @@ class PlanSearch:
         planner = self.planner or _planner_for(plans.unplanned.compile_seconds)
         return Programs(plans, without, _nested(plans), planner, not judge.pins, not inlines)
 
-    def plan(self, budget: Budget, reserved_bytes: int = 0) -> PlanRecord:
+    def plan(
+        self, budget: Budget, reserved_bytes: int = 0, known: PlanRecord | None = None
+    ) -> PlanRecord:
         """The fastest plan found whose compiled program keeps a budget.
 
         Arguments:
             budget: unplanned bytes, by a function, -> total bytes.
             reserved_bytes: the part of the budget for other things.
+            known: a plan of an earlier search, which is compiled first.
 
         Raises:
             InfeasibleBudget: no plan keeps it.
         """
-        cap = self.compiled_plans.cap
-        cap.started, cap.max_seconds = cap.clock(), self.max_seconds
-        cap.allow(self.max_compilations)
+        if self.renews_cap:
+            self.compiled_plans.cap.renew()
         try:
-            return self._planned(budget, reserved_bytes)
+            return self._planned(budget, reserved_bytes, known)
         except OtherOptions:  # only bytes under the same options can be compared
             self.compiled_plans = _anew(self.compiled_plans)
             vars(self).pop("programs", None)
-            return self._planned(budget, reserved_bytes)
+            return self._planned(budget, reserved_bytes, known)
 
-    def _planned(self, budget: Budget, reserved_bytes: int) -> PlanRecord:
-        cap, started = self.compiled_plans.cap, time.perf_counter()
-        known = cap.compilations
+    def best_so_far(self) -> PlanRecord | None:
+        """The fastest plan that the last search had found when it was interrupted, if any."""
+        if self._task is None:
+            return None
+        limit = self._task.limit_bytes - self.compiled_plans.fixed_bytes
+        best = fastest_within(self.programs, limit)
+        return best and self._record(Found(*best, True, "it was interrupted"), self._task)
+
+    def _planned(self, budget: Budget, reserved_bytes: int, known: PlanRecord | None) -> PlanRecord:
+        started, compilations = time.perf_counter(), self.compiled_plans.cap.compilations
         try:
             total = budget(lambda: self.compiled_plans.unplanned.total_bytes)
-            found = find(self.programs, total - reserved_bytes, self.max_compilations)
+            task = self._task = _Task(total, reserved_bytes, started, compilations)
+            _compile_again(self.compiled_plans, known)
+            found = find(self.programs, task.limit_bytes)
         except CapReached as error:
             unplanned = functools.partial(_unplanned_bytes, self.compiled_plans, reserved_bytes)
             raise cut_short(str(error), unplanned) from None
         if not found.fits:
             outside = self.compiled_plans.fixed_bytes + reserved_bytes
             raise no_plan_fits(found, total - outside, outside)
-        seconds, compilations = time.perf_counter() - started, cap.compilations - known
-        programs = self.programs.all_plans
-        effort = Effort(total, reserved_bytes, seconds, compilations, programs)
+        return self._record(found, task)
+
+    def _record(self, found: Found, task: "_Task") -> PlanRecord:
+        effort = Effort(
+            task.budget_bytes,
+            task.reserved_bytes,
+            time.perf_counter() - task.started,
+            self.compiled_plans.cap.compilations - task.compilations,
+            self.programs.all_plans,
+        )
         return record_of(self.compiled_plans, found, effort)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """One budget to plan for.
+
+    Attributes:
+        budget_bytes: the budget.
+        reserved_bytes: the part of it for other things.
+        started: by `time.perf_counter`.
+        compilations: programs that were compiled before.
+    """
+
+    budget_bytes: int
+    reserved_bytes: int
+    started: float
+    compilations: int
+
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes for the program: arguments, results and temporaries."""
+        return self.budget_bytes - self.reserved_bytes
+
+
+def _compile_again(plans: TracedPlans, known: PlanRecord | None) -> None:
+    """Compile a plan of an earlier search, if it is one of this program."""
+    if known is None or known.decisions is None or known.fingerprint != plans.judge.fingerprint:
+        return
+    regions, seconds = known.decisions.regions, plans.graph.seconds
+    planner = known.decisions.planner
+    plans.of(certified(plans.graph, regions, planner=planner, bound_seconds=seconds))
 
 
 def _planner_for(compile_seconds: float) -> RegionPlanner:
@@ -110,7 +157,7 @@ def _planner_for(compile_seconds: float) -> RegionPlanner:
 
 def _unplanned_bytes(plans: TracedPlans, reserved_bytes: int) -> int:
     """Bytes of the function as it is, whatever the cap says."""
-    plans.cap.allow(1)
+    plans.cap.renew()
     return plans.unplanned.total_bytes + reserved_bytes
 
 

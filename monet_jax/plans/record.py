@@ -14,6 +14,7 @@ from .timeline import Timeline, timeline_from_json
 #: format are refused: they are made again in seconds to minutes, and apply to nothing else.
 FORMAT = 6
 _TIMELINES = ("before", "after")
+_TABLES = ("values", "stages", "compiled")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,9 +196,6 @@ class PlanRecord:
         return _to_lines({"format": FORMAT, **data})
 
 
-_TABLES = {"values": ValueRow, "stages": StageRow, "compiled": CompiledRow}
-
-
 class PlanMismatch(ValueError):
     """A plan was applied to a function or to arguments that it was not made for."""
 
@@ -223,11 +221,10 @@ def record_from_json(text: str) -> PlanRecord:
             "inputs": tuple(fields["inputs"]),
             "operators": tuple(fields["operators"]),
             "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
+            "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
+            "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
+            "compiled": tuple(CompiledRow(**_row(row, CompiledRow)) for row in fields["compiled"]),
             "next_faster": fields["next_faster"] and tuple(fields["next_faster"]),
-        }
-        | {
-            name: tuple(cls(**_row(row, cls)) for row in fields[name])
-            for name, cls in _TABLES.items()
         },
     )
     _check_regions(made)

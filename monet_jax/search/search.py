@@ -93,13 +93,14 @@ class Found:
     cut_short: str
 
 
-def find(programs: Programs, limit: int, more_for_minimum: float) -> Found:
+def find(programs: Programs, limit: int) -> Found:
     """The fastest plan that was found to keep a limit; or else the smallest that was compiled.
+
+    Where nothing fits, the cap on compilations is allowed once more to find the smallest.
 
     Arguments:
         programs: of the function.
         limit: bytes for arguments, results and temporaries.
-        more_for_minimum: compilations that are allowed once nothing fits.
 
     Raises:
         CapReached: nothing was compiled that could be returned.
@@ -113,19 +114,20 @@ def find(programs: Programs, limit: int, more_for_minimum: float) -> Found:
         spaces = programs.spaces
         programs.restart()
         compile_proposals(spaces, temps)
-        if (best := _fastest(programs, temps)) is not None:
+        if (best := fastest_within(programs, temps)) is not None:
             compile_crossovers(best[0], temps)
     except CapReached:
         pass
-    found = _fastest(programs, temps)
+    found = fastest_within(programs, temps)
     if found is None and fits_as_written:
         return Found(plans, None, True, cap.reached)
+    cut_short = cap.reached
     if found is None:
-        cap.allow(more_for_minimum)
+        cap.allow_again()
         found = _small(programs, temps)
     if found is not None:
-        return Found(*found, True, cap.reached)
-    return Found(*_smallest(programs), False, cap.reached)
+        return Found(*found, True, cut_short or cap.reached)
+    return Found(*_smallest(programs), False, cut_short or cap.reached)
 
 
 def _small(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan] | None:
@@ -136,15 +138,15 @@ def _small(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan]
         for some in (spaces[: len(spaces) - len(others)], others, programs.nested_spaces):
             if some:
                 compile_small_plans(some, limit)
-            if _fastest(programs, limit) is not None:
+            if fastest_within(programs, limit) is not None:
                 compile_proposals(some, limit)
                 break
     except CapReached:
         pass
-    return _fastest(programs, limit)
+    return fastest_within(programs, limit)
 
 
-def _fastest(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan] | None:
+def fastest_within(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan] | None:
     """The fastest compiled plan that fits; one with operators only where it is worth them."""
     fits = [(plans, plans.fastest_within(limit)) for plans in programs.all_plans]
 

@@ -190,3 +190,75 @@ def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():
     budget = int(0.7 * exact.compiled_plans.unplanned.total_bytes)
     slow, fast, found = (x.plan(lambda _: budget).overhead for x in (plain, exact, every))
     assert found == pytest.approx(fast, abs=1e-4) and 0 < fast < 0.1 * slow
+
+
+# ------------------------------------------------------------------------------ caps
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """What is compiled, as a list of temporaries; an exception put first is raised instead."""
+    done: list = []
+
+    def compiled(function, avals, *, target, **options):
+        figures = compile.compile_bytes(function, avals, target=target, **options)
+        done.append(figures.temp_bytes)
+        return figures
+
+    monkeypatch.setattr(judge, "compile_bytes", compiled)
+    return done
+
+
+def test_a_call_compiles_no_more_than_its_cap(compilations):
+    for most in (2, 3, 6):
+        compilations.clear()
+        plan = monet_jax.plan(net, *specs(), budget=0.55, max_compilations=most, cache=False)
+        assert len(compilations) == plan.compilations == len(plan.compiled) <= 2 * most
+        assert plan.compiled_bytes <= plan.budget_bytes
+        assert bool(plan.cut_short) == ("cut short" in str(plan))
+    assert len(compilations) <= 6
+
+
+def test_a_cap_that_allows_no_plan_is_an_error_that_says_so(compilations):
+    with pytest.raises(InfeasibleBudget, match=r"cut short.*`max_seconds`") as caught:
+        monet_jax.plan(net, *specs(), budget=0.55, max_seconds=1e-9, cache=False)
+    assert not compilations
+    unplanned = monet_jax.compiled_bytes(jax.value_and_grad(net), *specs()).total_bytes
+    assert caught.value.minimum_budget == pytest.approx(unplanned, rel=0.05)
+
+
+def test_a_plan_that_was_cut_short_is_made_again_under_a_larger_cap(
+    compilations, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
+
+    def planned(most):
+        compilations.clear()
+        return monet_jax.plan(net, *specs(), budget=0.55, max_compilations=most), len(compilations)
+
+    (short, _), (again, none), (longer, some) = planned(2), planned(2), planned(6)
+    assert short.cut_short and again.is_cached and again.cut_short and not none
+    assert not longer.is_cached and some > 2 and longer.overhead <= short.overhead
+    assert planned(7)[0].is_cached == (not longer.cut_short)
+
+
+def test_the_best_plan_of_an_interrupted_search_is_where_the_next_one_begins(
+    compilations, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
+    whole = judge.compile_bytes
+
+    def interrupted(*args, **options):
+        if len(compilations) == 3:
+            raise KeyboardInterrupt
+        return whole(*args, **options)
+
+    monkeypatch.setattr(judge, "compile_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        monet_jax.plan(net, *specs(), budget=0.55)
+    (path,) = [p for p in tmp_path.rglob("*") if p.is_file()]
+    best = monet_jax.load_plan(path)
+    assert "interrupted" in best.cut_short and best.compiled_bytes <= best.budget_bytes
+    monkeypatch.setattr(judge, "compile_bytes", whole)
+    plan = monet_jax.plan(net, *specs(), budget=0.55)
+    assert not plan.is_cached and plan.overhead <= best.overhead

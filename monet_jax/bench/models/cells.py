@@ -9,9 +9,11 @@ import planners
 
 from ... import zoo
 from ...analyzer.pins import make_pins
+from ...candidates.cap import Cap
 from ...compiler.targets import Target
 from ...planning.failures import InfeasibleBudget
 from ...planning.judge import compiled_plans_of
+from ...planning.options import PlanOptions
 from ...planning.plan_search import PlanSearch
 from ...plans.record import PlanRecord
 from ...tools.baselines import costs_of, work_of_step
@@ -55,7 +57,9 @@ class Cell:
         problem = zoo.build(model, scale=scale)
         self.args = problem.args
         self.traced = trace_loss(problem.loss, problem.args, target)
-        self.compiled_plans = compiled_plans_of(self.traced, target, make_pins(None))
+        self.compiled_plans = compiled_plans_of(
+            self.traced, target, make_pins(None), cap=Cap(PlanOptions.max_compilations)
+        )
         self.plan_search = PlanSearch(self.compiled_plans, planners.Stages())
         self.rows: list[Row] = []
         self.checked: set[int] = set()
