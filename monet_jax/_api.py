@@ -84,7 +84,8 @@ def remat(
             out of place are not in it.
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
-        planner: a `(planners.Graph, int) -> planners.Plan`; None is `planners.Stages`.
+        planner: a `(planners.Graph, int) -> planners.Plan`, or a `planners.RegionPlanner`, which is
+            prepared once for several budgets; None is `planners.Stages`.
         time_limit: seconds for the solver, per plan; None for as long as the function takes to
             compile, but 1 to 10 s.
         max_compilations: programs that planning may compile, the function as it is and the plan

@@ -34,6 +34,8 @@ from .regions.local_search import crossovers as crossovers
 from .regions.local_search import polished as polished
 from .regions.local_search import saved_bytes as saved_bytes
 from .regions.local_search import without_change as without_change
+from .regions.planner import PreparedPlanner as PreparedPlanner
+from .regions.planner import RegionPlanner as RegionPlanner
 from .regions.simple_plans import save_all as save_all
 from .regions.simple_plans import save_nothing as save_nothing
 from .regions.simple_plans import whole_iterations as whole_iterations
