@@ -16,6 +16,7 @@ from planners.plan import Region
 from planners.regions.simple_plans import certified, left_alone, minimal_region
 
 from ..analyzer.analyze import analyze
+from ..analyzer.inverse import InverseData
 from ..analyzer.pins import Pins
 from ..compiler.backend import backend_of
 from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_bytes
@@ -24,8 +25,8 @@ from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
-from ..tracing.nested_scans import as_nested_scans, chunking
-from ..tracing.origins import Origins
+from ..tracing.passes.nested_scans import chunking
+from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
 from .gradient_error import ErrorBound, with_errors
@@ -78,7 +79,7 @@ class CompiledPlans:
     ):
         self.traced, self.target, self.pins, self.verify = traced, target, pins, verify
         self.bound, self.chunks = bound, chunks
-        self._options = options or options_of(target, traced.fingerprint)
+        self._options = options or options_of(target, traced.program_hash)
         self._conditions: str | None = None
         self._made: dict[_Regions, CompiledPlan] = {}
 
@@ -114,7 +115,7 @@ class CompiledPlans:
         None where operators change nothing unless a plan chooses them; and where errors are
         limited, since these plans would be searched anew for every bound.
         """
-        if not self.traced.terms.operators or not self.origins.program.keeps_other or self.bound:
+        if not self.traced.terms.operators or not self.staged.program.keeps_other or self.bound:
             return None
         return self._sharing(without_operators(self.traced, self.target.name))
 
@@ -160,8 +161,13 @@ class CompiledPlans:
         return with_alone_bytes(graph, max(0, more), alone)
 
     @property
-    def origins(self) -> Origins:
-        """The graph's origins in the program."""
+    def staged(self) -> StagedProgram:
+        """The program that the graph is of."""
+        return self.traced.staged(self.chunks)
+
+    @property
+    def inverse(self) -> InverseData:
+        """What leads from the graph back to the program."""
         return self.analyzed[1]
 
     @functools.cached_property
@@ -182,7 +188,7 @@ class CompiledPlans:
         """A plan as compiled; it is compiled if it is new."""
         if decisions.regions not in self._made:
             predicted = self.predicted_temp_bytes(decisions.regions)
-            function = transform(self.origins, decisions)
+            function = transform(self.staged, decisions)
             figures = self._compile(function) if self.verify else None
             self._made[decisions.regions] = CompiledPlan(decisions, predicted, figures)
         return self._made[decisions.regions]
@@ -208,29 +214,27 @@ class CompiledPlans:
 
     def modelled(self, regions: _Regions, graph: Graph | None = None) -> int:
         """Temporaries of a plan by the model alone."""
-        return predicted_temp_bytes(graph or self.graph, regions, self.origins.output_bytes)
+        return predicted_temp_bytes(graph or self.graph, regions, self.inverse.output_bytes)
 
     def modelled_for(self, temp_bytes: int) -> int:
         """Modelled temporaries of plans that will compile to `temp_bytes`."""
         return self._scale.modelled_for(temp_bytes)
 
     @functools.cached_property
-    def analyzed(self) -> tuple[Graph, Origins]:
-        """The planning graph as it was analyzed, and its origins in the program."""
+    def analyzed(self) -> tuple[Graph, InverseData]:
+        """The planning graph as it was analyzed, and what leads from it back to the program."""
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
-        program, derivative = self.traced.program, self.traced.derivative
-        if self.chunks is not None:
-            program = as_nested_scans(program, self.chunks)
-        graph, origins = analyze(program, derivative, roofline, backend, self.pins)
+        graph, inverse = analyze(self.staged, roofline, backend, self.pins)
         if self.bound is not None:
-            graph = with_errors(graph, origins, self.bound)
-        return graph, origins
+            graph = with_errors(graph, self.staged, self.bound)
+        return graph, inverse
 
     @functools.cached_property
     def lossy_codes(self) -> frozenset[int]:
         """Values of the graph that are arrays of lossy codes."""
-        graph, origins = self.analyzed
-        written = ((name, i, origins.writer[i]) for name, i in origins.values.items())
+        graph, staged = self.analyzed[0], self.staged
+        named = ((name, staged.values[name]) for name in graph.index if name in staged.values)
+        written = ((name, i, staged.writer[i]) for name, i in named)
         return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
     @functools.cached_property
@@ -248,7 +252,7 @@ class CompiledPlans:
     @functools.cached_property
     def _all_saved_bytes(self) -> int:
         """Compiled temporaries where nothing is recomputed."""
-        if self.origins.program.keeps_other:  # saving all is then not the unplanned program
+        if self.staged.program.keeps_other:  # saving all is then not the unplanned program
             return self._measured(planners.save_all(self.analyzed[0])).temp_bytes
         return self.unplanned.temp_bytes
 
@@ -260,7 +264,7 @@ class CompiledPlans:
 
     def _measured(self, decisions: planners.Plan) -> CompiledBytes:
         """The compiled bytes of a plan that places the model."""
-        figures = self._compile(transform(self.origins, decisions))
+        figures = self._compile(transform(self.staged, decisions))
         self._made[decisions.regions] = CompiledPlan(decisions, figures.temp_bytes, figures)
         return figures
 

@@ -63,12 +63,13 @@ def record_of(
         reserved_bytes=effort.reserved_bytes,
         planning_seconds=effort.seconds,
         compilations=effort.compilations,
-        values=value_rows(found.origins, found.graph, decisions),
+        values=value_rows(found.staged, found.graph, decisions),
         stages=stage_rows(found.graph, decisions),
         next_faster=_next_faster(found, best),
         chunks=found.chunks,
         before=before if decisions else None,
         after=_timeline(found, decisions.regions) if decisions else before,
+        fingerprint=found.staged.fingerprint,
         **_of_program(original),
         **_bytes_of(original, best),
     )
@@ -78,7 +79,6 @@ def _of_program(compiled_plans: CompiledPlans) -> dict[str, Any]:
     """The fields of a record that describe the function and its unplanned step."""
     traced, graph = compiled_plans.traced, compiled_plans.graph
     return {
-        "fingerprint": traced.fingerprint,
         "inputs": describe_inputs(traced.program),
         "equations": len(traced.program.equations),
         "target": compiled_plans.target.name,
@@ -111,7 +111,7 @@ def unplanned_timeline(compiled_plans: CompiledPlans) -> Timeline | None:
 
 
 def _timeline(compiled_plans: CompiledPlans, regions: Sequence[Region]) -> Timeline | None:
-    return timeline_of(compiled_plans.graph, compiled_plans.origins, regions)
+    return timeline_of(compiled_plans.graph, compiled_plans.inverse.source_of, regions)
 
 
 def _next_faster(
@@ -140,15 +140,15 @@ def no_plan_fits(
         limit: bytes that the budget leaves for temporaries.
         outside: bytes of the budget for all else.
     """
-    origins = compiled_plans.origins
+    staged = compiled_plans.staged
     minimum = outside + compiled_plans.temp_bytes(least)
     peak = planners.replay(compiled_plans.graph, least.decisions).peak_values
-    named = [name for name in peak if name in origins.values][:4]
+    named = [name for name in peak if name in staged.values][:4]
     message = (
         f"No plan fits in {outside + limit:,} bytes; the smallest one found takes {minimum:,} "
         f"bytes as compiled for {compiled_plans.target.name}, of which "
         f"{compiled_plans.fixed_bytes:,} are arguments and results. At its peak these values are "
-        f"live: {describe_values(origins, named)}. Raise `budget` to {minimum:,}, or reduce the "
+        f"live: {describe_values(staged, named)}. Raise `budget` to {minimum:,}, or reduce the "
         "batch."
     )
     if others := _unused_operators(compiled_plans):

@@ -21,8 +21,8 @@ from ..analyzer import pins as pins_module
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
 from ..plans import cache as cache_module
 from ..plans import multihost
+from ..plans.mismatch import mismatch
 from ..plans.record import FORMAT, PlanMismatch, PlanRecord
-from ..tracing.layout import lay_out
 from ..tracing.trace import Traced
 from ..transformer.apply import as_traced_for
 from .compiled_plans import CompiledPlans
@@ -124,9 +124,7 @@ def _is_largest(plan: PlanRecord, request: PlanRequest) -> bool:
 
 def _is_for(plan: PlanRecord, traced: Traced) -> bool:
     """Whether a plan is for a function, or for the function without operators."""
-    if plan.fingerprint == traced.fingerprint:
-        return True
-    return plan.fingerprint == as_traced_for(traced, plan).fingerprint
+    return not mismatch(as_traced_for(traced, plan), plan)
 
 
 def _made(
@@ -142,7 +140,7 @@ def _find_plan_within(
 ) -> PlanRecord:
     """The plan, searched for, whose gradient keeps a limit of the error."""
     compiled_plans = _compiled_plans(traced, request, target)
-    errors = Errors(traced, limit.samples, *compiled_plans.analyzed)
+    errors = Errors(traced, limit.samples, compiled_plans.analyzed[0])
     return plan_within(limit, errors, lambda bound: _planned(compiled_plans.within(bound), request))
 
 
@@ -183,11 +181,9 @@ def _pins_in(traced: Traced, request: PlanRequest) -> tuple[list[Any], list[int]
     Raises:
         ValueError: one names nothing.
     """
-    program, pins = traced.program, request.options.pinned
-    if pins:  # which may name values inside loops
-        program = lay_out(program, traced.derivative).program
-    found = pins_module.find(program, pins)
-    return sorted(found.items()), sorted(pins_module.saved_by_name(program, pins))
+    staged, pins = traced.staged(), request.options.pinned
+    found = pins_module.find(staged, pins)
+    return sorted(found.items()), sorted(pins_module.saved_by_name(staged, pins))
 
 
 def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int) -> str:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from monet_jax.tracing.layout import lay_out
 from tiled_operators import BATCH, HEADS, KEYS, QUERIES, SMALL_TILES, WIDTH, plain_attention
 
 import monet_jax
@@ -16,7 +17,6 @@ from monet_jax.ir import compat
 from monet_jax.ir import gradient as gradient_module
 from monet_jax.ir import program as program_module
 from monet_jax.operators.tiling.attention import Attention
-from monet_jax.tracing.layout import lay_out
 
 _random = np.random.default_rng(0)
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from emission import analyzed, assert_same, emitted, flat, in_double, pulled, random_regions
 from jax import lax
+from monet_jax.tracing.nested_scans import as_nested_scans, chunking
 from programs import LOOPS, NAMED, Case, array
 
 import monet_jax
 from monet_jax._plan import load_plan
-from monet_jax.tracing.nested_scans import as_nested_scans, chunking
 
 #: Iterations of the deep loop.
 DEPTH = 60
