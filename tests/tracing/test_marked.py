@@ -297,14 +297,16 @@ def test_the_least_budget_is_looked_for_when_it_is_asked_for():
 STEPS = [
     "tracing.marked.closure_key",
     "tracing.trace.traced_as",
-    "tracing.trace.flatten_changed",
+    "tracing.trace.list_program",
     "tracing.trace.derivative_of",
-    "tracing.trace.fingerprint",
+    "tracing.trace.program_hash",
+    "tracing.trace.stage",
+    "tracing.passes.stages.split",
     "search.pipeline._pins_in",
     "search.pipeline.resolve_target",
     "search.pipeline.CompiledPlans",
     "search.compiled_plans.analyze",
-    "analyzer.analyze.lay_out",
+    "tracing.staged.cut_hash",
     "analyzer.analyze.joint_of",
     "search.compiled_plans.transform",
     "search.compiled_plans.compile_bytes",
@@ -316,7 +318,7 @@ STEPS = [
     "plans.cache.write",
     "_wrapped.as_traced_for",
     "_wrapped.as_planned",
-    "transformer.apply.origins_of",
+    "transformer.apply.mismatch",
     "transformer.transform._run_region",
 ]
 

@@ -83,7 +83,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 
 def reads_results(found) -> bool:
     """Whether a planned function has derivatives that may read a result by this operator."""
-    equations = [e for stage in found.origins.stages for e in stage.equations if is_hook(e)]
+    equations = [e for stage in found.staged.stages for e in stage.equations if is_hook(e)]
     representations = [
         representation for e in equations for representation, _ in representations_of(e)
     ]
@@ -313,7 +313,7 @@ def test_what_operands_took_arrives_in_the_compiled_program(target, function):
             trace_for(known, loss, args, operators=operators), known, NO_PINS
         )
         plan = reading_results(compiled_plans.graph)
-        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
+        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.staged, plan))
         return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 
     before, after = taken(["mask"]), taken(["mask", "result"])
