@@ -85,7 +85,7 @@ def running_once(graph: Graph) -> Plan:
 def compiled_untied(compiled_plans: CompiledPlans, plan: Plan) -> CompiledBytes:
     """A plan as compiled where nothing that a stage hands on waits for the stage's codes."""
     with mock.patch.object(transform_module, "_wait_for_codes", lambda *_: None):
-        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.origins, plan))
+        step = step_to_compile(compiled_plans.traced, transform(compiled_plans.staged, plan))
         return compile_bytes(*step, target=compiled_plans.target)
 
 
@@ -104,7 +104,7 @@ def reading_codes(
     traced = trace_for(target, fun, args, operators=operators)
     compiled_plans = CompiledPlans(traced, target, NO_PINS)
     plan = with_all_codes(compiled_plans.graph)
-    planned = transform(compiled_plans.origins, plan)
+    planned = transform(compiled_plans.staged, plan)
     saved = {name for region in plan.regions for name in region.saved}
     nbytes = sum(
         compiled_plans.graph.values[compiled_plans.graph.index[name]].nbytes for name in saved
@@ -126,7 +126,7 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
     untied = compiled_untied(compiled_plans, plan).total_bytes - compiled_plans.fixed_bytes
     once = running_once(compiled_plans.graph)
     as_written = work_of_step(traced, traced.flat, target)
-    work = work_of_step(traced, transform(compiled_plans.origins, once), target)
+    work = work_of_step(traced, transform(compiled_plans.staged, once), target)
     return {
         "model": model,
         "operators": name,

@@ -66,7 +66,7 @@ class Measured:
         self._samples = tuple(tuple(jax.tree.leaves(x)) for x in samples)
         traced = trace_for(target, self.problem.loss, self.problem.args, operators=GRADED)
         self._compiled_plans = CompiledPlans(traced, target, NO_PINS)
-        self._errors = Errors(traced, self._samples, *self._compiled_plans.analyzed)
+        self._errors = Errors(traced, self._samples, self._compiled_plans.analyzed[0])
         self._errors.of_codes = functools.cache(self._errors.of_codes)
 
     def limit(self, error: float) -> ErrorLimit:
@@ -97,10 +97,10 @@ class Measured:
 
     def saved(self, plan: monet_jax.Plan) -> collections.Counter[str]:
         """Operator -> how many arrays a plan saves by it, while it runs regions again, too."""
-        origins = self._compiled_plans.origins
+        staged = self._compiled_plans.staged
         regions = (x for r in plan.decisions.regions for x in r.walk()) if plan.decisions else ()
-        numbers = {origins.values[name] for region in regions for name in region.saved}
-        return collections.Counter(representation_name(origins.writer[i], i) for i in numbers)
+        numbers = {staged.values[name] for region in regions for name in region.saved}
+        return collections.Counter(representation_name(staged.writer[i], i) for i in numbers)
 
     def _bound(self, most: float) -> ErrorBound:
         return ErrorBound(self._errors.of_codes(), most)

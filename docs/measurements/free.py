@@ -123,7 +123,7 @@ def row(problem: Any, target: Target, operators: str, error: float) -> dict[str,
     errors, bound = None, None
     if operators == "lossy":
         limit = ErrorLimit(error, (tuple(jax.tree.leaves(problem.make_args(0))),))
-        errors = Errors(traced, limit.samples, *CompiledPlans(traced, target, NO_PINS).analyzed)
+        errors = Errors(traced, limit.samples, CompiledPlans(traced, target, NO_PINS).analyzed[0])
         bound = ErrorBound(errors.of_codes(), (AIM * limit.measured) ** 2)
     free = Free(traced, target, plain, bound)
     temps, plan, work = free.smallest()

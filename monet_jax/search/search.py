@@ -32,7 +32,7 @@ class PlanSearch:
 
     Budgets share the plans that were compiled for earlier ones. Where no plan keeps a budget, and
     loops carry much, a search of its own plans the function with nested scans
-    (`tracing/nested_scans`). Another one plans it without operators, where these change the
+    (`tracing/passes/nested_scans`). Another one plans it without operators, where these change the
     function whatever a plan decides, and the plan takes longer than recomputing nothing: operators
     then never make a plan slower.
 
