@@ -10,12 +10,17 @@ from .record import PlanRecord, ValueRow
 
 
 def mismatch(traced: Traced, plan: PlanRecord) -> str:
-    """What a plan was made for, where that is not the traced function as it is cut; else ""."""
+    """What a plan was made for, where that is not the traced function as it is cut; else "".
+
+    A plan without decisions is of no stages: its function runs as it is.
+    """
     if not has_program_hash(plan.fingerprint, traced.program_hash):
         now, then = summary(traced.program), (plan.inputs, plan.equations)
         is_alike = now[0] == then[0]
         first = _first_difference(traced.staged(), plan.values) if is_alike else ""
         return f"another function: {difference(now, then)}{first}"
+    if plan.decisions is None:
+        return ""
     staged = traced.staged(plan.chunks)
     if staged.fingerprint == plan.fingerprint:
         return ""

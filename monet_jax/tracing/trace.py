@@ -106,6 +106,11 @@ class Traced:
         return {}
 
     @functools.cached_property
+    def plain(self) -> dict[str, "Traced"]:
+        """Target -> the same function without operators, where it was traced (`without_operators`)."""
+        return {}
+
+    @functools.cached_property
     def program_hash(self) -> str:
         """A hash of the program and its derivative, however it is cut."""
         return program_hash(self.program, self.derivative)
@@ -136,6 +141,8 @@ class Traced:
 
     def closing_over(self, values: Sequence[Any]) -> "Traced":
         """The same function, closing over other values of the same types."""
+        if not values:
+            return self
         known = dict(zip(map(id, self.recorded.closed_over), values, strict=True))
         constants = {i: known.get(id(x), x) for i, x in self.program.constants.items()}
         made = dataclasses.replace(
@@ -217,8 +224,12 @@ def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
 
 def without_operators(traced: Traced, target: str) -> Traced:
     """The function, traced for a target as `operators="none"` does."""
-    terms = dataclasses.replace(traced.terms, operators=())
-    return _traced_again(traced, rewriter((), context_for(target, traced.avals)), terms)
+    made = traced.plain
+    if target not in made:
+        rewrite = rewriter((), context_for(target, traced.avals))
+        terms = dataclasses.replace(traced.terms, operators=())
+        made[target] = _traced_again(traced, rewrite, terms)
+    return made[target]
 
 
 def _traced_again(traced: Traced, rewrite: Rewrite, terms: Terms) -> Traced:
