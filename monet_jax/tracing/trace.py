@@ -107,7 +107,7 @@ class Traced:
 
     @functools.cached_property
     def plain(self) -> dict[str, "Traced"]:
-        """Target -> the same function without operators, where it was traced (`without_operators`)."""
+        """Target -> the same function without operators (see `without_operators`)."""
         return {}
 
     @functools.cached_property

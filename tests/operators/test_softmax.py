@@ -424,7 +424,7 @@ def test_gradients_are_off_in_the_mean_by_the_variance_of_each_weight(small):
 def test_with_a_limit_of_the_error_all_that_the_code_does_counts(small):
     args, target = (*SCORED, jax.random.key(0)), resolve_target("cpu")
     traced = trace_for(target, looked_up, args, argnums=(0, 1), operators=["softmax", "int2"])
-    errors = Errors(traced, [args], *CompiledPlans(traced, target, NO_PINS).analyzed)
+    errors = Errors(traced, [args], CompiledPlans(traced, target, NO_PINS).analyzed[0])
     exact = jax.grad(looked_up, argnums=(0, 1))(*args)
     seen = drawn(Groups(2, 64)).mean_square.sum() / sum(float(jnp.sum(x * x)) for x in exact)
     assert sum(errors.of_codes().values()) == pytest.approx(seen, rel=0.3)

@@ -68,7 +68,7 @@ def measured(function, operators, samples=(ARGS,)):
     """The errors of a function's codes, and what measures them."""
     traced = trace_for(CPU, function, ARGS, operators=operators)
     compiled_plans = CompiledPlans(traced, CPU, NO_PINS)
-    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], *compiled_plans.analyzed)
+    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], compiled_plans.analyzed[0])
     return errors, errors.of_codes()
 
 

@@ -274,13 +274,13 @@ def test_tiles_have_no_tiles_of_their_own():
     derivative = gradient_module.derivative_of(program, [True] * len(args))
     changed = dataclasses.replace(rewrite.programs[0](program, derivative), rewrite=rewrite)
     (loop,) = stage(changed, derivative).loops
-    assert "scan" not in [e.primitive for e in loop.body.equations]
+    assert "scan" not in [e.primitive for e in loop.body.program.equations]
     (again,) = [e for e in changed.equations if e.primitive == "scan"]
     unmarked = tuple(
         dataclasses.replace(e, apart="") if e is again else e for e in changed.equations
     )
     (loop,) = stage(dataclasses.replace(changed, equations=unmarked), derivative).loops
-    assert "scan" in [e.primitive for e in loop.body.equations]
+    assert "scan" in [e.primitive for e in loop.body.program.equations]
 
 
 @pytest.mark.parametrize(
