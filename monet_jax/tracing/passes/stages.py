@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ...ir.program import Equation
 from ...ir.stage import Replaced, active_values
 from ...operators.compression.encoding import with_codes
 from . import branches, loops
@@ -29,7 +30,7 @@ def cut(draft: Draft) -> None:
         draft.pieces.append(piece)
 
 
-def _is_planned(draft: Draft, equation) -> bool:
+def _is_planned(draft: Draft, equation: Equation) -> bool:
     """Whether what an equation runs inside has stages of its own."""
     is_loop = loops.may_be_planned(equation, draft.active)
     is_choice = branches.may_be_planned(equation, draft.active)
