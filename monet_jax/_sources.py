@@ -13,7 +13,6 @@ from .compiler.backend import backend_of
 from .compiler.budget import format_bytes
 from .compiler.compile import CompilerDied, compile_bytes
 from .compiler.targets import TargetUnavailable, resolve_target
-from .ir.fingerprint import difference, summary
 from .ir.program import aval_nbytes
 from .operators import Context, rewriter, selected
 from .planning.failures import STATEMENTS, InfeasibleBudget, report, statements, warn
@@ -26,7 +25,7 @@ from .plans.record import PlanMismatch, PlanRecord
 from .tracing import trace
 from .tracing.marked import Marked, Traces
 from .tracing.trace import Terms, Traced
-from .transformer.apply import as_planned
+from .transformer.apply import as_planned, check_plan
 
 
 class Planned:
@@ -60,15 +59,6 @@ class Planned:
                 self._plans[key] = None if axes else self._made(traced, marked, request)
             return self._plans[key]
 
-    def mended(self, traced: Traced, marked: Marked) -> PlanRecord | None:
-        """A new plan in the place of one from the cache that is for another layout."""
-        with statements():
-            request = self.options.for_call(marked.call)
-        key = self._key(traced, marked, (), request)
-        with self._lock:
-            self._plans[key] = self._made(traced, marked, request.with_options(cache=False))
-            return self._plans[key]
-
     def give_up(self, traced: Traced, marked: Marked) -> None:
         """From now on the function runs as it is, called like that."""
         axes = trace.outer_axes(traced, marked.call)
@@ -76,8 +66,8 @@ class Planned:
         self._plans[self._key(traced, marked, axes, request)] = None
 
     def _key(self, traced: Traced, marked: Marked, axes: tuple[str, ...], request: PlanRequest):
-        signature, fingerprint = marked.call.signature, traced.fingerprint
-        return marked.function, signature, axes, fingerprint, request.reserved_bytes
+        signature, program = marked.call.signature, traced.program_hash
+        return marked.function, signature, axes, program, request.reserved_bytes
 
     def _made(self, traced: Traced, marked: Marked, request: PlanRequest) -> PlanRecord | None:
         """The plan; None where there is none, which a warning says."""
@@ -203,18 +193,12 @@ class Fixed:
             PlanMismatch: it is not.
         """
         del marked
-        if traced.fingerprint != self.plan.fingerprint:
-            then = self.plan.inputs, self.plan.equations
-            what = difference(summary(traced.program), then)
-            raise PlanMismatch(f"The plan was made for another function: {what}. Plan again.")
+        check_plan(traced, self.plan)
         with self._lock:
             if not self._trusted:
                 self._verify_again(traced)
                 self._trusted = True
         return self.plan
-
-    def mended(self, traced: Traced, marked: Marked) -> None:
-        """None: there is no other plan, and the mismatch of this one is raised."""
 
     def give_up(self, traced: Traced, marked: Marked) -> None:
         """Does nothing: the next call tries again."""

@@ -154,15 +154,7 @@ def _differentiated(source: Source, traced: Traced, marked: Marked) -> Sequence[
         return traced.flat(leaves)
     try:
         rewritten = as_traced_for(traced, plan)
-        try:
-            planned = as_planned(rewritten, plan)
-        except PlanMismatch:
-            plan = source.mended(traced, marked)
-            if plan is None or plan.decisions is None:
-                raise
-            rewritten = as_traced_for(traced, plan)
-            planned = as_planned(rewritten, plan)
-        return planned(leaves, rewritten.constants)
+        return as_planned(rewritten, plan)(leaves, rewritten.constants)
     except Exception:
         source.give_up(traced, marked)
         raise

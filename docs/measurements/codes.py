@@ -87,7 +87,7 @@ def compiled_untied(compiled_plans: CompiledPlans, plan: Plan) -> CompiledBytes:
     """A plan as compiled where nothing that a stage hands on waits for the stage's codes."""
     with mock.patch.object(transform_module, "_wait_for_codes", lambda *_: None):
         step = step_to_compile(
-            compiled_plans.judge.traced, transform(compiled_plans.judge.origins, plan)
+            compiled_plans.judge.traced, transform(compiled_plans.judge.staged, plan)
         )
         return compile_bytes(*step, target=compiled_plans.judge.target)
 
@@ -107,7 +107,7 @@ def reading_codes(
     traced = trace_for(target, fun, args, operators=operators)
     compiled_plans = compiled_plans_of(traced, target, NO_PINS)
     plan = with_all_codes(compiled_plans.graph)
-    planned = transform(compiled_plans.judge.origins, plan)
+    planned = transform(compiled_plans.judge.staged, plan)
     saved = {name for region in plan.regions for name in region.saved}
     nbytes = sum(
         compiled_plans.graph.values[compiled_plans.graph.index[name]].nbytes for name in saved
@@ -129,7 +129,7 @@ def row(model: str, name: str, target: Any) -> dict[str, Any]:
     untied = compiled_untied(compiled_plans, plan).total_bytes - compiled_plans.fixed_bytes
     once = running_once(compiled_plans.graph)
     as_written = work_of_step(traced, traced.flat, target)
-    work = work_of_step(traced, transform(compiled_plans.judge.origins, once), target)
+    work = work_of_step(traced, transform(compiled_plans.judge.staged, once), target)
     return {
         "model": model,
         "operators": name,

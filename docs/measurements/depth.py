@@ -46,11 +46,11 @@ def row(depth: int, scanned: bool, target: Target) -> dict[str, Any]:
     started = time.perf_counter()
     traced = trace_loss(problem.loss, problem.args, target)
     roofline, backend = roofline_of(target), backend_of(target.name)
-    graph, origins = analyze(traced.program, traced.derivative, roofline, backend)
+    graph, _ = analyze(traced.staged(), roofline, backend)
     ends = [x(graph) for x in (planners.save_nothing, planners.save_all)]
     least, most = (x.peak_bytes for x in ends)
     decisions = planner(graph, int(least + SHARE * (most - least)))
-    function = transform(origins, decisions)
+    function = transform(traced.staged(), decisions)
     planning = time.perf_counter() - started
     seconds = {"plain": [], "planned": []}
     for _ in range(2):  # the first one starts the compiler

@@ -67,7 +67,7 @@ class Measured:
         traced = trace_for(target, self.problem.loss, self.problem.args, operators=GRADED)
         self._traced, self._target = traced, target
         self._judge = compiled_plans_of(traced, target, NO_PINS).judge
-        self._errors = Errors(traced, self._samples, *self._judge.analyzed)
+        self._errors = Errors(traced, self._samples, self._judge.graph)
         self._errors.of_codes = functools.cache(self._errors.of_codes)
 
     def limit(self, error: float) -> ErrorLimit:
@@ -98,10 +98,10 @@ class Measured:
 
     def saved(self, plan: monet_jax.Plan) -> collections.Counter[str]:
         """Operator -> how many arrays a plan saves by it, while it runs regions again, too."""
-        origins = self._judge.origins
+        staged = self._judge.staged
         regions = (x for r in plan.decisions.regions for x in r.walk()) if plan.decisions else ()
-        numbers = {origins.values[name] for region in regions for name in region.saved}
-        return collections.Counter(representation_name(origins.writer[i], i) for i in numbers)
+        numbers = {staged.values[name] for region in regions for name in region.saved}
+        return collections.Counter(representation_name(staged.writer[i], i) for i in numbers)
 
     def _bound(self, most: float) -> ErrorBound:
         return ErrorBound(self._errors.of_codes(), most)

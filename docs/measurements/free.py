@@ -124,7 +124,7 @@ def row(problem: Any, target: Target, operators: str, error: float) -> dict[str,
     if operators == "lossy":
         limit = ErrorLimit(error, (tuple(jax.tree.leaves(problem.make_args(0))),))
         errors = Errors(
-            traced, limit.samples, *compiled_plans_of(traced, target, NO_PINS).judge.analyzed
+            traced, limit.samples, compiled_plans_of(traced, target, NO_PINS).judge.graph
         )
         bound = ErrorBound(errors.of_codes(), (AIM * limit.measured) ** 2)
     free = Free(traced, target, plain, bound)

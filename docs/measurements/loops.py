@@ -51,10 +51,10 @@ def rows(target_name: str) -> Iterator[dict[str, Any]]:
     target, problem = resolve_target(target_name), zoo.build(MODEL, scale="bench")
     traced = trace_loss(problem.loss, problem.args, target)
     roofline, backend = roofline_of(target), backend_of(target.name)
-    graph, origins = analyze(traced.program, traced.derivative, roofline, backend)
+    graph, _ = analyze(traced.staged(), roofline, backend)
     for saving, regions in plans(graph):
         decisions = planners.Plan(regions, 0, 0.0, 0, 0.0, "half and half")
-        function = transform(origins, decisions)
+        function = transform(traced.staged(), decisions)
         figures = compile_bytes(*step_to_compile(traced, function), target=target)
         yield {
             "target": target_name,

@@ -38,7 +38,7 @@ def planned(target: Target, operators: list[str]) -> dict[str, Any]:
     compiled_plans = compiled_plans_of(traced, target, NO_PINS)
     plan = running_once(compiled_plans.graph)
     plain = costs_of(traced, target)
-    work = work_of_step(traced, transform(compiled_plans.judge.origins, plan), target)
+    work = work_of_step(traced, transform(compiled_plans.judge.staged, plan), target)
     total = compiled_plans.fixed_bytes + compiled_plans.temp_bytes(compiled_plans.of(plan))
     return {
         "operators": operators,

@@ -1,6 +1,6 @@
-"""Builds the planning graph of a traced function, and records where its parts came from.
+"""Builds the planning graph of a staged program, and what leads from it back to the program.
 
-`tracing/layout` finds the stages. `joint` finds the ops of a stage, once for all stages that are
+`joint` finds the ops of a stage, once for all stages that are
 isomorphic. `builder`, `loops` and `choices` put them together.
 """
 
@@ -18,11 +18,10 @@ from planners.graph import Stage as PlannerStage
 
 from ..compiler.backend import Backend
 from ..ir.costs import Roofline
-from ..ir.program import Program, parameters_of
-from ..ir.stage import Differentiation, Stage
-from ..tracing.branches import Choice
-from ..tracing.layout import Layout, lay_out
-from ..tracing.origins import Origins
+from ..ir.program import parameters_of
+from ..ir.stage import Stage
+from ..tracing.conditionals import Choice
+from ..tracing.staged import StagedProgram
 from .builder import add_backward, add_forward
 from .choices import (
     enter_branch,
@@ -32,6 +31,7 @@ from .choices import (
     leave_branch_backward,
 )
 from .graph_state import GraphState, Place
+from .inverse import InverseData
 from .joint import Joint, joint_of
 from .loops import close_loop, close_loop_backward, expect_loop, open_loop, open_loop_backward
 from .pins import Pins, find, saved_by_name
@@ -40,43 +40,36 @@ NO_PINS = Pins()
 
 
 def analyze(
-    program: Program,
-    derivative: Differentiation,
-    roofline: Roofline,
-    backend: Backend,
-    pins: Pins = NO_PINS,
-) -> tuple[Graph, Origins]:
-    """The planning graph of a program's value and gradient, and its origins.
+    staged: StagedProgram, roofline: Roofline, backend: Backend, pins: Pins = NO_PINS
+) -> tuple[Graph, InverseData]:
+    """The planning graph of a program's value and gradient, and what leads back from it.
 
     Raises:
         ValueError: a pin names nothing in the program.
     """
-    layout = lay_out(program, derivative)
-    choices = [*layout.all_choices()]
-    program, stages = layout.program, layout.stages
-    pinned = find(program, pins)
+    choices = [*staged.all_choices()]
+    program, stages = staged.program, staged.stages
+    pinned = find(staged, pins)
     cloned = _cloned(stages)
-    saved = saved_by_name(program, pins)
-    keys = [_key(layout, cloned, saved, stage) for stage in stages]
+    saved = saved_by_name(staged, pins)
+    keys = [_key(staged, cloned, saved, stage) for stage in stages]
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
     arguments = {*program.inputs, *program.constants}
     returned = {i for i in program.outputs if isinstance(i, int)}
-    invariants = layout.invariant_values
-    state = GraphState(program, pinned, cloned, backend, invariants, arguments, returned)
-    _build(state, layout, choices, [joints[key] for key in keys])
-    graph = _graph(state, layout, choices, keys)
-    tables = state.origins, state.output_bytes, layout.loops, layout.choices, state.lines
-    return graph, Origins(program, stages, *tables)
+    state = GraphState(staged, pinned, cloned, backend, arguments, returned)
+    _build(state, staged, choices, [joints[key] for key in keys])
+    graph = _graph(state, staged, choices, keys)
+    return graph, InverseData(state.output_bytes, state.lines)
 
 
 def _graph(
-    state: GraphState, layout: Layout, choices: Sequence[Choice], keys: Sequence[str]
+    state: GraphState, staged: StagedProgram, choices: Sequence[Choice], keys: Sequence[str]
 ) -> Graph:
     """The graph of a state that has all stages."""
-    made = zip(state.forwards, reversed(state.backwards), keys, layout.stages, strict=True)
+    made = zip(state.forwards, reversed(state.backwards), keys, staged.stages, strict=True)
     values = state.stored_values()
     return Graph(
         values,
@@ -92,7 +85,7 @@ def _graph(
             for f, b, key, stage in made
         ),
         state.backend.recomputes_late,
-        tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in layout.loops),
+        tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in staged.loops),
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
         uniform_blocks=True,
     )
@@ -100,24 +93,24 @@ def _graph(
 
 def _build(
     state: GraphState,
-    layout: Layout,
+    staged: StagedProgram,
     choices: Sequence[Choice],
     joints: Sequence[tuple[Stage, Joint]],
 ) -> None:
     """Adds all stages, forward and then backward; `joints` are template stages and their ops."""
-    starts = {loop.first: loop for loop in layout.loops}
-    ends = {loop.stop - 1: loop for loop in layout.loops}
+    starts = {loop.first: loop for loop in staged.loops}
+    ends = {loop.stop - 1: loop for loop in staged.loops}
     branches = [(choice, b) for choice in choices for b in range(len(choice.branches))]
     entries, exits = collections.defaultdict(list), collections.defaultdict(list)
     for choice, b in branches:
         entries[choice.branches[b].first].append((choice, b))
         exits[choice.branches[b].stop - 1].insert(0, (choice, b))  # the inner one ends first
-    for loop in layout.loops:
+    for loop in staged.loops:
         expect_loop(state, loop)
     for choice in choices:
         expect_choice(state, choice)
-    places = [_place(choices, s) for s in range(len(layout.stages))]
-    for s, stage in enumerate(layout.stages):
+    places = [_place(choices, s) for s in range(len(staged.stages))]
+    for s, stage in enumerate(staged.stages):
         opened = open_loop(state, starts[s], joints[s][1]) if s in starts else []
         for branch in entries[s]:
             enter_branch(state, *branch)
@@ -126,7 +119,7 @@ def _build(
             leave_branch(state, *branch)
         if s in ends:
             close_loop(state, ends[s])
-    for s, stage in reversed([*enumerate(layout.stages)]):
+    for s, stage in reversed([*enumerate(staged.stages)]):
         opened = []
         if s in ends:
             opened = open_loop_backward(state, ends[s], joints[ends[s].first][1])
@@ -189,9 +182,9 @@ def _cloned(stages: Sequence[Stage]) -> set[int]:
     return {i for i, times in count.items() if times > 1}
 
 
-def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str:
+def _key(staged: StagedProgram, cloned: set[int], saved: set[int], stage: Stage) -> str:
     """Equal for stages that differ in nothing but their value numbers."""
-    program = layout.program
+    program = staged.program
     local: dict[int, int] = {}
 
     def number(atom) -> Any:
@@ -201,7 +194,7 @@ def _key(layout: Layout, cloned: set[int], saved: set[int], stage: Stage) -> str
 
     def is_kept(i: int) -> bool | None:
         """For a loop-invariant value: whether it is the one that is kept."""
-        return layout.invariant_values[i] == i if i in layout.invariant_values else None
+        return staged.invariant_values[i] == i if i in staged.invariant_values else None
 
     given = program.given
     returned = {i for i in program.outputs if isinstance(i, int)}

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from planners.graph import Implementation, Op
 
 from ..ir.stage import Stage
-from ..tracing.origins import Line
 from .graph_state import GraphState, Place
+from .inverse import Line
 from .joint import Joint, LocalOp
 
 
@@ -126,7 +126,7 @@ def _note_lines(
     for one, op in zip(local, ops, strict=True):
         line = Line(template, stage, one.source)
         names = (state.values[i].name for i in op.outputs)
-        state.lines.update((name, line) for name in names if name not in state.origins)
+        state.lines.update((name, line) for name in names if name not in state.staged.values)
 
 
 def _renumbered(primal: dict[int, int], template: Stage, stage: Stage) -> dict[int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from planners.graph import Op
 
-from ..tracing.branches import Choice
+from ..tracing.conditionals import Choice
 from .graph_state import GraphState
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 
 from ..ir.costs import Roofline, Work, work_of
 from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of
-from ..ir.program import Equation, Program
+from ..ir.program import Equation, Program, positions_of
 from ..operators import is_hook
 
 
@@ -54,7 +54,8 @@ class Fusions:
         self, program: Program, into_products: bool = False, kept: Collection[int] = frozenset()
     ):
         self.program, self.into_products = program, into_products
-        self._kinds = {id(e): self._kind(e) for e in program.equations}
+        self._kinds = [*map(self._kind, program.equations)]  # by position
+        self._position = positions_of(program.equations)
         self._producer = {i: e for e in program.equations for i in e.outputs}
         self._source = self._views()
         self._root = self._roots()
@@ -131,18 +132,18 @@ class Fusions:
         while queue:
             i = self.root(queue.pop())
             producer = self._producer.get(i)
-            if producer is None or i in self._kept or id(producer) in found:
+            if producer is None or i in self._kept or self._position[i] in found:
                 continue
-            found[id(producer)] = producer
+            found[self._position[i]] = producer
             queue += producer.reads
         return tuple(found.values())
 
     def _views(self) -> dict[int, int]:
         """View -> the value that it shows in another shape."""
         found: dict[int, int] = {}
-        for equation in self.program.equations:
+        for equation, kind in zip(self.program.equations, self._kinds, strict=True):
             reads = equation.reads
-            if self._kinds[id(equation)] is not Kind.VIEW or not reads:
+            if kind is not Kind.VIEW or not reads:
                 continue
             if is_hook(equation):  # its other results are compressed residuals
                 found[equation.outputs[0]] = reads[0]
@@ -162,8 +163,7 @@ class Fusions:
         returned = {i for i in self.program.outputs if isinstance(i, int)}
         kept = {self.root(i) for i in (*returned, *anyway)}
         noise = set() if self.into_products else self._noise()
-        for equation in self.program.equations:
-            kind = self._kinds[id(equation)]
+        for equation, kind in zip(self.program.equations, self._kinds, strict=True):
             reads = {self.root(i) for i in equation.reads}
             if kind in (Kind.REDUCTION, Kind.SOLID):
                 kept.update(equation.outputs)
@@ -172,7 +172,7 @@ class Fusions:
             if not noise.issuperset(equation.outputs):
                 kept.update(reads & noise)
         kept &= self._producer.keys()
-        return {i for i in kept if self._kinds[id(self._producer[i])] is not Kind.VIEW}
+        return {i for i in kept if self._kinds[self._position[i]] is not Kind.VIEW}
 
     def _noise(self) -> set[int]:
         """Values drawn from a generator and not yet mixed with anything else.
@@ -182,9 +182,9 @@ class Fusions:
         """
         drawn: set[int] = set()
         plain: set[int] = set()  # literals, spread out
-        for equation in self.program.equations:
+        for equation, kind in zip(self.program.equations, self._kinds, strict=True):
             reads = set(equation.reads) - plain
-            fused = self._kinds[id(equation)] in (Kind.VIEW, Kind.FUSED)
+            fused = kind in (Kind.VIEW, Kind.FUSED)
             if is_random(equation) or (fused and reads and reads <= drawn):
                 drawn.update(equation.outputs)
             elif fused and not reads:

@@ -5,7 +5,7 @@ memory in the graph, since the compiler counts it as output.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import jax.numpy as jnp
 
@@ -13,7 +13,8 @@ from planners.graph import Op, Value
 
 from ..compiler.backend import Backend
 from ..ir.program import Program
-from ..tracing.origins import Line, value_name
+from ..tracing.staged import StagedProgram
+from .inverse import Line
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,17 +36,15 @@ class GraphState:
     """The graph so far.
 
     Attributes:
-        program: the flat program that the graph is of.
+        staged: the program that the graph is of.
         pinned: program value -> its pinned decision.
         cloned: program values that several stages compute, each for itself.
         backend: the compiler that is planned for.
-        invariant_values: as in the layout.
         arguments: program values whose gradients are results of the step.
         returned: program values that the program returns.
         values: the graph's values.
-        origins: name of a graph value -> the program's value.
         output_bytes: name of a graph value that the step returns -> its bytes.
-        lines: name of a graph value that has no origin -> where it is from.
+        lines: name of a graph value that is not the program's -> where it is from.
         index: program value -> graph value.
         locals: for each stage, joint value -> graph value.
         gradients: program value -> graph value of its cotangent so far.
@@ -62,15 +61,13 @@ class GraphState:
         kept_as: graph value -> the program value that is kept in its place.
     """
 
-    program: Program
+    staged: StagedProgram
     pinned: dict[int, str]
     cloned: set[int]
     backend: Backend
-    invariant_values: Mapping[int, int]
     arguments: set[int]
     returned: set[int]
     values: list[Value] = dataclasses.field(default_factory=list)
-    origins: dict[str, int] = dataclasses.field(default_factory=dict)
     output_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
     lines: dict[str, Line] = dataclasses.field(default_factory=dict)
     index: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -89,6 +86,11 @@ class GraphState:
     buffers: dict[int, int] = dataclasses.field(default_factory=dict)
     kept_as: dict[int, int] = dataclasses.field(default_factory=dict)
 
+    @property
+    def program(self) -> Program:
+        """What the stages run."""
+        return self.staged.program
+
     def new(self, nbytes: int, returned: bool = False, copies: int | None = None) -> int:
         """A value that has no name in the program."""
         copies = self.repeats if copies is None else copies
@@ -103,14 +105,14 @@ class GraphState:
 
     def named(self, i: int) -> int:
         """A value of the program; what several stages compute for themselves has no one name."""
-        returned, kept_as = i in self.returned, self.invariant_values.get(i, i)
+        returned, kept_as = i in self.returned, self.staged.invariant_values.get(i, i)
         nbytes = self.program.nbytes(i) if kept_as == i and self.repeats else 0
-        copies = 1 if i in self.invariant_values else self.repeats
+        copies = 1 if i in self.staged.invariant_values else self.repeats
         if i in self.cloned:
             made = self.new(nbytes, returned, copies)
         else:
-            made = self.append(value_name(i), nbytes, returned, self._is_savable(i), copies)
-            self.origins[value_name(i)] = i
+            name = self.staged.names[i]
+            made = self.append(name, nbytes, returned, self._is_savable(i), copies)
         self.index[i] = made
         if kept_as != i:
             self.kept_as[made] = kept_as
@@ -121,7 +123,7 @@ class GraphState:
         is_complex = jnp.issubdtype(self.program.avals[i].dtype, jnp.complexfloating)
         is_kept = (
             self.pinned.get(i) != "recompute"
-            and i not in self.invariant_values
+            and i not in self.staged.invariant_values
             and self.repeats > 0
         )
         return not is_complex and is_kept

@@ -99,12 +99,11 @@ def _with_copies(traced: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
     backward, beside its original where that is needed too. In a region that runs again, the
     copy runs again as well; it costs nothing more, since the forward then makes none.
     """
-    sources = {id(op): _copied(traced, op) for op in ops}
-    copies = {i: traced.new(i) for i in dict.fromkeys(sources.values()) if i is not None}
+    sources = [_copied(traced, op) for op in ops]
+    copies = {i: traced.new(i) for i in dict.fromkeys(sources) if i is not None}
     ready = {i for op in ops for i in op.outputs}
     found = [_copy(i, j) for i, j in copies.items() if i not in ready]
-    for op in ops:
-        source = sources[id(op)]
+    for op, source in zip(ops, sources, strict=True):
         if source is not None:
             op = reading(op, {source: copies[source]})
             workspace = op.workspace_bytes - traced.program.nbytes(source)

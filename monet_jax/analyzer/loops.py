@@ -6,8 +6,8 @@ So are the gradients of the operands that it takes in slices.
 
 from planners.graph import Op
 
-from ..tracing.branches import walk
-from ..tracing.loops import Loop
+from ..tracing.conditionals import walk
+from ..tracing.staged import Loop
 from .graph_state import GraphState
 from .joint import Joint
 
@@ -16,7 +16,7 @@ def expect_loop(state: GraphState, loop: Loop) -> None:
     """Record what a loop will return, and count the gradients that it will add to."""
     state.returned.update(i for result, i in loop.carried if result in state.returned)
     sliced = {v for stage in loop.stages for v in stage.differentiated_inputs}
-    for choice in reversed([*walk(loop.choices)]):
+    for choice in reversed([*walk(loop.body.choices)]):
         for branch in choice.branches:
             pairs = zip(choice.operands, branch.inputs, strict=True)
             sliced.update(i for i, v in pairs if v in sliced and isinstance(i, int))

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ..ir import compat
 from ..ir.primitives import Kind, kind_of
 from ..ir.program import Program
+from ..tracing.staged import StagedProgram
 
 _DECISIONS = ("save", "recompute")
 
@@ -42,7 +43,7 @@ def make_pins(pins: Mapping[str, str] | None) -> Pins:
     return Pins(tuple(sorted(pins.items())))
 
 
-def find(program: Program, pins: Pins) -> dict[int, str]:
+def find(staged: StagedProgram, pins: Pins) -> dict[int, str]:
     """Value of the program -> its pinned decision.
 
     Raises:
@@ -50,7 +51,7 @@ def find(program: Program, pins: Pins) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for name, decision in pins.decisions:
-        values = [*_by_name(program, name), *_by_path(program, name)]
+        values = [*_by_name(staged, name), *_by_path(staged.program, name)]
         if not values:
             raise ValueError(
                 f"`pins` names {name!r}, but the function has no such `checkpoint_name`, module "
@@ -60,26 +61,24 @@ def find(program: Program, pins: Pins) -> dict[int, str]:
     return found
 
 
-def saved_by_name(program: Program, pins: Pins) -> set[int]:
+def saved_by_name(staged: StagedProgram, pins: Pins) -> set[int]:
     """Values that must be saved and that a pin names one by one, and not with their module.
 
     Such a value is materialised, also where XLA would compute it inside what reads it.
     """
     names = [name for name, decision in pins.decisions if decision == "save"]
-    return {i for name in names for i in _by_name(program, name)}
+    return {i for name in names for i in _by_name(staged, name)}
 
 
-def _by_name(program: Program, name: str) -> list[int]:
+def _by_name(staged: StagedProgram, name: str) -> list[int]:
     """Values by the user's `checkpoint_name` or by their name in the report."""
     roots: dict[int, int] = {}
-    found = []
-    for equation in program.equations:
+    found = [staged.values[name]] if name in staged.values else []
+    for equation in staged.program.equations:
         if kind_of(equation) is Kind.VIEW and equation.reads:
             roots |= {i: roots.get(equation.reads[0], equation.reads[0]) for i in equation.outputs}
         if compat.checkpoint_name_of(equation.eqn) == name != "":
             found += [roots[i] for i in equation.outputs if i in roots]
-        else:
-            found += [i for i in equation.outputs if name == f"v{i}"]
     return found
 
 

@@ -1,15 +1,16 @@
-"""A hash of a program and its derivative, and the difference between two programs in words."""
+"""Hashes of a program and of its cut into stages, and the difference of two programs in words."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from . import compat
 from .program import Program
-from .stage import Differentiation
+from .stage import Differentiation, Stage
 
 
-def fingerprint(program: Program, derivative: Differentiation) -> str:
-    """A hash of what a plan depends on: primitives, dataflow, shapes, dtypes and numbers.
+def program_hash(program: Program, derivative: Differentiation) -> str:
+    """A hash of what is planned: primitives, dataflow, shapes, dtypes and numbers.
 
     The bodies of loops, branches and calls count, and so do the integers among the parameters of
     equations, as the trips of a loop are; their names do not, since JAX changes them. So it holds
@@ -31,6 +32,38 @@ def fingerprint(program: Program, derivative: Differentiation) -> str:
     if derivative.forward_mode or program.inlines_checkpoints:
         digest.update(f"{derivative.forward_mode}{program.inlines_checkpoints}".encode())
     return digest.hexdigest()
+
+
+def cut_hash(stages: Sequence[Stage], structure: object) -> str:
+    """A hash of how a program is cut: of what each stage runs, reads, writes and differentiates.
+
+    Arguments:
+        stages: all stages, also of the iterations of loops and of branches.
+        structure: which of them are loops and branches; its `repr` counts.
+    """
+    digest = hashlib.sha256(repr(structure).encode())
+    for stage in stages:
+        ends = stage.inputs, stage.outputs
+        differentiated = stage.differentiated_inputs, stage.differentiated_outputs
+        digest.update(f"{ends}{differentiated}{stage.repeats}{stage.hoisted}".encode())
+        for e in stage.equations:
+            digest.update(f"{e.primitive}{e.reads}{e.outputs};".encode())
+    return digest.hexdigest()
+
+
+def joined_hashes(program: str, cut: str) -> str:
+    """The fingerprint of a staged program: the hash of the program, and the hash of its cut."""
+    return f"{program}/{cut}"
+
+
+def has_program_hash(fingerprint: str, program: str) -> bool:
+    """Whether the first half of a fingerprint is the hash of a program."""
+    return fingerprint.partition("/")[0] == program
+
+
+def is_same_program(a: str, b: str) -> bool:
+    """Whether two fingerprints are of one program, however it is cut."""
+    return has_program_hash(a, b.partition("/")[0])
 
 
 def _describe_body(jaxpr: Any) -> str:

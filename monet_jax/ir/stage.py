@@ -7,7 +7,7 @@ import jax
 
 from . import compat
 from .primitives import STOPS
-from .program import Equation, Program, shape_of
+from .program import Equation, Program, shape_of, with_replacements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Replaced:
 
     Attributes:
         stage: as it is now.
-        instead: id of an equation that is no longer there -> its replacement.
         weights: result of a softmax -> an equal value, the only one of the forward pass that its
             derivative reads.
+        is_changed: whether any equation was replaced.
     """
 
     stage: Stage
-    instead: Mapping[int, list[Equation]] = dataclasses.field(default_factory=dict)
     weights: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    is_changed: bool = False
 
     @staticmethod
     def of(
@@ -55,23 +55,15 @@ class Replaced:
         instead: Mapping[int, list[Equation]],
         weights: Mapping[int, int] | None = None,
     ) -> "Replaced":
-        """A stage with other equations in the place of some."""
-        equations = tuple(_expanded(stage.equations, instead))
-        return Replaced(dataclasses.replace(stage, equations=equations), instead, weights or {})
+        """A stage with other equations in the place of some, which `instead` has by position."""
+        equations = with_replacements(stage.equations, instead)
+        changed = dataclasses.replace(stage, equations=equations)
+        return Replaced(changed, weights or {}, bool(instead))
 
     def then(self, later: "Replaced") -> "Replaced":
         """The same after others of its equations were replaced."""
-        instead = {n: _expanded(new, later.instead) for n, new in self.instead.items()}
-        return Replaced(
-            later.stage, {**later.instead, **instead}, {**self.weights, **later.weights}
-        )
-
-
-def _expanded(
-    equations: Iterable[Equation], instead: Mapping[int, list[Equation]]
-) -> list[Equation]:
-    """The equations, or what stands in their place."""
-    return [x for e in equations for x in instead.get(id(e), [e])]
+        weights = {**self.weights, **later.weights}
+        return Replaced(later.stage, weights, self.is_changed or later.is_changed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..ir import compat
-from ..ir.program import Equation, Program, dependents, listed
+from ..ir.program import Equation, Program, dependents, listed, with_replacements
 from ..ir.stage import Differentiation, active_values
 from .codecs import Integers
 from .context import Context
@@ -43,14 +43,14 @@ def rewrite(program: Program, derivative: Differentiation, context: Context) -> 
     bounds = bounds_of(program)
     varying = dependents(program.equations, (*program.inputs, *program.constants))
     instead: dict[int, list[Equation]] = {}
-    for e in program.equations:
+    for n, e in enumerate(program.equations):
         if active.intersection(e.outputs) and not _is_placed(e):
             function = _sorting(e) or _looking_up(e, bounds, varying)
             if function is not None:
-                instead[id(e)] = listed(function, e.inputs, e, avals, e.outputs)
+                instead[n] = listed(function, e.inputs, e, avals, e.outputs)
     if not instead:
         return program
-    equations = tuple(x for e in program.equations for x in instead.get(id(e), [e]))
+    equations = with_replacements(program.equations, instead)
     return dataclasses.replace(program, avals=tuple(avals), equations=equations)
 
 

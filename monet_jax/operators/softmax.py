@@ -24,7 +24,7 @@ from jax import lax
 
 from ..ir import compat
 from ..ir.primitives import STOPS
-from ..ir.program import Equation, listed
+from ..ir.program import Equation, listed, positions_of
 from ..ir.stage import Replaced, Stage
 from .context import Context
 from .hooks import is_hook
@@ -48,8 +48,10 @@ def rewrite(stage: Stage, avals: list[Any], context: Context) -> Replaced:
     del context
     instead: dict[int, list[Equation]] = {}
     weights: dict[int, int] = {}
+    position = positions_of(stage.equations)
     for found in _Finder(stage, avals).softmaxes():
-        instead[id(found.division)] = new = found.replaced(avals)
+        new = found.replaced(avals)
+        instead[position[found.division.outputs[0]]] = new
         weights[found.division.outputs[0]] = new[-1].reads[0]
     return Replaced.of(stage, instead, weights)
 

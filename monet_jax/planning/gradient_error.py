@@ -27,7 +27,7 @@ from planners.regions.simple_plans import saving_codes
 from ..ir.gradient import cotangent_avals, value_and_gradient
 from ..operators import Encoding, LocalDerivative, Stored, is_hook, representations_of, selected
 from ..operators.codecs import Codec
-from ..tracing.origins import Origins
+from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced
 from ..transformer.transform import transform
 from .progress import progress
@@ -73,16 +73,14 @@ class Errors:
     Arguments:
         traced: the function.
         samples: one or more flat lists of its arguments.
-        graph, origins: of its analysis.
+        graph: of its staged program, as it was analyzed.
     """
 
-    def __init__(
-        self, traced: Traced, samples: Sequence[Sequence[Any]], graph: Graph, origins: Origins
-    ):
+    def __init__(self, traced: Traced, samples: Sequence[Sequence[Any]], graph: Graph):
         self.traced, self.samples = traced, [list(sample) for sample in samples]
-        self.graph, self.origins = graph, origins
+        self.graph, self.staged = graph, traced.staged()
         self._rng = np.random.default_rng(0)
-        self._same = _first_blocks(origins)
+        self._same = _first_blocks(self.staged)
         self.codes = self._codes()
 
     def of_codes(self) -> dict[int, float]:
@@ -134,11 +132,11 @@ class Errors:
 
     def modelled(self, regions: Sequence[Region], bound: ErrorBound) -> float:
         """The sum of the errors of a plan's codes."""
-        return planners.error_of(with_errors(self.graph, self.origins, bound), regions)
+        return planners.error_of(with_errors(self.graph, self.staged, bound), regions)
 
     def _codes(self) -> list[_Code]:
         found: dict[int, _Code] = {}
-        for stage in self.origins.stages:
+        for stage in self.staged.stages:
             for e in filter(is_hook, stage.equations):
                 for representation, values in representations_of(e):
                     if isinstance(representation, Stored) and representation.codec.kind.is_lossy:
@@ -159,7 +157,7 @@ class Errors:
 
         @jax.jit
         def gradient(inputs, words, chosen):
-            planned = transform(self.origins, plan, Encoding(words, chosen))
+            planned = transform(self.staged, plan, Encoding(words, chosen))
             step = value_and_gradient(planned, program, derivative)
             return step(inputs, list(self.traced.constants), seeds)[1]
 
@@ -176,9 +174,9 @@ class Errors:
         ]
 
 
-def with_errors(graph: Graph, origins: Origins, bound: ErrorBound) -> Graph:
+def with_errors(graph: Graph, staged: StagedProgram, bound: ErrorBound) -> Graph:
     """A graph whose plans keep a bound on the error."""
-    error_of = {name: bound.of_codes.get(i, 0.0) for name, i in origins.values.items()}
+    error_of = {name: bound.of_codes.get(i, 0.0) for name, i in staged.values.items()}
 
     def known(op: planners.Op) -> planners.Op:
         error = sum(error_of.get(graph.values[i].name, 0.0) for i in op.outputs)
@@ -191,10 +189,10 @@ def with_errors(graph: Graph, origins: Origins, bound: ErrorBound) -> Graph:
     return dataclasses.replace(graph, stages=stages, most_error=bound.most)
 
 
-def _first_blocks(origins: Origins) -> dict[int, int]:
+def _first_blocks(staged: StagedProgram) -> dict[int, int]:
     """Values of a loop's iterations -> the same value in the loop's first block."""
     found = {}
-    for loop in origins.loops:
+    for loop in staged.loops:
         for stage in loop.stages:
             for v in (i for e in stage.equations for i in e.outputs):
                 found |= {loop.atom(k, v): loop.atom(0, v) for k in range(loop.blocks)}

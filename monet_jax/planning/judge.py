@@ -8,6 +8,7 @@ import planners
 from planners.graph import Graph
 
 from ..analyzer.analyze import analyze
+from ..analyzer.inverse import InverseData
 from ..analyzer.pins import Pins
 from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
@@ -19,8 +20,7 @@ from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
-from ..tracing.nested_scans import as_nested_scans
-from ..tracing.origins import Origins
+from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
 from .gradient_error import ErrorBound, with_errors
@@ -83,7 +83,7 @@ class TracedJudge(Judge):
     ):
         self.traced, self.target, self.pins = traced, target, pins
         self.bound, self.chunks = bound, chunks
-        self.compiler = compiler or Compiler(target, options_of(target, traced.fingerprint))
+        self.compiler = compiler or Compiler(target, options_of(target, traced.program_hash))
         self.devices = devices_of(traced.avals)
         self.name = "the function with nested scans" if chunks else "the function"
 
@@ -95,19 +95,16 @@ class TracedJudge(Judge):
     @property
     def fingerprint(self) -> str:
         """The hash by which plans of the program are known."""
-        return self.traced.fingerprint
+        return self.staged.fingerprint
 
     @functools.cached_property
-    def analyzed(self) -> tuple[Graph, Origins]:
-        """The planning graph as it was analyzed, and its origins in the program."""
+    def analyzed(self) -> tuple[Graph, InverseData]:
+        """The planning graph as it was analyzed, and what leads from it back to the program."""
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
-        program, derivative = self.traced.program, self.traced.derivative
-        if self.chunks is not None:
-            program = as_nested_scans(program, self.chunks)
-        graph, origins = analyze(program, derivative, roofline, backend, self.pins)
+        graph, inverse = analyze(self.staged, roofline, backend, self.pins)
         if self.bound is not None:
-            graph = with_errors(graph, origins, self.bound)
-        return graph, origins
+            graph = with_errors(graph, self.staged, self.bound)
+        return graph, inverse
 
     @property
     def graph(self) -> Graph:
@@ -115,26 +112,32 @@ class TracedJudge(Judge):
         return self.analyzed[0]
 
     @property
-    def origins(self) -> Origins:
-        """The graph's origins in the program."""
+    def inverse(self) -> InverseData:
+        """What leads from the graph back to the program."""
         return self.analyzed[1]
+
+    @property
+    def staged(self) -> StagedProgram:
+        """The program that the graph is of."""
+        return self.traced.staged(self.chunks)
 
     @property
     def output_bytes(self) -> Mapping[str, int]:
         """Name of a graph value that the step returns -> its bytes."""
-        return self.origins.output_bytes
+        return self.inverse.output_bytes
 
     @functools.cached_property
     def lossy_codes(self) -> frozenset[int]:
         """Values of the graph that are arrays of lossy codes."""
-        graph, origins = self.analyzed
-        written = ((name, i, origins.writer[i]) for name, i in origins.values.items())
+        graph, staged = self.graph, self.staged
+        named = ((name, staged.values[name]) for name in graph.index if name in staged.values)
+        written = ((name, i, staged.writer[i]) for name, i in named)
         return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
     @functools.cached_property
     def plain(self) -> "TracedJudge":
         """The program without operators where these change it unasked, or this one."""
-        changes_program = self.traced.terms.operators and self.origins.program.keeps_other
+        changes_program = self.traced.terms.operators and self.staged.program.keeps_other
         if not changes_program:
             return self
         plain = self.other(without_operators(self.traced, self.target.name))
@@ -152,7 +155,7 @@ class TracedJudge(Judge):
             CompilationFailed: the compiler fails on this program.
             OtherOptions: it was compiled under other options than those before it.
         """
-        function = transform(self.origins, decisions)
+        function = transform(self.staged, decisions)
         try:
             return self.compiler.bytes_of(self.traced, function)
         except (CompilerDied, RuntimeError) as error:

@@ -61,13 +61,14 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
         reserved_bytes=effort.reserved_bytes,
         planning_seconds=effort.seconds,
         compilations=effort.compilations,
-        values=value_rows(judge.origins, found.plans.graph, decisions),
+        values=value_rows(judge.staged, found.plans.graph, decisions),
         stages=stage_rows(found.plans.graph, decisions),
         compiled=compiled,
         cut_short=found.cut_short,
         next_faster=_next_faster(found.plans, best),
         chunks=judge.chunks,
         before=before if decisions else None,
+        fingerprint=judge.fingerprint,
         after=_timeline(found.plans, decisions.regions) if decisions else before,
         **_of_program(original),
         **_bytes_of(original, best),
@@ -97,7 +98,6 @@ def _of_program(compiled_plans: TracedPlans) -> dict[str, Any]:
     judge, graph = compiled_plans.judge, compiled_plans.graph
     traced = judge.traced
     return {
-        "fingerprint": traced.fingerprint,
         "inputs": describe_inputs(traced.program),
         "equations": len(traced.program.equations),
         "target": judge.target.name,
@@ -125,7 +125,7 @@ def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[st
 
 
 def _timeline(compiled_plans: TracedPlans, regions: Sequence[Region]) -> Timeline | None:
-    return timeline_of(compiled_plans.graph, compiled_plans.judge.origins, regions)
+    return timeline_of(compiled_plans.graph, compiled_plans.judge.inverse.source_of, regions)
 
 
 def _next_faster(
@@ -155,11 +155,11 @@ def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
     plans, judge = found.plans, found.plans.judge
     minimum = outside + plans.temp_bytes(found.plan)
     peak = planners.replay(plans.graph, found.plan.decisions).peak_values
-    named = [name for name in peak if name in judge.origins.values][:4]
+    named = [name for name in peak if name in judge.staged.values][:4]
     message = (
         f"No plan fits in {outside + limit:,} bytes; the smallest one found takes {minimum:,} "
         f"bytes as compiled for {judge.target.name}, of which {plans.fixed_bytes:,} are arguments "
-        f"and results. At its peak these values are live: {describe_values(judge.origins, named)}. "
+        f"and results. At its peak these values are live: {describe_values(judge.staged, named)}. "
         f"Raise `budget` to {minimum:,}, or reduce the batch."
     )
     if found.cut_short:

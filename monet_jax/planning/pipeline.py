@@ -21,8 +21,8 @@ from ..candidates.compiled_plans import CompiledPlans
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
 from ..plans import cache as cache_module
 from ..plans import multihost
+from ..plans.mismatch import mismatch
 from ..plans.record import FORMAT, PlanMismatch, PlanRecord
-from ..tracing.layout import lay_out
 from ..tracing.trace import Traced
 from ..transformer.apply import as_traced_for
 from .error_limit import ErrorLimit, plan_within
@@ -128,9 +128,7 @@ def _is_largest(plan: PlanRecord, request: PlanRequest) -> bool:
 
 def _is_for(plan: PlanRecord, traced: Traced) -> bool:
     """Whether a plan is for a function, or for the function without operators."""
-    if plan.fingerprint == traced.fingerprint:
-        return True
-    return plan.fingerprint == as_traced_for(traced, plan).fingerprint
+    return not mismatch(as_traced_for(traced, plan), plan)
 
 
 def _made(
@@ -146,7 +144,7 @@ def _find_plan_within(
 ) -> PlanRecord:
     """The plan, searched for, whose gradient keeps a limit of the error."""
     plans = _compiled_plans(traced, request, target)
-    errors = Errors(traced, limit.samples, *plans.judge.analyzed)
+    errors = Errors(traced, limit.samples, plans.judge.graph)
 
     def made(bound: ErrorBound) -> PlanRecord:
         judge = plans.judge.other(bound=bound)
@@ -216,11 +214,9 @@ def _pins_in(traced: Traced, request: PlanRequest) -> tuple[list[Any], list[int]
     Raises:
         ValueError: one names nothing.
     """
-    program, pins = traced.program, request.options.pinned
-    if pins:  # which may name values inside loops
-        program = lay_out(program, traced.derivative).program
-    found = pins_module.find(program, pins)
-    return sorted(found.items()), sorted(pins_module.saved_by_name(program, pins))
+    staged, pins = traced.staged(), request.options.pinned
+    found = pins_module.find(staged, pins)
+    return sorted(found.items()), sorted(pins_module.saved_by_name(staged, pins))
 
 
 def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int, state: str) -> str:

@@ -13,7 +13,7 @@ from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
 from ..plans.record import PlanRecord
 from ..search.search import Found, Programs, fastest_within, find
-from ..tracing.nested_scans import chunking
+from ..tracing.passes.nested_scans import chunking
 from .judge import OtherOptions, TracedJudge, TracedPlans
 from .outcome import Effort, cut_short, no_plan_fits, record_of
 

@@ -10,9 +10,9 @@ import planners.plan
 
 from .timeline import Timeline, timeline_from_json
 
-#: Raised when the stored fields change, or functions are cut into other stages. Plans of another
-#: format are refused: they are made again in seconds to minutes, and apply to nothing else.
-FORMAT = 6
+#: Raised when the stored fields change, or values are named in another way. Plans of another format
+#: are refused: they are made again in seconds to minutes, and apply to nothing else.
+FORMAT = 7
 _TIMELINES = ("before", "after")
 _TABLES = ("values", "stages", "compiled")
 
@@ -90,7 +90,8 @@ class PlanRecord:
 
     Attributes:
         decisions: the planner's plan; None where the function runs as it is.
-        fingerprint: of the traced function and the derivative planned for.
+        fingerprint: of the traced function and the derivative planned for, and of its cut into the
+            stages that the decisions are about (`StagedProgram.fingerprint`).
         inputs: the traced inputs as text, to explain a mismatch.
         equations: how many equations the trace has.
         target: what the program was compiled for.

@@ -9,32 +9,32 @@ from planners.plan import Region
 from ..compiler.budget import format_bytes
 from ..ir import compat
 from ..operators import representation_name
-from ..tracing.origins import Origins
+from ..tracing.staged import StagedProgram
 from .record import StageRow, ValueRow
 
 
 def value_rows(
-    origins: Origins, graph: Graph, decisions: planners.plan.Plan | None
+    staged: StagedProgram, graph: Graph, decisions: planners.plan.Plan | None
 ) -> tuple[ValueRow, ...]:
     """A row for each value of the forward pass, saved codes included, largest first."""
     decided = _decisions(graph, decisions)
-    starts = {loop.first for loop in origins.loops}
+    starts = {loop.first for loop in staged.loops}
     rows = []
     for s, stage in enumerate(graph.stages):
-        hoisted = origins.stages[s].hoisted
+        hoisted = staged.stages[s].hoisted
         if hoisted and s not in starts:
             continue
         for op, i in ((x, i) for x in stage.forward for i in x.outputs):
             value = graph.values[i]
             decision = "recomputed" if hoisted else decided[s](value.name)
-            if value.name not in origins.values or (op.optional and decision != "saved"):
+            if value.name not in staged.values or (op.optional and decision != "saved"):
                 continue
-            number = origins.values[value.name]
-            equation, aval = origins.writer[number], origins.program.avals[number]
+            number = staged.values[value.name]
+            equation, aval = staged.writer[number], staged.program.avals[number]
             rows.append(
                 ValueRow(
                     value.name,
-                    origins.program.nbytes(number) * value.copies,
+                    staged.program.nbytes(number) * value.copies,
                     decision,
                     representation_name(equation, number),
                     tuple(aval.shape),
@@ -67,15 +67,15 @@ def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[Stag
     )
 
 
-def describe_values(origins: Origins, names: Iterable[str]) -> str:
+def describe_values(staged: StagedProgram, names: Iterable[str]) -> str:
     """Values with sizes and source lines, for a message."""
     parts = []
     for name in names:
-        number = origins.values[name]
-        equation = origins.writer[number]
+        number = staged.values[name]
+        equation = staged.writer[number]
         where = compat.source_of(equation.eqn) or "unknown source"
-        size = format_bytes(origins.program.nbytes(number))
-        shape = origins.program.avals[number].str_short()
+        size = format_bytes(staged.program.nbytes(number))
+        shape = staged.program.avals[number].str_short()
         parts.append(f"`{equation.primitive}` {shape} ({size}) at {where}")
     return "; ".join(parts) or "gradients only"
 

@@ -13,7 +13,7 @@ others are summed by kind. The live bytes of a sample are its bands and its rest
 import bisect
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,6 @@ import planners
 from planners.graph import Graph
 from planners.plan import Region
 from planners.runs import Run
-
-from ..tracing.origins import Origins
 
 #: Kinds of live bytes, from the bottom of a chart to its top.
 KINDS = ("saved", "compressed", "passing", "recomputed", "gradient", "workspace")
@@ -164,8 +162,16 @@ def _check(made: Timeline) -> None:
         raise ValueError(f"a band of a Timeline lies in its {end} samples and has bytes")
 
 
-def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Timeline | None:
-    """The timeline of a plan's regions, which `planners.replay` accepts; None of an empty step."""
+def timeline_of(
+    graph: Graph, source_of: Callable[[str], str], regions: Sequence[Region]
+) -> Timeline | None:
+    """The timeline of a plan's regions, which `planners.replay` accepts; None of an empty step.
+
+    Arguments:
+        graph: the planning graph.
+        source_of: name of a value that no table names -> `file:line`, "" where that is not known.
+        regions: of the plan.
+    """
     replay = planners.replay(graph, regions)
     if not replay.schedule:
         return None
@@ -179,7 +185,7 @@ def timeline_of(graph: Graph, origins: Origins, regions: Sequence[Region]) -> Ti
             continue
         if x.nbytes >= least:
             name = "" if x.value is None else graph.values[x.value].name
-            source = "" if name in origins.values else origins.source_of(name)
+            source = source_of(name)
             bands.append(Band(x.kind, name, x.stage, x.op, source, start, stop, x.nbytes))
         else:
             rest[x.kind][start] += x.nbytes

@@ -12,12 +12,9 @@ from ..compiler.budget import format_bytes
 from ..compiler.compile import compile_bytes, devices_of
 from ..compiler.options import options_of
 from ..compiler.targets import Target, compiler_version, resolve_target
-from ..ir import compat
-from ..ir.fingerprint import difference, summary
 from ..planning.options import PlanOptions
 from ..planning.step import step_to_compile
-from ..plans.record import ValueRow
-from ..tracing.origins import Origins, origins_of, value_number
+from ..plans.mismatch import mismatch
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned
 
@@ -133,7 +130,7 @@ def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
     function = traced.flat
     if plan is not None and plan.decisions is not None:
         function = as_planned(traced, plan)
-    options = options_of(target, traced.fingerprint)
+    options = options_of(target, traced.program_hash)
     step = step_to_compile(traced, function)
     return compile_bytes(*step, target=target, options=options).total_bytes
 
@@ -146,35 +143,8 @@ def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
             f"its arguments are sharded over {devices} devices, the plan's were over "
             f"{plan.devices}. Plan again, or give the arguments their shardings."
         )
-    program = traced.program
-    if traced.fingerprint == plan.fingerprint:
-        return
-    what = difference(summary(program), (plan.inputs, plan.equations))
-    if summary(program)[0] == plan.inputs:
-        origins = origins_of(program, traced.derivative)
-        what += "".join(_first_difference(origins, plan.values))
-    yield f"the program has changed since it was planned: {what}. Plan again."
-
-
-def _first_difference(origins: Origins, rows: Sequence[ValueRow]) -> Iterator[str]:
-    """The first value in which a program differs from a plan, if one differs."""
-    for row in sorted(rows, key=lambda row: value_number(row.name)):
-        number = value_number(row.name)
-        equation = origins.writer.get(number)
-        was = f"`{row.primitive}` {row.dtype}{list(row.shape)} of {row.source or 'no known line'}"
-        if equation is None:
-            yield f"; the plan's {was} is not there any more"
-            return
-        aval = origins.program.avals[number]
-        if (equation.primitive, tuple(aval.shape), str(aval.dtype)) != (
-            row.primitive,
-            row.shape,
-            row.dtype,
-        ):
-            here = compat.source_of(equation.eqn) or "no known line"
-            now = f"`{equation.primitive}` {aval.dtype}{list(aval.shape)} of {here}"
-            yield f"; first, {now} stands where the plan has {was}"
-            return
+    if what := mismatch(traced, plan):
+        yield f"the plan was made for {what}. Plan again."
 
 
 def _outgrown(plan: Plan, taken: int, allowed: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The differences of two plans: their options, their costs, and the decision on each value.
 
-The time to plan is not compared. Values are matched by name where both plans are of one program;
-else by module, primitive, shape and order, as far as these match.
+The time to plan is not compared. Values are matched by name where both plans are of one program,
+cut alike; else by module, primitive, shape and order, as far as these match.
 """
 
 import collections
@@ -12,9 +12,11 @@ from typing import Any
 
 from .._plan import Plan
 from ..compiler.budget import format_bytes
-from ..ir.fingerprint import difference
+from ..ir.fingerprint import difference, is_same_program
 from ..plans.record import ValueRow
 
+#: What is said of the programs of two plans, rather than of figures.
+OTHER = ("program", "cut")
 #: What a value that only the other plan has was decided to be.
 ABSENT = "absent"
 
@@ -24,7 +26,7 @@ class Change:
     """A figure or a name that differs.
 
     Attributes:
-        what: the plan's attribute; "program" stands for its fingerprint.
+        what: the plan's attribute; "program" and "cut" stand for the halves of its fingerprint.
         before, after: in the first and in the second plan.
     """
 
@@ -85,9 +87,16 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
         if (old := getattr(a, name)) != (new := getattr(b, name))
     ]
     if a.fingerprint != b.fingerprint:
-        what = difference((b.inputs, b.equations), (a.inputs, a.equations), "the first plan's")
-        changes.insert(0, Change("program", None, what))
+        changes.insert(0, _other_program(a, b))
     return PlanDiff(tuple(changes), tuple(_values(a, b)))
+
+
+def _other_program(a: Plan, b: Plan) -> Change:
+    """What sets the second plan's program apart from the first one's."""
+    if is_same_program(a.fingerprint, b.fingerprint):
+        return Change("cut", None, "the same program has other stages, or other nested scans")
+    summaries = (b.inputs, b.equations), (a.inputs, a.equations)
+    return Change("program", None, difference(*summaries, "the first plan's"))
 
 
 #: Attributes that are compared, and how people see them; None leaves them as they are.
@@ -142,10 +151,10 @@ def _described(found: PlanDiff) -> str:
 
     if not found:
         return "The plans say the same."
-    parts = [f"Another program: {x.after}." for x in found.changes if x.what == "program"]
+    parts = [f"Another {x.what}: {x.after}." for x in found.changes if x.what in OTHER]
     table = plain_table("", "Before", "After", right=("Before", "After"))
     for change in found.changes:
-        if change.what != "program":
+        if change.what not in OTHER:
             shown = (_shown(change.what, x) for x in (change.before, change.after))
             table.add_row(change.what.removesuffix("_bytes").replace("_", " "), *shown)
     if table.row_count:

@@ -12,14 +12,17 @@ from ..compiler.backend import backend_of
 from ..compiler.compile import devices_of
 from ..compiler.targets import Target
 from ..ir import compat
-from ..ir.fingerprint import fingerprint
+from ..ir.fingerprint import program_hash
 from ..ir.gradient import derivative_of
-from ..ir.program import Program, Rewrite, flatten, flatten_changed, has_checkpoints, unchanged
+from ..ir.program import Program, Rewrite, has_checkpoints, unchanged
 from ..ir.stage import Differentiation
 from ..operators import Context, rewriter, selected
 from . import nesting
 from .modules import on_arrays
+from .passes.draft import Listing
+from .pipeline import list_program, stage
 from .signature import Call, abstract_leaf, is_traced
+from .staged import StagedProgram
 
 #: What may be done with `jax.checkpoint` regions of the user's.
 CHECKPOINTS = ("keep", "plan")
@@ -91,10 +94,31 @@ class Traced:
     recorded: Recorded
     terms: Terms = Terms()
 
+    def staged(self, nested_lengths: tuple[int, ...] | None = None) -> StagedProgram:
+        """The program in stages, made once; with nested scans of these lengths, if any."""
+        made = self._staged
+        if nested_lengths not in made:
+            made[nested_lengths] = stage(self.program, self.derivative, nested_lengths)
+        return made[nested_lengths]
+
     @functools.cached_property
+    def _staged(self) -> dict[tuple[int, ...] | None, StagedProgram]:
+        return {}
+
+    @functools.cached_property
+    def plain(self) -> dict[str, "Traced"]:
+        """Target -> the same function without operators (see `without_operators`)."""
+        return {}
+
+    @functools.cached_property
+    def program_hash(self) -> str:
+        """A hash of the program and its derivative, however it is cut."""
+        return program_hash(self.program, self.derivative)
+
+    @property
     def fingerprint(self) -> str:
-        """A hash of the program and its derivative."""
-        return fingerprint(self.program, self.derivative)
+        """A hash of the program and its derivative, and a hash of its cut into stages."""
+        return self.staged().fingerprint
 
     @property
     def avals(self) -> tuple[Any, ...]:
@@ -117,13 +141,17 @@ class Traced:
 
     def closing_over(self, values: Sequence[Any]) -> "Traced":
         """The same function, closing over other values of the same types."""
+        if not values:
+            return self
         known = dict(zip(map(id, self.recorded.closed_over), values, strict=True))
         constants = {i: known.get(id(x), x) for i, x in self.program.constants.items()}
-        return dataclasses.replace(
+        made = dataclasses.replace(
             self,
             program=dataclasses.replace(self.program, constants=constants),
             recorded=dataclasses.replace(self.recorded, closed_over=tuple(values)),
         )
+        made._staged.update({n: x.with_constants(constants) for n, x in self._staged.items()})
+        return made
 
 
 def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = Terms()) -> Traced:
@@ -182,37 +210,31 @@ def traced_as(
     def covered(program: Program) -> Differentiation:
         return derivative_of(program, differentiated, terms.forward_mode)
 
-    program = flatten_changed(
-        recorded.jaxpr, rewrite.programs, covered, rewrite, inlines, recorded.closed_over
+    program = list_program(
+        Listing(recorded.jaxpr, rewrite, inlines, rewrite.programs, covered, recorded.closed_over)
     )
     return Traced(program, covered(program), recorded, terms)
 
 
 def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
     """The program of a function as it was before any operator, and its derivative."""
-    return _traced_again(traced, unchanged, traced.terms.forward_mode)
+    plain = _traced_again(traced, unchanged, traced.terms)
+    return plain.program, plain.derivative
 
 
 def without_operators(traced: Traced, target: str) -> Traced:
     """The function, traced for a target as `operators="none"` does."""
-    terms = dataclasses.replace(traced.terms, operators=())
-    rewrite = rewriter((), context_for(target, traced.avals))
-    program, derivative = _traced_again(traced, rewrite, terms.forward_mode)
-    return dataclasses.replace(traced, program=program, derivative=derivative, terms=terms)
+    made = traced.plain
+    if target not in made:
+        rewrite = rewriter((), context_for(target, traced.avals))
+        terms = dataclasses.replace(traced.terms, operators=())
+        made[target] = _traced_again(traced, rewrite, terms)
+    return made[target]
 
 
-def _traced_again(
-    traced: Traced, rewrite: Rewrite, forward_mode: bool
-) -> tuple[Program, Differentiation]:
-    inlines = traced.program.inlines_checkpoints
-    program = flatten(
-        traced.recorded.jaxpr,
-        rewrite=rewrite,
-        inline_checkpoints=inlines,
-        closed_over=traced.recorded.closed_over,
-    )
+def _traced_again(traced: Traced, rewrite: Rewrite, terms: Terms) -> Traced:
     differentiated = [i in traced.derivative.inputs for i in traced.program.inputs]
-    return program, derivative_of(program, differentiated, forward_mode)
+    return traced_as(traced.recorded, differentiated, rewrite, terms)
 
 
 def trace_for(

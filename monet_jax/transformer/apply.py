@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..ir.fingerprint import has_program_hash
+from ..plans.mismatch import mismatch
 from ..plans.record import PlanMismatch, PlanRecord
-from ..tracing.nested_scans import as_nested_scans
-from ..tracing.origins import origins_of
 from ..tracing.trace import Traced, without_operators
 from .transform import transform
 
@@ -14,7 +14,7 @@ def as_traced_for(traced: Traced, plan: PlanRecord) -> Traced:
     """The function as the plan is for it that was made of it: as it is, or without operators."""
     if plan.operators or not traced.terms.operators:
         return traced
-    is_for_it = traced.fingerprint == plan.fingerprint
+    is_for_it = has_program_hash(plan.fingerprint, traced.program_hash)
     return traced if is_for_it else without_operators(traced, plan.target)
 
 
@@ -24,18 +24,19 @@ def as_planned(
     """A traced function as a plan says that was made for it, and that leaves decisions to make.
 
     Raises:
-        PlanMismatch: the plan is for other stages than the function has.
+        PlanMismatch: the plan is for another function, or for other stages.
     """
+    check_plan(traced, plan)
     decisions = plan.decisions
     assert decisions is not None
-    program = (
-        traced.program if plan.chunks is None else as_nested_scans(traced.program, plan.chunks)
-    )
-    origins = origins_of(program, traced.derivative)
-    planned, found = decisions.regions[-1].last + 1, len(origins.stages)
-    if planned != found:
-        raise PlanMismatch(
-            f"The plan has {planned} stages, and the function is cut into {found}: the plan was "
-            "made by another version of monet_jax. Plan again."
-        )
-    return transform(origins, decisions)
+    return transform(traced.staged(plan.chunks), decisions)
+
+
+def check_plan(traced: Traced, plan: PlanRecord) -> None:
+    """Check that a plan was made for a traced function.
+
+    Raises:
+        PlanMismatch: it was not; the message says what differs.
+    """
+    if what := mismatch(traced, plan):
+        raise PlanMismatch(f"The plan was made for {what}. Plan again.")

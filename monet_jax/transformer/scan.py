@@ -6,9 +6,9 @@ array, JAX would copy that part and its gradient. Here every run indexes the who
 backward, another loop, writes into one gradient. Loop-invariant residuals of a run (a mask, say)
 are computed once, before the run (`invariants`).
 
-What is hoisted out of the body (`tracing/hoist`) is computed before the loop, and anew before the
-loop's backward. Its own backward is part of each iteration's: gradients of constants are added up
-in the constants' precision, and in the memory of the results.
+What is hoisted out of the body (`tracing/passes/hoist`) is computed before the loop, and anew
+before the loop's backward. Its own backward is part of each iteration's: gradients of constants are
+added up in the constants' precision, and in the memory of the results.
 
 | index | means |
 |---|---|

@@ -24,9 +24,8 @@ from ..ir.program import Program, aval_of, run, values_of
 from ..ir.stage import Stage, active_in
 from ..operators import Encoding, Stored, is_hook, representations_of
 from ..operators.codecs import words_of
-from ..tracing.branches import Branch
-from ..tracing.loops import Loop
-from ..tracing.origins import Origins, origins_to_emit
+from ..tracing.conditionals import Branch
+from ..tracing.staged import Loop, StagedProgram
 from .names import run_named
 from .parts import Part, PlannedChoice, PlannedLoop, parts_of
 from .scan import Run, run_loop
@@ -36,13 +35,28 @@ from .scan_operands import Body, Hoisted
 NAME_PREFIX = "monet_jax:"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Emission:
+    """A program that is emitted: the whole function, or the body of a loop.
+
+    Attributes:
+        staged: the program in stages.
+        encoding: how lossy codecs encode and decode.
+        hoisted: of the body of a loop, what is computed before the loop.
+    """
+
+    staged: StagedProgram
+    encoding: Encoding
+    hoisted: frozenset[int] = frozenset()
+
+
 def transform(
-    origins: Origins, plan: planners.plan.Plan, encoding: Encoding | None = None
+    staged: StagedProgram, plan: planners.plan.Plan, encoding: Encoding | None = None
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """The function `(inputs, constants) -> outputs` of a program, as planned.
 
     Arguments:
-        origins: of the graph that the plan was made for.
+        staged: the program, cut as when the plan was made.
         plan: the decisions.
         encoding: how lossy codecs encode and decode; by default with noise drawn from the keys that
             the function is given, and from what is encoded.
@@ -51,14 +65,14 @@ def transform(
         A function of the values of `program.inputs` and of `program.constants`, in their order.
         It has the same value and derivatives as the program, up to rounding.
     """
-    program = origins.program
+    program = staged.program
 
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         given = (*program.inputs, *program.constants)
         env = dict(zip(given, accumulated([*inputs, *constants]), strict=True))
-        parts = parts_of(plan.regions, origins.loops, origins.choices)
-        by = encoding or Encoding(_words(program, env))
-        _run_parts(dataclasses.replace(origins, encoding=by), parts, env, _returned(program), None)
+        parts = parts_of(staged, plan.regions)
+        emission = _Emission(staged, encoding or Encoding(_words(program, env)))
+        _run_parts(emission, parts, env, _returned(program), None)
         pairs = zip(values_of(env, program.outputs), program.outputs, strict=True)
         results = [compat.with_weak_type(x, aval_of(program, atom)) for x, atom in pairs]
         return compat.unused(results)
@@ -81,7 +95,7 @@ def _returned(part: Program | Branch) -> set[int]:
     return {i for i in part.outputs if isinstance(i, int)}
 
 
-def _run_loop(outer: Origins, part: PlannedLoop, env: dict[int, Any]) -> None:
+def _run_loop(outer: _Emission, part: PlannedLoop, env: dict[int, Any]) -> None:
     """Run a loop in `env`, blocks with equal regions together."""
     loop, runs, done = part.loop, list[Run](), 0
     for regions, same in it.groupby(zip(part.blocks, loop.trips, strict=True), lambda x: x[0]):
@@ -98,7 +112,7 @@ def _hoisted(loop: Loop) -> Hoisted | None:
     """What runs before a loop, if anything does."""
     if not loop.hoists:
         return None
-    first, inputs = loop.stages[0], loop.body.inputs
+    first, inputs = loop.stages[0], loop.body.program.inputs
 
     def values(consts: Sequence[Any]) -> list[Any]:
         env = dict(zip(inputs, consts, strict=False))
@@ -112,30 +126,30 @@ def _hoisted(loop: Loop) -> Hoisted | None:
     return Hoisted(values, reached)
 
 
-def _body(outer: Origins, loop: Loop, regions: Sequence[Region]) -> Body:
+def _body(outer: _Emission, loop: Loop, regions: Sequence[Region]) -> Body:
     """The body of a loop, run as some regions say. What is hoisted follows its constants."""
-    program, (consts, carried, _) = loop.body, loop.counts
-    inputs, stages = program.inputs, loop.stages
+    staged, (consts, carried, _) = loop.body, loop.counts
+    program, inputs = staged.program, staged.program.inputs
     if loop.hoists:
-        inputs = (*inputs[:consts], *stages[0].outputs, *inputs[consts:])
-        stages = (Stage((), (), (), (), ()), *stages[1:])
-    origins = origins_to_emit(program, stages, choices=loop.choices)
-    by = outer.encoding.renamed(lambda v: loop.atom(0, v), origins.writer)
+        first, *others = staged.stages
+        inputs = (*inputs[:consts], *first.outputs, *inputs[consts:])
+        staged = dataclasses.replace(staged, stages=(Stage((), (), (), (), ()), *others))
+    by = outer.encoding.renamed(lambda v: loop.atom(0, v), staged.writer)
     once = frozenset(inputs) - frozenset(program.inputs)
-    origins = dataclasses.replace(origins, encoding=by, hoisted=once)
-    parts = parts_of(regions, (), loop.choices)
+    emission = _Emission(staged, by, once)
+    parts = parts_of(staged, regions)
 
     def body(consts, carry, slices):
         env = dict(zip(inputs, (*consts, *carry, *slices), strict=True))
         # Where the values themselves pass no barrier, JAX knows which are the loop's own operands.
-        _run_parts(origins, parts, env, _returned(program), {})
+        _run_parts(emission, parts, env, _returned(program), {})
         results = values_of(env, program.outputs)
         return results[:carried], results[carried:]
 
     return body
 
 
-def _run_choice(origins: Origins, part: PlannedChoice, env: dict[int, Any]) -> None:
+def _run_choice(emission: _Emission, part: PlannedChoice, env: dict[int, Any]) -> None:
     """Run a choice in `env`, each branch as planned."""
     equation = part.choice.equation
 
@@ -143,7 +157,7 @@ def _run_choice(origins: Origins, part: PlannedChoice, env: dict[int, Any]) -> N
         def run(*operands):
             local = dict(zip(branch.inputs, operands, strict=True))
             # As in a loop: what is a branch's own operand is kept as that.
-            _run_parts(origins, parts, local, _returned(branch), {})
+            _run_parts(emission, parts, local, _returned(branch), {})
             results = zip(values_of(local, branch.outputs), equation.eqn.outvars, strict=True)
             return [
                 x if isinstance(x, jax.Array) else jnp.asarray(x, v.aval.dtype) for x, v in results
@@ -157,7 +171,7 @@ def _run_choice(origins: Origins, part: PlannedChoice, env: dict[int, Any]) -> N
 
 
 def _run_parts(
-    origins: Origins,
+    emission: _Emission,
     parts: Sequence[Part],
     env: dict[int, Any],
     live: set[int],
@@ -166,7 +180,7 @@ def _run_parts(
     """Run consecutive regions, loops and choices in `env`.
 
     Arguments:
-        origins: of the graph that the plan was made for.
+        emission: the program that has them.
         parts: consecutive.
         env: value number -> array; the results are added to it.
         live: values that are read after the last part.
@@ -174,39 +188,39 @@ def _run_parts(
     """
     needed = [set(live)]
     for part in reversed(parts[1:]):
-        needed.append(needed[-1] | set(_reads(origins, part)))
+        needed.append(needed[-1] | set(_reads(emission, part)))
     for part, later in zip(parts, reversed(needed), strict=True):
         if isinstance(part, Region):
-            _run_region(origins, part, env, later, outer)
+            _run_region(emission, part, env, later, outer)
         elif isinstance(part, PlannedLoop):
-            _run_loop(origins, part, env)
+            _run_loop(emission, part, env)
         else:
-            _run_choice(origins, part, env)
+            _run_choice(emission, part, env)
 
 
 def _run_region(
-    origins: Origins,
+    emission: _Emission,
     region: Region,
     env: dict[int, Any],
     live: set[int],
     outer: Mapping[int, str] | None,
 ) -> None:
-    if not any(stage.equations for stage in _stages(origins, region)):
+    if not any(stage.equations for stage in _stages(emission, region)):
         return
-    reads = _reads(origins, region)
-    writes = [i for i in _writes(origins, region) if i in live]
-    saved = {origins.values[name]: NAME_PREFIX + name for name in region.saved}
+    reads = _reads(emission, region)
+    writes = [i for i in _writes(emission, region) if i in live]
+    saved = {emission.staged.values[name]: NAME_PREFIX + name for name in region.saved}
     names = {**(outer or {}), **saved}
 
     def body(inputs: Sequence[Any]) -> list[Any]:
         local = dict(zip(reads, inputs, strict=True))
         if region.inner:
-            _run_parts(origins, region.inner, local, live, names)
+            _run_parts(emission, region.inner, local, live, names)
         else:
-            for stage in _stages(origins, region):
+            for stage in _stages(emission, region):
                 active = active_in(stage.equations, stage.differentiated_inputs)
-                rewrite = origins.program.rewrite
-                run_named(stage.equations, local, names, active, origins.encoding, rewrite)
+                rewrite = emission.staged.program.rewrite
+                run_named(stage.equations, local, names, active, emission.encoding, rewrite)
                 _wait_for_codes(stage, local, names)
         return [local[i] for i in writes]
 
@@ -218,7 +232,7 @@ def _run_region(
     # it begins: with a barrier in each stage, its sum would be live twice. An iteration adds the
     # cotangent of what is hoisted to the constants' cotangents at once, and these pass a barrier at
     # the end of the iteration.
-    without_barrier = origins.hoisted | (origins.shared & live)
+    without_barrier = emission.hoisted | (emission.staged.shared & live)
     inputs = barrier([env[i] for i in reads], [i not in without_barrier for i in reads])
     env.update(zip(writes, body(inputs), strict=True))
 
@@ -243,21 +257,21 @@ def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str])
         env.update(zip(outputs, later, strict=True))
 
 
-def _stages(origins: Origins, region: Region) -> tuple[Stage, ...]:
-    return origins.stages[region.first : region.last + 1]
+def _stages(emission: _Emission, region: Region) -> tuple[Stage, ...]:
+    return emission.staged.stages[region.first : region.last + 1]
 
 
-def _reads(origins: Origins, part: Part) -> list[int]:
+def _reads(emission: _Emission, part: Part) -> list[int]:
     if not isinstance(part, Region):
         whole = part.loop if isinstance(part, PlannedLoop) else part.choice
         return list(whole.equation.reads)
     written: set[int] = set()
     reads: dict[int, None] = {}
-    for stage in _stages(origins, part):
+    for stage in _stages(emission, part):
         reads |= dict.fromkeys(i for i in stage.inputs if i not in written)
         written.update(stage.outputs)
     return list(reads)
 
 
-def _writes(origins: Origins, region: Region) -> list[int]:
-    return list(dict.fromkeys(i for stage in _stages(origins, region) for i in stage.outputs))
+def _writes(emission: _Emission, region: Region) -> list[int]:
+    return list(dict.fromkeys(i for stage in _stages(emission, region) for i in stage.outputs))

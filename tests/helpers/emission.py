@@ -18,12 +18,14 @@ import pytest
 from programs import Case
 
 from monet_jax import operators
-from monet_jax.analyzer.analyze import Origins, analyze
+from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import Backend
 from monet_jax.ir import compat, costs, gradient
 from monet_jax.ir import program as program_module
 from monet_jax.ir import stage as stage_module
-from monet_jax.tracing import partition
+from monet_jax.tracing.passes import partition
+from monet_jax.tracing.pipeline import stage
+from monet_jax.tracing.staged import StagedProgram
 from monet_jax.transformer import transform
 from planners.errors import InvalidPlan
 from planners.graph import Graph
@@ -31,6 +33,7 @@ from planners.plan import Plan, Region
 from planners.replay import Replay, replay
 
 ROOFLINE = costs.Roofline({"float32": 1e12}, 1e12, 1e11)
+PLAIN = Backend()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,14 +95,15 @@ class Emitted:
 
     Attributes:
         function: `(*leaves) -> list of result leaves`.
-        graph, origins: of the analysis.
+        graph: the planning graph.
+        staged: the program that was emitted.
         regions: of the plan.
         replayed: the plan on paper.
     """
 
     function: Callable[..., list[Any]]
     graph: Graph
-    origins: Origins
+    staged: StagedProgram
     regions: tuple[Region, ...]
     replayed: Replay
 
@@ -110,7 +114,13 @@ class Emitted:
         return len(set(forward)) < len(forward)
 
 
-def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, Origins]:
+def graph_and_stages(flat: Any, backend: Backend = PLAIN) -> tuple[Graph, StagedProgram]:
+    """The planning graph of a flat program with its derivative, and the stages that it is of."""
+    staged = stage(flat.program, flat.derivative)
+    return analyze(staged, ROOFLINE, backend)[0], staged
+
+
+def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, StagedProgram]:
     """The graph of a program cut at random positions."""
 
     def random_cut(program, free):
@@ -120,29 +130,29 @@ def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, Orig
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partition, "cut", random_cut)
-        return analyze(flat.program, flat.derivative, ROOFLINE, Backend())
+        return graph_and_stages(flat)
 
 
-def emitted(flat: Flat, graph: Graph, origins: Origins, regions: Sequence[Region]) -> Emitted:
+def emitted(flat: Flat, graph: Graph, staged: StagedProgram, regions: Sequence[Region]) -> Emitted:
     """The program as these regions say."""
     plan = Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    planned = transform.transform(origins, plan)
+    planned = transform.transform(staged, plan)
     constants = list(flat.program.constants.values())
 
     def function(*leaves):
         return planned(leaves, constants)
 
-    return Emitted(function, graph, origins, plan.regions, replay(graph, plan))
+    return Emitted(function, graph, staged, plan.regions, replay(graph, plan))
 
 
 def random_emissions(flat: Flat, seed: int, count: int, cuts: int = 4) -> Iterator[Emitted]:
     """Random plans of one program, each with its own cuts."""
     for n in range(count):
         rng = random.Random(f"{seed}:{n}")
-        graph, origins = analyzed(flat, rng, rng.randint(1, cuts))
+        graph, staged = analyzed(flat, rng, rng.randint(1, cuts))
         regions = random_regions(graph, rng)
         for _ in range(4):
-            made = emitted(flat, graph, origins, regions)
+            made = emitted(flat, graph, staged, regions)
             if made.recomputes:
                 break
             regions = random_regions(graph, rng)

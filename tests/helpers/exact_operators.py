@@ -3,14 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from emission import ROOFLINE, Case, Flat, emitted, flat
+from emission import Case, Flat, emitted, flat, graph_and_stages
 
-from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import Backend
 from monet_jax.ir import gradient
-from monet_jax.ir.program import flatten_changed
 from monet_jax.ir.stage import Differentiation
 from monet_jax.operators import Context, rewriter, selected
+from monet_jax.tracing.passes.draft import Listing
+from monet_jax.tracing.pipeline import list_program
 from planners import Graph, Region
 from planners.regions.simple_plans import saving_codes
 
@@ -32,8 +32,8 @@ def saving_results(graph: Graph) -> list[Region]:
 def planned(function, *args, regions=saving_codes):
     """The function of these arguments under such a plan, and its graph."""
     made = flat(Case(function, args))
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    found = emitted(made, graph, origins, regions(graph))
+    graph, staged = graph_and_stages(made)
+    found = emitted(made, graph, staged, regions(graph))
 
     def run(*args):
         (result,) = found.function(*args)
@@ -94,13 +94,13 @@ def program_with_indices(function, *args, chosen=("mask", "narrow")):
         return gradient.derivative_of(program, [n in floats for n in range(len(args))], False)
 
     jaxpr = jax.make_jaxpr(lambda *args: [function(*args)])(*args)
-    program = flatten_changed(jaxpr, rewrite.programs, covered, rewrite, False)
+    program = list_program(Listing(jaxpr, rewrite, False, rewrite.programs, covered))
     return Flat(lambda *args: [function(*args)], args, tuple(floats), program)
 
 
 def planned_with_indices(function, *args, regions=saving_codes, **options):
     """The function under a plan, and its parts."""
     made = program_with_indices(function, *args, **options)
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    found = emitted(made, graph, origins, regions(graph))
+    graph, staged = graph_and_stages(made)
+    found = emitted(made, graph, staged, regions(graph))
     return lambda *args: found.function(*args)[0], found

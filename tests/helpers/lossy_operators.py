@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from emission import ROOFLINE, Flat, emitted, flat
+from emission import Flat, emitted, flat, graph_and_stages
 from programs import Case
 
 from monet_jax import operators
-from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import Backend
 from monet_jax.operators.codecs import Codec, Kind
 from planners.graph import Graph
@@ -91,16 +90,16 @@ def encoding(case: Case, codec: Encoder) -> Flat:
 def with_every_code(case: Case, codec: Encoder):
     """A case that saves every code there is."""
     made = encoding(case, codec)
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    return made, emitted(made, graph, origins, saving_codes(graph))
+    graph, staged = graph_and_stages(made)
+    return made, emitted(made, graph, staged, saving_codes(graph))
 
 
 def lossy_bytes(found) -> int:
     """Bytes of the lossy codes that a program saves."""
     total = 0
     for name in (name for region in found.regions for name in region.saved):
-        number = found.origins.values[name]
-        codec = operators.representation_name(found.origins.writer[number], number)
+        number = found.staged.values[name]
+        codec = operators.representation_name(found.staged.writer[number], number)
         if codec not in ("exact", "mask") and not codec.startswith("uint"):
             total += found.graph.values[found.graph.index[name]].nbytes
     return total

@@ -115,7 +115,7 @@ def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
     time.sleep(0.01)  # other threads may come in
     roofline = roofline_of(target)
     pins, backend = settings.options.pinned, backend_of(target.name)
-    graph, _ = analyze(traced.program, traced.derivative, roofline, backend, pins)
+    graph, _ = analyze(traced.staged(), roofline, backend, pins)
     return Plan(
         decisions=decide(graph),
         fingerprint=traced.fingerprint,

@@ -6,7 +6,7 @@ from emission import savable
 
 import planners
 from monet_jax.planning import pipeline
-from monet_jax.tracing import partition
+from monet_jax.tracing.passes import partition
 from planners.errors import InvalidPlan
 from planners.plan import Plan, Region
 from planners.replay import replay

@@ -20,7 +20,7 @@ from programs import array
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.ir.fingerprint import fingerprint
+from monet_jax.ir.fingerprint import program_hash
 from monet_jax.ir.program import flatten, run
 from monet_jax.operators import Stored, is_hook, representations_of
 from monet_jax.operators.codecs import Integers
@@ -193,7 +193,7 @@ def test_gradients_are_those_of_jax_under_other_transformations(name, outer, whe
 
 
 def codecs_of_stages(found) -> list[Integers]:
-    return [x for stage in found.origins.stages for x in codecs_of(stage)]
+    return [x for stage in found.staged.stages for x in codecs_of(stage)]
 
 
 @pytest.mark.parametrize("shape", [(0, 70), (70, 1), (64,), (1, 1, 65), (2, 300)])
@@ -229,7 +229,7 @@ def test_what_has_no_bounds_or_no_derivative_is_left_alone():
     with_it, without = (
         program_with_indices(loss, *args, chosen=x) for x in (["mask", "narrow"], ["mask"])
     )
-    prints = {fingerprint(x.program, x.derivative) for x in (with_it, without)}
+    prints = {program_hash(x.program, x.derivative) for x in (with_it, without)}
     assert len(prints) == 1
 
 
@@ -276,7 +276,7 @@ def test_what_places_took_arrives_in_the_compiled_program(target):
     def taken(codes):
         plan = plan_without_recomputation(compiled_plans.graph, codes=codes)
         step = step_to_compile(
-            compiled_plans.judge.traced, transform(compiled_plans.judge.origins, plan)
+            compiled_plans.judge.traced, transform(compiled_plans.judge.staged, plan)
         )
         return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 

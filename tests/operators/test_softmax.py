@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilers import compiler_targets
-from emission import ROOFLINE, Flat, assert_same, emitted, flat, in_double, pulled
+from emission import Flat, assert_same, emitted, flat, graph_and_stages, in_double, pulled
 from lossy_operators import Whole, draws, lossy_bytes, plan_without_recomputation, with_every_code
 from programs import Case, array
 
 from monet_jax import operators
-from monet_jax.analyzer.analyze import NO_PINS, analyze
-from monet_jax.compiler.backend import Backend
+from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import softmax
@@ -84,13 +83,13 @@ OTHERS = {
 def saving(function, *args, saves: Callable[[Any], bool]):
     """A function under a plan that saves some values by name."""
     made = flat(Case(function, args))
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
+    graph, staged = graph_and_stages(made)
     regions = []
     for s, stage in enumerate(graph.stages):
         ops = [op for op in stage.forward if not op.optional]
         values = [graph.values[i] for op in ops for i in op.outputs]
         regions.append(Region(s, s, tuple(v.name for v in values if v.savable and saves(v))))
-    return made, emitted(made, graph, origins, regions)
+    return made, emitted(made, graph, staged, regions)
 
 
 #: What a plan saves by name: everything, or nothing.
@@ -108,7 +107,7 @@ def test_values_are_those_of_jax_and_gradients_within_the_bound(name, dtype):
     x, cotangent = (3 * array(n, *SHAPE) for n in (1, 2))
     x, cotangent = x.astype(dtype), cotangent.astype(dtype)
     made, found = saving(function, x, saves=PLANS["all"])
-    assert found.origins.program.keeps_other
+    assert found.staged.program.keeps_other
     (y,), (ours,) = made.function(x), found.function(x)
     assert np.asarray(ours).tobytes() == np.asarray(y).tobytes()
 
@@ -160,7 +159,7 @@ def test_in_sixteen_bits_gradients_are_as_near_to_float64_as_those_of_jax(name, 
     """
     function, rng = SOFTMAXES[name][0], np.random.default_rng(5)
     _, found = saving(function, jnp.zeros(SHAPE, dtype), saves=PLANS["all"])
-    assert found.origins.program.keeps_other
+    assert found.staged.program.keeps_other
     worst = []
     for scale, off in itertools.product((0.3, 1, 3), (0, 3)):
         x, c = (rng.normal(size=(4000, *SHAPE)) for _ in range(2))
@@ -180,7 +179,7 @@ def test_in_sixteen_bits_gradients_are_as_near_to_float64_as_those_of_jax(name, 
 def test_what_is_no_softmax_is_left_alone(name):
     x = array(1, *SHAPE)
     _, found = saving(lambda x: jnp.sum(OTHERS[name](x) ** 2), x, saves=PLANS["nothing"])
-    assert not found.origins.program.keeps_other
+    assert not found.staged.program.keeps_other
 
 
 def test_a_wrong_derivative_is_noticed(monkeypatch):
@@ -221,7 +220,7 @@ def test_so_they_are_in_other_transformations(outer, plan):
     made, found = saving(
         TRANSFORMED[outer](attention), WEIGHTS, array(9, 3, 6, 8), saves=PLANS[plan]
     )
-    assert found.origins.program.keeps_other == (outer != "checkpoint")
+    assert found.staged.program.keeps_other == (outer != "checkpoint")
     compared(made, found.function)
 
 
@@ -373,8 +372,8 @@ def small(monkeypatch):
 
 def test_one_code_serves_the_softmax_and_the_product(small):
     made, found = with_every_code(Case(attention, (WEIGHTS, array(9, 6, 8))), Whole())
-    saved = [found.origins.values[name] for region in found.regions for name in region.saved]
-    sizes = [found.origins.program.avals[i].size for i in saved]
+    saved = [found.staged.values[name] for region in found.regions for name in region.saved]
+    sizes = [found.staged.program.avals[i].size for i in saved]
     assert sizes.count(36) == 1  # neither scores nor weights, nor another code
     compared(made, found.function)
 
@@ -425,7 +424,7 @@ def test_gradients_are_off_in_the_mean_by_the_variance_of_each_weight(small):
 def test_with_a_limit_of_the_error_all_that_the_code_does_counts(small):
     args, target = (*SCORED, jax.random.key(0)), resolve_target("cpu")
     traced = trace_for(target, looked_up, args, argnums=(0, 1), operators=["softmax", "int2"])
-    errors = Errors(traced, [args], *compiled_plans_of(traced, target, NO_PINS).judge.analyzed)
+    errors = Errors(traced, [args], compiled_plans_of(traced, target, NO_PINS).judge.graph)
     exact = jax.grad(looked_up, argnums=(0, 1))(*args)
     seen = drawn(Groups(2, 64)).mean_square.sum() / sum(float(jnp.sum(x * x)) for x in exact)
     assert sum(errors.of_codes().values()) == pytest.approx(seen, rel=0.3)
@@ -460,7 +459,7 @@ def test_what_scores_took_arrives_in_the_compiled_program(target, others):
     assert modelled == pytest.approx(freed_bytes, rel=0.2)
 
     def taken(made, plan):
-        step = step_to_compile(made.traced, transform(made.origins, plan))
+        step = step_to_compile(made.traced, transform(made.staged, plan))
         return compile_bytes(*step, target=made.target).temp_bytes
 
     assert taken(plain, before) - taken(ours, after) >= 0.8 * freed_bytes

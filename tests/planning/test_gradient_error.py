@@ -68,7 +68,7 @@ def measured(function, operators, samples=(ARGS,)):
     """The errors of a function's codes, and what measures them."""
     traced = trace_for(CPU, function, ARGS, operators=operators)
     compiled_plans = compiled_plans_of(traced, CPU, NO_PINS)
-    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], *compiled_plans.judge.analyzed)
+    errors = Errors(traced, [jax.tree.leaves(x) for x in samples], compiled_plans.judge.graph)
     return errors, errors.of_codes()
 
 
@@ -138,7 +138,7 @@ def test_the_error_is_that_on_the_worst_of_some_samples():
 def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
     traced = trace_for(CPU, looped, ARGS, operators=["mask", "int8", "int4"])
     compiled_plans = compiled_plans_of(traced, CPU, NO_PINS)
-    of_codes, errors = dict.fromkeys(compiled_plans.judge.origins.values.values(), 1.0), []
+    of_codes, errors = dict.fromkeys(compiled_plans.judge.staged.writer, 1.0), []
     for most in (6.0, 9.0):
         bounded = compiled_plans_of(traced, CPU, NO_PINS, bound=ErrorBound(of_codes, most))
         proposals = Proposals(bounded, planners.Stages(), bounded.graph)
@@ -239,7 +239,7 @@ def test_where_nothing_may_be_wrong_nothing_lossy_is_read(monkeypatch):
 
 def test_a_graph_has_the_errors_of_its_codes():
     errors, of_codes = measured(loss, ["mask", "int8"])
-    graph = with_errors(errors.graph, errors.origins, ErrorBound(of_codes, 1e-6))
+    graph = with_errors(errors.graph, errors.staged, ErrorBound(of_codes, 1e-6))
     found = [op.error for stage in graph.stages for op in stage.forward if op.error]
     assert sorted(found) == sorted(of_codes.values()) and found
     assert graph.most_error == 1e-6

@@ -15,7 +15,6 @@ from processes import run_python
 
 import monet_jax
 from monet_jax import Plan, PlanMismatch, PlanningWarning
-from monet_jax._plan import plan_from_json
 
 
 @ft.cache
@@ -122,7 +121,7 @@ DAMAGED = {
     "empty": lambda: "",
     "truncated": lambda: made().to_json()[:-20],
     "an older format": lambda: _damage(lambda d: d.update(format=5)),
-    "a later format": lambda: _damage(lambda d: d.update(format=7)),
+    "a later format": lambda: _damage(lambda d: d.update(format=8)),
     "no plan": lambda: "[1, 2]",
     "missing field": lambda: _damage(lambda d: d.pop("target")),
     "unknown field": lambda: _damage(lambda d: d.update(extra=1)),
@@ -145,15 +144,6 @@ def test_damaged_files_are_refused(kind, tmp_path):
     what_to_do = ".*make the plan again" if kind.endswith("format") else ""
     with pytest.raises(ValueError, match=rf"plan\.json.*does not hold a stored plan{what_to_do}"):
         monet_jax.load_plan(path)
-
-
-def test_plans_for_other_stages_are_refused():
-    data = json.loads(made().to_json())
-    data["decisions"]["regions"].pop()
-    data["stages"].pop()
-    fewer = plan_from_json(json.dumps(data))
-    with pytest.raises(PlanMismatch, match="another version"):
-        jax.grad(fewer.apply(net))(*args())
 
 
 def test_a_file_that_is_no_text(tmp_path):
@@ -277,7 +267,7 @@ def pinned(fun, given, pins):
 def decisions(plan, primitive, path=""):
     """What becomes of the values of one primitive, in order of the program."""
     rows = [r for r in plan.values if r.primitive == primitive and path in r.path]
-    return [row.decision for row in sorted(rows, key=lambda row: int(row.name[1:]))]
+    return [row.decision for row in sorted(rows, key=lambda row: row.stage)]
 
 
 def test_pins_by_the_users_names():

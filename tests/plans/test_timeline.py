@@ -18,13 +18,11 @@ from monet_jax.tracing.trace import trace_for
 
 @pytest.fixture(scope="module")
 def step():
-    """The planning graph of the network on CPU, where its parts come from, and a plan."""
+    """The planning graph of the network on CPU, the lines of its values, and a plan."""
     target = resolve_target("cpu")
     traced = trace_for(target, net, specs())
-    graph, origins = analyze(
-        traced.program, traced.derivative, roofline_of(target), backend_of("cpu")
-    )
-    return graph, origins, planners.save_nothing(graph).regions
+    graph, inverse = analyze(traced.staged(), roofline_of(target), backend_of("cpu"))
+    return graph, inverse.source_of, planners.save_nothing(graph).regions
 
 
 def test_all_of_it_is_what_replay_counts(step):

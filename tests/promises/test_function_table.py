@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from emission import (
-    ROOFLINE,
     Flat,
     analyzed,
     emitted,
     flat,
+    graph_and_stages,
     in_double,
     is_float,
     numpy_of,
@@ -31,8 +31,6 @@ from exact_operators import saving_results
 from functions import MODULES, SIZE, TABLE, Entry, function_of, left_out, public
 from programs import Case, array
 
-from monet_jax.analyzer.analyze import analyze
-from monet_jax.compiler.backend import Backend
 from monet_jax.operators import masks
 from planners.regions.simple_plans import save_nothing, saving_codes
 
@@ -147,14 +145,14 @@ def between_barriers(entry: Entry) -> Callable:
 
 def plans(f: Flat, seed: int) -> Iterator[tuple[str, Callable]]:
     """The function under different plans, by name; what operators do not touch has less."""
-    graph, origins = analyzed(f, random.Random(seed), 3)
-    yield "nothing", emitted(f, graph, origins, save_nothing(graph).regions).function
+    graph, staged = analyzed(f, random.Random(seed), 3)
+    yield "nothing", emitted(f, graph, staged, save_nothing(graph).regions).function
     (made,) = random_emissions(f, seed, 1)
     yield "random", made.function
-    graph, origins = analyze(f.program, f.derivative, ROOFLINE, Backend())
+    graph, staged = graph_and_stages(f)
     if any(op.optional for stage in graph.stages for op in stage.forward):
-        yield "codes", emitted(f, graph, origins, saving_codes(graph)).function
-    yield "results", emitted(f, graph, origins, saving_results(graph)).function
+        yield "codes", emitted(f, graph, staged, saving_codes(graph)).function
+    yield "results", emitted(f, graph, staged, saving_results(graph)).function
 
 
 # ------------------------------------------------------------------------------ comparison

@@ -19,7 +19,7 @@ from programs import Case, array
 
 from monet_jax.ir.primitives import must_run_once, runs_once
 from monet_jax.ir.program import flatten, mutable_references
-from monet_jax.tracing import hoist, nested_scans
+from monet_jax.tracing.passes import hoist, nested_scans
 
 W, X = array(1, 6, 6), array(2, 4, 6)
 TABLE = array(3, 6, 6)

@@ -132,7 +132,7 @@ def test_a_program_that_has_changed_is_noticed(fun, arguments, options, says, ti
     assert not found.holds and found.compiled_bytes is None
     (problem,) = found.problems
     assert says in problem and problem.endswith("Plan again.")
-    assert problem.startswith("the program has changed since it was planned: ")
+    assert problem.startswith("the plan was made for another function: ")
 
 
 def test_the_first_value_that_has_changed_is_named_with_both_lines(tight):

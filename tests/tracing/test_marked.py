@@ -297,7 +297,7 @@ def test_the_least_budget_is_looked_for_when_it_is_asked_for():
 STEPS = [
     "tracing.marked.closure_key",
     "tracing.trace.traced_as",
-    "tracing.trace.flatten_changed",
+    "tracing.trace.list_program",
     "tracing.trace.derivative_of",
     "tracing.trace.fingerprint",
     "planning.pipeline._pins_in",
@@ -305,6 +305,10 @@ STEPS = [
     "planning.pipeline.compiled_plans_of",
     "planning.judge.analyze",
     "analyzer.analyze.lay_out",
+    "tracing.trace.program_hash",
+    "tracing.trace.stage",
+    "tracing.passes.stages.split",
+    "tracing.staged.cut_hash",
     "analyzer.analyze.joint_of",
     "planning.judge.transform",
     "planning.judge.compile_bytes",
@@ -316,7 +320,7 @@ STEPS = [
     "plans.cache.write",
     "_wrapped.as_traced_for",
     "_wrapped.as_planned",
-    "transformer.apply.origins_of",
+    "transformer.apply.mismatch",
     "transformer.transform._run_region",
 ]
 

@@ -375,8 +375,8 @@ KINDS = (
 def test_each_kind_of_region_has_the_flops_of_its_plan(kind):
     f = _chain()
     rng = random.Random(0)
-    graph, origins = analyzed(f, rng, 5)
-    made = emitted(f, graph, origins, _chain_regions(graph, kind))
+    graph, staged = analyzed(f, rng, 5)
+    made = emitted(f, graph, staged, _chain_regions(graph, kind))
     found = flops(gradient_jaxpr(f, made.function))
     if jax.config.jax_remat3:
         assert found >= made.replayed.flops
@@ -397,9 +397,9 @@ def test_saved_result_serves_the_derivative_of_its_own_equation(function):
         return jnp.mean(function(jnp.square(x @ w) + 1) @ w)
 
     f = flat(Case(loss, (array(0, 4, 4), array(1, 3, 4))))
-    graph, origins = analyzed(f, random.Random(0), 0)
+    graph, staged = analyzed(f, random.Random(0), 0)
     name = function.__name__
-    made = emitted(f, graph, origins, [Region(0, 0, tuple(savable(graph, 0, 0)))])
+    made = emitted(f, graph, staged, [Region(0, 0, tuple(savable(graph, 0, 0)))])
     assert flops(gradient_jaxpr(f, made.function)) == made.replayed.flops, name
     assert_same(*([pulled(f, g)(*f.leaves) for g in (made.function, f.function)] * 2)[:3])
 
@@ -421,12 +421,12 @@ def _joint_barriers(f, made):
 def test_cotangents_of_a_stage_leave_together(monkeypatch):
     """Each stage's weights and input pass one barrier, whose transpose joins their cotangents."""
     f = _chain()
-    graph, origins = analyzed(f, random.Random(0), 5)
+    graph, staged = analyzed(f, random.Random(0), 5)
     regions = [Region(s, s) for s in range(len(graph.stages))]
-    made = emitted(f, graph, origins, regions)
+    made = emitted(f, graph, staged, regions)
     weighted = sum(
         {(6, 6), (5, 6)} <= {f.program.avals[i].shape for i in stage.differentiated_inputs}
-        for stage in origins.stages
+        for stage in staged.stages
     )
     assert weighted >= 3
     assert _joint_barriers(f, made) == 2 * weighted  # forward, and transposed
@@ -438,11 +438,11 @@ def test_cotangents_of_a_stage_leave_together(monkeypatch):
 def test_inner_regions_tie_cotangents_alone():
     """A barrier of values would have one input computed again for the sake of another."""
     f = _chain()
-    graph, origins = analyzed(f, random.Random(0), 5)
-    made = emitted(f, graph, origins, _chain_regions(graph, "nested"))
+    graph, staged = analyzed(f, random.Random(0), 5)
+    made = emitted(f, graph, staged, _chain_regions(graph, "nested"))
     weighted = sum(
         {(6, 6), (5, 6)} <= {f.program.avals[i].shape for i in stage.differentiated_inputs}
-        for stage in origins.stages
+        for stage in staged.stages
     )
     assert weighted <= _joint_barriers(f, made) <= weighted + 2  # transposed; the outer's own two
 

@@ -81,7 +81,7 @@ class Cell:
                 name = f"ours @ {baseline.program}"
                 yield from self._ours("baseline", name, baseline.total_bytes, baseline.program)
         if "temps" in budgets:
-            for share in LOOP_SHARES if self.compiled_plans.judge.origins.loops else SHARES:
+            for share in LOOP_SHARES if self.compiled_plans.judge.staged.loops else SHARES:
                 yield from self._ours("temps", f"ours @ {share:.0%}", self._share_bytes(share))
         if "free" in budgets:
             yield from self._free()

@@ -3,11 +3,12 @@
 from .dataflow import dependents as dependents
 from .dataflow import mutable_references as mutable_references
 from .dataflow import parameters_of as parameters_of
+from .dataflow import positions_of as positions_of
 from .dataflow import run as run
 from .dataflow import values_of as values_of
+from .dataflow import with_replacements as with_replacements
 from .dataflow import without_dead_code as without_dead_code
 from .flattening import flatten as flatten
-from .flattening import flatten_changed as flatten_changed
 from .flattening import has_checkpoints as has_checkpoints
 from .flattening import listed as listed
 from .flattening import with_replaced as with_replaced

@@ -20,6 +20,18 @@ def parameters_of(eqn: Any) -> str:
     return repr(sorted(shown.items()))
 
 
+def positions_of(equations: Iterable[Equation]) -> dict[int, int]:
+    """Value -> the position of the equation that writes it."""
+    return {i: n for n, e in enumerate(equations) for i in e.outputs}
+
+
+def with_replacements(
+    equations: Sequence[Equation], instead: Mapping[int, Sequence[Equation]]
+) -> tuple[Equation, ...]:
+    """The equations, with others in the places of some: position -> what stands there."""
+    return tuple(x for n, e in enumerate(equations) for x in instead.get(n, (e,)))
+
+
 def without_dead_code(
     equations: Sequence[Equation], outputs: Iterable[Any]
 ) -> tuple[Equation, ...]:

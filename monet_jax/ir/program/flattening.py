@@ -7,7 +7,6 @@ An equation may be replaced by others, which then stand for its source line and 
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,10 +64,11 @@ def flatten(
     )
 
 
-def with_replaced(
-    program: Program, replacement: Callable[[Equation], Replacement | None]
-) -> Program:
-    """A program with some of its equations replaced; inputs and constants keep their numbers."""
+def with_replaced(program: Program, replacements: Sequence[Replacement | None]) -> Program:
+    """A program with other equations in the places of some; None leaves an equation as it is.
+
+    Inputs and constants keep their numbers.
+    """
     flattener = _Flattener(unchanged, program.inlines_checkpoints)
     flattener.avals, flattener.constants = list(program.avals), dict(program.constants)
     flattener.keeps_other = program.keeps_other
@@ -77,9 +77,8 @@ def with_replaced(
     def read(atom: Any) -> Any:
         return instead.get(atom, atom) if isinstance(atom, int) else atom
 
-    for equation in program.equations:
+    for equation, found in zip(program.equations, replacements, strict=True):
         inputs = tuple(map(read, equation.inputs))
-        found = replacement(equation)
         if found is None:
             flattener.equations.append(dataclasses.replace(equation, inputs=inputs))
         else:
@@ -95,33 +94,6 @@ def with_replaced(
         outputs=outputs,
         given=program.given | flattener.constants.keys(),
         keeps_other=flattener.keeps_other,
-    )
-
-
-def flatten_changed(
-    jaxpr: Any,
-    changes: Sequence[Callable[[Program, Any], Program]],
-    derivative_of: Callable[[Program], Any],
-    rewrite: Rewrite,
-    inline_checkpoints: bool,
-    closed_over: Sequence[Any] = (),
-) -> Program:
-    """The flat program of a closed jaxpr, changed as a whole before single equations are replaced.
-
-    Arguments:
-        jaxpr: as for `flatten`, like `rewrite`, `inline_checkpoints` and `closed_over`.
-        changes: as `Rewrite.programs`.
-        derivative_of: of the program as it was traced.
-    """
-    if changes:
-        plain = flatten(jaxpr, inline_checkpoints=inline_checkpoints, closed_over=closed_over)
-        derivative = derivative_of(plain)
-        changed = functools.reduce(lambda p, change: change(p, derivative), changes, plain)
-        if changed is not plain:
-            replaced = with_replaced(changed, lambda e: rewrite.equation(e.eqn))
-            return dataclasses.replace(replaced, rewrite=rewrite)
-    return flatten(
-        jaxpr, rewrite=rewrite, inline_checkpoints=inline_checkpoints, closed_over=closed_over
     )
 
 

@@ -51,15 +51,16 @@ def with_local_derivatives(
         avals: of all values; avals of new values are added.
 
     Returns:
-        The stage, and for each equation (its id) whose first operand is a local derivative, the
-        range of that.
+        The stage; and result -> range of the local derivative that is the first operand of the
+        equation which writes the result.
     """
     replaced: dict[int, list[Equation]] = {}
     ranges: dict[int, Interval] = {}
     finder = ChainFinder(stage, is_coded, avals)
     for chain, over in [*_chains(finder)]:
         *inner, last = chain.equations
-        replaced |= {id(e): [] for e in inner if not finder.is_uniform(e)}
+        chained = (e for e in inner if not finder.is_uniform(e))
+        replaced |= {finder.position[e.outputs[0]]: [] for e in chained}
         new = listed(
             functools.partial(_by_local_derivative, chain),
             [chain.source],
@@ -67,8 +68,8 @@ def with_local_derivatives(
             avals,
             [chain.result],
         )
-        replaced[id(last)] = new
-        ranges[id(new[-1])] = over
+        replaced[finder.position[last.outputs[0]]] = new
+        ranges[new[-1].outputs[0]] = over
     return Replaced.of(stage, replaced), ranges
 
 

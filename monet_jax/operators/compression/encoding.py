@@ -79,13 +79,15 @@ class _Read:
     """A linear operand that an equation's derivative reads, and a source that may be encoded.
 
     Attributes:
-        equation: whose derivative reads the operand.
+        position: in the stage, of the equation whose derivative reads the operand.
+        equation: this equation.
         place: of the operand.
         operand: the value.
         source: the value from which it follows, or the operand itself.
         codecs: how the source may be stored for this, the preferred one last.
     """
 
+    position: int
     equation: Equation
     place: int
     operand: int
@@ -153,10 +155,11 @@ class _LinearOperands:
         single = [x for x in codecs if isinstance(x, OfOperands)]
         local_derivatives = [x for x in codecs if isinstance(x, OfLocalDerivatives)]
         sources = self._sources() if shared else {}
-        for e in self.stage.equations:
-            if id(e) in self.ranges:
-                value, over = e.inputs[0], self.ranges[id(e)]
-                yield _Read(e, 0, value, value, tuple(x.over(*over) for x in local_derivatives))
+        for n, e in enumerate(self.stage.equations):
+            over = self.ranges.get(e.outputs[0]) if e.outputs else None
+            if over is not None:
+                value = e.inputs[0]
+                yield _Read(n, e, 0, value, value, tuple(x.over(*over) for x in local_derivatives))
             for place in self.places(e):
                 operand = e.inputs[place]
                 chosen = {sources[operand]: shared} if operand in sources else {}
@@ -166,7 +169,7 @@ class _LinearOperands:
                 for source, some in chosen.items():
                     fitting = tuple(x for x in some if x.applies(self.program.avals[source]))
                     if fitting:
-                        yield _Read(e, place, operand, source, fitting)
+                        yield _Read(n, e, place, operand, source, fitting)
 
     def _sources(self) -> dict[int, int]:
         """Linear operand -> its source; an operand that shares its source with none is its own."""
@@ -218,19 +221,19 @@ def _hooked(linear: _LinearOperands, reads: Iterable[_Read], avals: list[Any]) -
     by_equation: dict[int, list[_Read]] = {}
     codecs: dict[int, list[Codec]] = {}
     for x in reads:
-        by_equation.setdefault(id(x.equation), []).append(x)
+        by_equation.setdefault(x.position, []).append(x)
         codecs[x.source] = list(dict.fromkeys((*codecs.get(x.source, ()), *x.codecs)))
     encoders: dict[int, Equation] = {}
     replaced: dict[int, list[Equation]] = {}
-    for e in (e for e in linear.stage.equations if id(e) in by_equation):
-        own = by_equation[id(e)]
+    for n, own in sorted(by_equation.items()):
+        e = linear.stage.equations[n]
         new = {x.source: None for x in own if x.source not in encoders}
         encoders |= {source: _encoder(source, e, codecs[source], avals) for source in new}
         at = {x.place: [y for y in own if y.place == x.place] for x in own}
         joined = with_derivative_at(e, tuple(at), linear.program.rewrite)
         hooks = {place: _Hook.of(linear.steps, x, encoders, joined) for place, x in at.items()}
         written = [encoders[source] for source in new]
-        replaced[id(e)] = [*written, *_replaced(e, hooks, joined, avals)]
+        replaced[n] = [*written, *_replaced(e, hooks, joined, avals)]
     return Replaced.of(linear.stage, replaced)
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ...ir import compat
-from ...ir.program import Equation, run
+from ...ir.program import Equation, positions_of, run
 from ...ir.stage import Stage
 from ..codecs import FLOATS
 from ..hooks import is_hook
@@ -56,7 +56,7 @@ class Link:
     """How a value follows, element by element, from the nearest value that alone determines it.
 
     Attributes:
-        equations: all equations between the two values, by their ids.
+        equations: all equations between the two values, by their positions in the stage.
         source: the determining value.
     """
 
@@ -76,11 +76,11 @@ class ChainFinder:
     def __init__(self, stage: Stage, may_end: Callable[[int], bool], avals: Sequence[Any]):
         self.stage, self.may_end, self.avals = stage, may_end, avals
         self.writer = {i: e for e in stage.equations for i in e.outputs}
-        self.order = {id(e): n for n, e in enumerate(stage.equations)}
-        self.readers: dict[int, list[Equation]] = {}
-        for e in stage.equations:
+        self.position = positions_of(stage.equations)
+        self.readers: dict[int, list[int]] = {}
+        for n, e in enumerate(stage.equations):
             for i in e.reads:
-                self.readers.setdefault(i, []).append(e)
+                self.readers.setdefault(i, []).append(n)
         self.uniform: set[int] = set()
         for e in stage.equations:
             if is_uniform(e, self.uniform):
@@ -96,11 +96,11 @@ class ChainFinder:
         pending = [i for e in equations.values() for i in e.reads]
         while pending:
             i = pending.pop()
-            if i in self.uniform and id(self.writer[i]) not in equations:
-                equations[id(self.writer[i])] = self.writer[i]
+            if i in self.uniform and self.position[i] not in equations:
+                equations[self.position[i]] = self.writer[i]
                 pending += self.writer[i].reads
-        ordered = sorted(equations.values(), key=lambda e: self.order[id(e)])
-        return ElementwiseChain(tuple(ordered), links[-1].source, result)
+        ordered = tuple(equations[n] for n in sorted(equations))
+        return ElementwiseChain(ordered, links[-1].source, result)
 
     def before(self, value: int) -> list[Link]:
         """The links before a value, back to a value that is read elsewhere too."""
@@ -123,11 +123,11 @@ class ChainFinder:
         """The link that ends in a value; None without one, or where others read a value inside."""
         shape, found, pending = self.avals[value].shape, dict[int, Equation](), {value}
         while not found or len(pending) > 1 or not all(map(self._is_float, pending)):
-            last = max(pending, key=self._position)
+            last = max(pending, key=lambda i: self.position.get(i, -1))
             equation = self.writer.get(last)
             if equation is None or not is_elementwise(equation, self.uniform, shape):
                 return None
-            found[id(equation)] = equation
+            found[self.position[last]] = equation
             pending.remove(last)
             pending.update(i for i in _operands(equation) if i not in self.uniform)
         if not pending:
@@ -136,15 +136,12 @@ class ChainFinder:
         between = {e.outputs[0] for e in found.values()} - {value}
         return None if any(self._is_read_outside(i, link) for i in between) else link
 
-    def _position(self, value: int) -> int:
-        return self.order[id(self.writer[value])] if value in self.writer else -1
-
     def _is_float(self, value: int) -> bool:
         return compat.is_float(self.avals[value])
 
     def _is_read_outside(self, value: int, link: Link) -> bool:
         readers = self.readers.get(value, [])
-        return value in self.stage.outputs or any(id(e) not in link.equations for e in readers)
+        return value in self.stage.outputs or any(n not in link.equations for n in readers)
 
 
 def _operands(equation: Equation) -> tuple[int, ...]:

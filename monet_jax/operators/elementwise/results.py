@@ -35,6 +35,7 @@ from ...ir.program import (
     dependents,
     flatten,
     listed,
+    positions_of,
     shape_of,
     without_dead_code,
 )
@@ -70,13 +71,14 @@ def rewrite(stage: Stage, avals: list[Any], context: Context) -> Replaced:
     active = active_in(stage.equations, stage.differentiated_inputs)
     finder = ChainFinder(stage, functools.partial(_may_end, avals, active), avals)
     instead: dict[int, list[Equation]] = {}
+    position = positions_of(stage.equations)
     for value in _kept(stage):
         found = _function(finder, value) if finder.is_end(value) else None
         if found is not None:
             last = finder.writer[value]
             operands = [found.chain.source, *last.inputs]
             replaced = functools.partial(found.replaced, last)
-            instead[id(last)] = listed(replaced, operands, last, avals, last.outputs)
+            instead[position[value]] = listed(replaced, operands, last, avals, last.outputs)
     return Replaced.of(stage, instead)
 
 

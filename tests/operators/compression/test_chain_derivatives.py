@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilers import compiler_targets
-from emission import ROOFLINE, assert_same, emitted, in_double, pulled
+from emission import assert_same, emitted, graph_and_stages, in_double, pulled
 from exact_operators import AWKWARD
 from lossy_operators import (
     Whole,
@@ -27,8 +27,7 @@ from lossy_operators import (
 )
 from programs import NAMED, Case, array
 
-from monet_jax.analyzer.analyze import NO_PINS, analyze
-from monet_jax.compiler.backend import Backend
+from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.operators import (
@@ -98,8 +97,8 @@ ARGS = (array(1, 16, 24), array(2, 24, 8), 2 * array(3, 32, 16))
 def local_derivatives_of(function, args=ARGS) -> list[LocalDerivative]:
     """The codecs of the local derivatives of a function."""
     made = encoding(Case(function, args), OfLocalDerivatives(8))
-    _, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    hooks = [e for stage in origins.stages for e in stage.equations if is_hook(e)]
+    _, staged = graph_and_stages(made)
+    hooks = [e for stage in staged.stages for e in stage.equations if is_hook(e)]
     representations = [representation for e in hooks for representation, _ in representations_of(e)]
     return [
         x.codec
@@ -226,8 +225,8 @@ def test_a_wrong_slope_is_noticed(monkeypatch):
 
 def test_where_no_code_is_kept_second_derivatives_are_those_of_jax():
     made = encoding(Case(between(jax.nn.gelu), ARGS), OfLocalDerivatives(2))
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    found = emitted(made, graph, origins, [Region(s, s) for s in range(len(graph.stages))])
+    graph, staged = graph_and_stages(made)
+    found = emitted(made, graph, staged, [Region(s, s) for s in range(len(graph.stages))])
 
     def twice(function):
         gradient = jax.grad(lambda *args: function(*args)[0], argnums=(0, 1))
@@ -312,8 +311,8 @@ def test_the_variance_is_that_of_the_codec_and_within_its_bound(name, bits):
     local_derivative = dataclasses.replace(local_derivative, bits=bits)
     case = Case(loss, (x, identity, jax.random.key(0)))
     _, found = with_every_code(case, OfLocalDerivatives(bits))
-    saved = [found.origins.values[name] for region in found.regions for name in region.saved]
-    assert {representation_name(found.origins.writer[i], i) for i in saved} == {f"slope{bits}"}
+    saved = [found.staged.values[name] for region in found.regions for name in region.saved]
+    assert {representation_name(found.staged.writer[i], i) for i in saved} == {f"slope{bits}"}
 
     def estimate(key):
         return jax.grad(lambda x: found.function(x, identity, key)[0])(x)
@@ -399,7 +398,7 @@ def test_bytes_freed_by_local_derivatives_arrive_in_the_compiled_program(target,
     assert saving[0] - saving[1] == pytest.approx(predicted, rel=0.2)
 
     def taken(plan):
-        step = step_to_compile(traced, transform(compiled_plans.judge.origins, plan))
+        step = step_to_compile(traced, transform(compiled_plans.judge.staged, plan))
         return compile_bytes(*step, target=target).temp_bytes
 
     assert taken(whole) - taken(coded) >= 0.8 * predicted

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from emission import (
-    ROOFLINE,
     analyzed,
     assert_same,
     emitted,
+    graph_and_stages,
     in_double,
     pulled,
 )
@@ -30,8 +30,6 @@ from lossy_operators import (
 from programs import NAMED, Case, array, straight_through
 
 from monet_jax import operators
-from monet_jax.analyzer.analyze import analyze
-from monet_jax.compiler.backend import Backend
 from monet_jax.operators import codecs, emission
 from monet_jax.operators.codecs import (
     Groups,
@@ -78,8 +76,8 @@ def test_gradients_are_those_of_jax_wherever_a_program_is_cut(name):
     plain = pulled(made, made.function)
     results = plain(*made.leaves), in_double(plain, made.leaves)
     for n in range(3):
-        graph, origins = analyzed(made, random.Random(f"{name}:{n}"), 3)
-        found = emitted(made, graph, origins, saving_codes(graph))
+        graph, staged = analyzed(made, random.Random(f"{name}:{n}"), 3)
+        found = emitted(made, graph, staged, saving_codes(graph))
         assert_same(pulled(made, found.function)(*made.leaves), *results)
 
 
@@ -303,8 +301,8 @@ def second(function, made):
 
 def test_without_codes_derivatives_are_those_of_jax_and_so_are_second_ones():
     made = encoding(Case(network, (PARAMS, BATCH, jax.random.key(0))), Groups(2, 64))
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
-    found = emitted(made, graph, origins, [Region(s, s) for s in range(len(graph.stages))])
+    graph, staged = graph_and_stages(made)
+    found = emitted(made, graph, staged, [Region(s, s) for s in range(len(graph.stages))])
     ours, plain = second(found.function, made), second(made.function, made)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         assert jnp.allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from emission import ROOFLINE, Flat, emitted, flat, flops, gradient_jaxpr
+from emission import Flat, emitted, flat, flops, gradient_jaxpr, graph_and_stages
 from lossy_operators import LAYOUTS, Whole, convolve, lossy_bytes
 from programs import Case, array
 
 from monet_jax import operators
-from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import Backend
 from monet_jax.operators.codecs import Pool
 from monet_jax.operators.compression import encoding, windows
@@ -120,16 +119,16 @@ def with_codes(case: Case, *codecs, compiled_plan: bool = False):
     """The case, and what saves every code of it; where errors are measured, codes are decoded."""
     exact = operators.rewriter(operators.selected("exact"), operators.Context(Backend()))
     made: Flat = flat(case, dataclasses.replace(exact, codecs=codecs))
-    graph, origins = analyze(made.program, made.derivative, ROOFLINE, Backend())
+    graph, staged = graph_and_stages(made)
     regions = saving_codes(graph)
-    found = emitted(made, graph, origins, regions)
+    found = emitted(made, graph, staged, regions)
     assert lossy_bytes(found)
     if not compiled_plan:
         return made, found
-    hooks = [e for stage in origins.stages for e in stage.equations if operators.is_hook(e)]
+    hooks = [e for stage in staged.stages for e in stage.equations if operators.is_hook(e)]
     codes = {i: jnp.int32(1) for e in hooks for i in e.outputs[1:]}
     planned = transform.transform(
-        origins, Plan(regions, 0, 0.0, 0, 0.0, "test"), operators.Encoding(None, codes)
+        staged, Plan(regions, 0, 0.0, 0, 0.0, "test"), operators.Encoding(None, codes)
     )
     constants = list(made.program.constants.values())
     return made, dataclasses.replace(found, function=lambda *x: planned(x, constants))

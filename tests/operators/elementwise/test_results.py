@@ -83,7 +83,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 
 def reads_results(found) -> bool:
     """Whether a planned function has derivatives that may read a result by this operator."""
-    equations = [e for stage in found.origins.stages for e in stage.equations if is_hook(e)]
+    equations = [e for stage in found.staged.stages for e in stage.equations if is_hook(e)]
     representations = [
         representation for e in equations for representation, _ in representations_of(e)
     ]
@@ -314,7 +314,7 @@ def test_what_operands_took_arrives_in_the_compiled_program(target, function):
         )
         plan = reading_results(compiled_plans.graph)
         step = step_to_compile(
-            compiled_plans.judge.traced, transform(compiled_plans.judge.origins, plan)
+            compiled_plans.judge.traced, transform(compiled_plans.judge.staged, plan)
         )
         return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
 

@@ -16,7 +16,7 @@ from monet_jax.ir import compat
 from monet_jax.ir import gradient as gradient_module
 from monet_jax.ir import program as program_module
 from monet_jax.operators.tiling.attention import Attention
-from monet_jax.tracing.layout import lay_out
+from monet_jax.tracing.pipeline import stage
 
 _random = np.random.default_rng(0)
 
@@ -273,14 +273,14 @@ def test_tiles_have_no_tiles_of_their_own():
     program = program_module.flatten(jaxpr)
     derivative = gradient_module.derivative_of(program, [True] * len(args))
     changed = dataclasses.replace(rewrite.programs[0](program, derivative), rewrite=rewrite)
-    (loop,) = lay_out(changed, derivative).loops
-    assert "scan" not in [e.primitive for e in loop.body.equations]
+    (loop,) = stage(changed, derivative).loops
+    assert "scan" not in [e.primitive for e in loop.body.program.equations]
     (again,) = [e for e in changed.equations if e.primitive == "scan"]
     unmarked = tuple(
         dataclasses.replace(e, apart="") if e is again else e for e in changed.equations
     )
-    (loop,) = lay_out(dataclasses.replace(changed, equations=unmarked), derivative).loops
-    assert "scan" in [e.primitive for e in loop.body.equations]
+    (loop,) = stage(dataclasses.replace(changed, equations=unmarked), derivative).loops
+    assert "scan" in [e.primitive for e in loop.body.program.equations]
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,17 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import pytest
-from emission import ROOFLINE, assert_same, in_double
+from emission import assert_same, graph_and_stages, in_double
 from jax import lax
 from programs import array
 
 import monet_jax
-from monet_jax.analyzer.analyze import analyze
 from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir import compat
 from monet_jax.planning import plan_search
-from monet_jax.tracing import loops
+from monet_jax.tracing.passes import hoist
 
 WIDTH, BATCH, STEPS = 32, 16, 48
 
@@ -71,8 +70,8 @@ ARGS = (
 def test_what_a_compiler_would_write_out_is_hoisted(body):
     function, expected = BODIES[body]
     traced = trace_loss(loss_of(function), ARGS, resolve_target("cpu"))
-    _, origins = analyze(traced.program, traced.derivative, ROOFLINE, backend_of("cpu"))
-    (loop,) = origins.loops
+    _, staged = graph_and_stages(traced, backend_of("cpu"))
+    (loop,) = staged.loops
     found = [e.primitive for stage in loop.stages if stage.hoisted for e in stage.equations]
     assert {*found} == expected
     assert loop.hoists == bool(expected)
@@ -145,7 +144,7 @@ def test_a_loop_that_runs_again_joins_its_weights_once_forward_and_once_backward
     rows = [r for r in plan.values if r.primitive == "concatenate" and r.shape[0] == 2 * WIDTH]
     assert [r.decision for r in rows] == ["recomputed"]
 
-    monkeypatch.setattr(loops, "hoisted", lambda body, consts: ((), ()))
+    monkeypatch.setattr(hoist, "hoisted", lambda body, consts: ((), ()))
     gradient = jax.value_and_grad(planned_lstm.__wrapped__().apply(lstm), (0, 1, 2))
     assert joins(gradient)[0] > 0
 

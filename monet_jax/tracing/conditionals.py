@@ -1,18 +1,9 @@
-"""Branches of conditionals that are planned one by one.
-
-To the planner a `lax.cond` or `lax.switch` is all of its branches, one after the other: each has
-stages and values of its own. Emitted, it is a `lax.switch` of planned branches. JAX gives residuals
-of one shape in different branches one buffer.
-
-Known limit: where branches keep different shapes, JAX has a buffer for each, and the branch that
-runs fills the other buffers with zeros. The model counts what the largest branch keeps.
-"""
+"""Conditionals whose branches have stages, and their names in the program round them."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..ir.costs import work_of
 from ..ir.program import Equation
 from ..ir.stage import Stage
 
@@ -81,17 +72,9 @@ class Choice:
         branches = tuple(branch.renamed(atom, shift) for branch in self.branches)
         return Choice(renamed_equation(self.equation, atom), branches)
 
-
-def may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
-    """Whether an equation is a `cond` that can be run again and has products to save."""
-    if equation.primitive != "cond" or equation.eqn.effects:
-        return False
-    if not active.intersection(equation.outputs) or not active.intersection(equation.reads):
-        return False
-    # Which platform it is compiled for chooses some branches while lowering.
-    is_plain = equation.eqn.params.keys() == {"branches"}
-    has_constants = any(branch.consts for branch in equation.eqn.params["branches"])
-    return is_plain and not has_constants and work_of(equation).flops > 0
+    def later(self, shift: int) -> "Choice":
+        """The same, `shift` stages later."""
+        return self.renamed(lambda atom: atom, shift)
 
 
 def walk(choices: Iterable[Choice]) -> Iterator[Choice]:
@@ -109,16 +92,14 @@ def renamed_equation(equation: Equation, atom: Atoms, prefix: Any = None) -> Equ
     return Equation(equation.eqn, inputs, outputs, stack)
 
 
-def renamed_stage(
-    stage: Stage, equations: Sequence[Equation], atom: Atoms, repeats: int = 1
-) -> Stage:
-    """A stage in another program, where it has these equations."""
+def renamed_stage(stage: Stage, outer: Equation, atom: Atoms, repeats: int = 1) -> Stage:
+    """A stage of a body or branch, by the values of the program that has it as `outer`."""
 
-    def renamed(values: tuple[int, ...]) -> tuple[int, ...]:
+    def renamed(values: Sequence[int]) -> tuple[int, ...]:
         return tuple(i for v in values if isinstance(i := atom(v), int))
 
     return Stage(
-        tuple(equations),
+        tuple(renamed_equation(e, atom, outer.name_stack) for e in stage.equations),
         renamed(stage.inputs),
         renamed(stage.outputs),
         renamed(stage.differentiated_inputs),

@@ -11,10 +11,39 @@ them. It fuses the rest into what reads it (`ir/primitives`): a bias that is bro
 is better not in memory at all.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
-from ..ir.primitives import Kind, kind_of, must_run_once
-from ..ir.program import Equation, Program, dependents, without_dead_code
+from ...ir.primitives import Kind, kind_of, must_run_once
+from ...ir.program import Equation, Program, dependents, without_dead_code
+from ...ir.stage import Stage, active_values
+from .draft import Draft
+
+
+def hoist_invariants(draft: Draft) -> None:
+    """Makes the equations that are hoisted a stage of their own, if there are any."""
+    body, consts = draft.program, draft.consts
+    before, values = hoisted(body, consts) if consts else ((), ())
+    if not before:
+        return
+    active = active_values(body, draft.derivative)
+    reads = sorted({i for e in before for i in e.reads}.intersection(consts))
+    draft.hoisted = Stage(
+        before,
+        tuple(reads),
+        values,
+        tuple(i for i in reads if i in active),
+        tuple(i for i in values if i in active),
+        hoisted=True,
+    )
+    written = {*values}
+    rest = [e for e in body.equations if written.isdisjoint(e.outputs)]
+    draft.program = dataclasses.replace(
+        body,
+        inputs=(*body.inputs, *values),
+        equations=without_dead_code(rest, body.outputs),
+        given=body.given | written,
+    )
 
 
 def hoisted(body: Program, consts: Sequence[int]) -> tuple[tuple[Equation, ...], tuple[int, ...]]:
@@ -29,11 +58,11 @@ def hoisted(body: Program, consts: Sequence[int]) -> tuple[tuple[Equation, ...],
         is larger than the constants that it comes from.
     """
     others = {*body.inputs} - {*consts}
-    once = {id(e) for e in body.equations if must_run_once(e)}
+    once = [must_run_once(e) for e in body.equations]
     effects = (i for e in body.equations if e.eqn.effects for i in e.reads)
-    fixed = (i for e in body.equations if id(e) in once for i in e.outputs)
+    fixed = (i for e, o in zip(body.equations, once, strict=True) if o for i in e.outputs)
     varying = dependents(body.equations, [*others, *effects, *fixed])
-    candidates = (e for e in body.equations if id(e) not in once)
+    candidates = (e for e, o in zip(body.equations, once, strict=True) if not o)
     own = [e for e in candidates if not varying.intersection(e.outputs)]
     written = {i for e in own for i in e.outputs}
     solid = (e for e in body.equations if kind_of(e) is Kind.SOLID)

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from emission import (
-    ROOFLINE,
     assert_same,
     emitted,
     flat,
+    graph_and_stages,
     in_double,
     is_float,
     pulled,
@@ -28,14 +28,13 @@ from programs import NAMED, Case, array
 import monet_jax
 import planners
 from monet_jax._plan import plan_from_json
-from monet_jax.analyzer.analyze import analyze
 from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.places import filled
 from monet_jax.planning.step import step_to_compile
-from monet_jax.tracing import branches
+from monet_jax.tracing.passes import branches
 from monet_jax.transformer import transform as transform_module
 from monet_jax.transformer.transform import transform
 from planners.plan import Region
@@ -177,10 +176,10 @@ def test_a_planted_fault_in_a_choice_is_caught(fault, monkeypatch):
     else:
         run = transform_module._run_parts
 
-        def losing(origins, parts, env, wanted, outer):
+        def losing(staged, parts, env, wanted, outer):
             floats = [i for i, x in env.items() if outer == {} and is_float(x)]
             env.update((i, lax.stop_gradient(env[i])) for i in floats[-1:])
-            run(origins, parts, env, wanted, outer)
+            run(staged, parts, env, wanted, outer)
 
         monkeypatch.setattr(transform_module, "_run_parts", losing)
     (made,) = random_emissions(f, 7, 1)
@@ -256,14 +255,14 @@ def temp_bytes(saving):
     """Compiled and modelled temporaries where these branches save what they may."""
     target = resolve_target("cpu")
     traced = trace_loss(chosen, shapes(), target)
-    graph, origins = analyze(traced.program, traced.derivative, ROOFLINE, backend_of("cpu"))
+    graph, staged = graph_and_stages(traced, backend_of("cpu"))
     (choice,) = graph.choices
     regions = [Region(s, s, alone=True) for s in range(len(graph.stages))]
     for b, (first, stop) in enumerate(choice.branches):
         for s in range(first, stop):
             regions[s] = Region(s, s, tuple(savable(graph, s, s)) if b in saving else ())
     decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    step = step_to_compile(traced, transform(origins, decisions))
+    step = step_to_compile(traced, transform(staged, decisions))
     modelled = planners.replay(graph, regions).peak_bytes
     return compile_bytes(*step, target=target).temp_bytes, modelled
 
@@ -294,7 +293,7 @@ def test_branches_in_branches_and_in_iterations_are_found():
 def analyze_named(name):
     """The graph of a named program, cut where few bytes are live."""
     f = flat(NAMED[name]())
-    return analyze(f.program, f.derivative, ROOFLINE, backend_of("cpu"))[0]
+    return graph_and_stages(f, backend_of("cpu"))[0]
 
 
 def test_no_plan_can_be_emitted_across_a_branch():
@@ -304,4 +303,4 @@ def test_no_plan_can_be_emitted_across_a_branch():
     regions = [Region(s, s, alone=True) for s in range(len(made.graph.stages))]
     crossing = [*regions[:first], Region(first, stop, alone=True), *regions[stop + 1 :]]
     with pytest.raises(planners.InvalidPlan, match="crosses the ends of"):
-        emitted(f, made.graph, made.origins, crossing)
+        emitted(f, made.graph, made.staged, crossing)

@@ -20,11 +20,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..ir import compat
-from ..ir.places import filled
-from ..ir.primitives import runs_once
-from ..ir.program import Equation, Program, Replacement, aval_nbytes, shape_of, with_replaced
-from ..ir.stage import Differentiation, active_values
+from ...ir import compat
+from ...ir.places import filled
+from ...ir.primitives import runs_once
+from ...ir.program import Equation, Program, Replacement, aval_nbytes, shape_of, with_replaced
+from ...ir.stage import Differentiation, active_values
+from .draft import Draft
 from .loops import may_be_planned
 
 
@@ -56,6 +57,12 @@ def chunking(program: Program, derivative: Differentiation) -> Chunking:
     return Chunking(tuple(n for n, _ in found), sum(gained for _, gained in found) + inside)
 
 
+def nest_scans(draft: Draft) -> None:
+    """Runs loops as scans of scans, where lengths of the inner ones are given."""
+    if draft.nested_lengths is not None:
+        draft.program = as_nested_scans(draft.program, draft.nested_lengths)
+
+
 def as_nested_scans(program: Program, lengths: Sequence[int]) -> Program:
     """A program whose loops run as scans of scans.
 
@@ -67,14 +74,13 @@ def as_nested_scans(program: Program, lengths: Sequence[int]) -> Program:
         A program with the same inputs, results and constants, by the same numbers. Loops in the
         bodies of others and in branches have their iterations under `jax.checkpoint`.
     """
-    loops = (e for e in program.equations if e.primitive == "scan")
-    chosen = {id(e): n for e, n in zip(loops, lengths, strict=True) if n}
-
-    def replacement(equation: Equation) -> Replacement | None:
-        n = chosen.get(id(equation))
-        return None if n is None else _as_nested_scan(equation.eqn, n)
-
-    made = with_replaced(program, replacement)
+    loops = (n for n, e in enumerate(program.equations) if e.primitive == "scan")
+    inner = dict(zip(loops, lengths, strict=True))
+    replacements = [
+        _as_nested_scan(e.eqn, inner[n]) if inner.get(n) else None
+        for n, e in enumerate(program.equations)
+    ]
+    made = with_replaced(program, replacements)
     inside = functools.partial(_inner_replacement, program.rewrite.equation)
     return dataclasses.replace(made, rewrite=dataclasses.replace(made.rewrite, equation=inside))
 

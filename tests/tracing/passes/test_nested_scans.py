@@ -17,7 +17,7 @@ from programs import LOOPS, NAMED, Case, array
 
 import monet_jax
 from monet_jax._plan import load_plan
-from monet_jax.tracing.nested_scans import as_nested_scans, chunking
+from monet_jax.tracing.passes.nested_scans import as_nested_scans, chunking
 
 #: Iterations of the deep loop.
 DEPTH = 60
@@ -51,8 +51,8 @@ def assert_nested_scans_change_nothing(case, chosen):
     expected = pulled(f, f.function)(*f.leaves), in_double(pulled(f, f.function), f.leaves)
     for seed in range(2):
         rng = random.Random(seed)
-        graph, origins = analyzed(chunked, rng)
-        made = emitted(chunked, graph, origins, random_regions(graph, rng))
+        graph, staged = analyzed(chunked, rng)
+        made = emitted(chunked, graph, staged, random_regions(graph, rng))
         assert_same(jax.jit(pulled(f, made.function))(*f.leaves), *expected)
 
 

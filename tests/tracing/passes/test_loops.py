@@ -20,6 +20,7 @@ from emission import (
     assert_same,
     emitted,
     flat,
+    graph_and_stages,
     in_double,
     is_float,
     pulled,
@@ -46,7 +47,7 @@ from monet_jax.operators.compression import encoding
 from monet_jax.planning.gradient_error import ErrorBound
 from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.planning.step import step_to_compile
-from monet_jax.tracing import loops
+from monet_jax.tracing.passes import loops
 from monet_jax.tracing.trace import trace_for
 from monet_jax.transformer import scan
 from monet_jax.transformer.parts import parts_of
@@ -63,8 +64,8 @@ def in_runs(name):
     f = flat(NAMED[name]())
     for seed in range(30):
         rng = random.Random(seed)
-        graph, origins = analyzed(f, rng)
-        made = emitted(f, graph, origins, random_regions(graph, rng))
+        graph, staged = analyzed(f, rng)
+        made = emitted(f, graph, staged, random_regions(graph, rng))
         if made.recomputes and _runs_in_parts(made.function, f.leaves):
             return f, made.function
     raise AssertionError("no plan runs a loop in parts")
@@ -172,7 +173,7 @@ def test_forward_mode_of_a_jitted_loop_works_where_plans_are_made_for_it(name):
     f = dataclasses.replace(f, forward_mode=True)
     recomputing = 0
     for made in random_emissions(f, 0, 3):
-        assert all(loop.blocks == 1 for loop in made.origins.loops) and made.origins.loops
+        assert all(loop.blocks == 1 for loop in made.staged.loops) and made.staged.loops
         assert_same(pulled(f, made.function)(*f.leaves), *expected(name))
         ours, plain = pushed(f, made.function), pushed(f, f.function)
         jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=2e-4, atol=1e-6), ours, plain)
@@ -234,14 +235,14 @@ def traced_deep(loss=deep):
 
 
 def graph_of_deep(loss=deep):
-    """The graph of the same, and its origins."""
+    """The graph of the same, and the stages that it is of."""
     traced = traced_deep(loss)
-    return analyze(traced.program, traced.derivative, ROOFLINE, backend_of("cpu"))
+    return graph_and_stages(traced, backend_of("cpu"))
 
 
 def temp_bytes(saving):
     """Compiled temporaries of `deep` where so many of the last iterations save what they may."""
-    (graph, origins), target = graph_of_deep(), resolve_target("cpu")
+    (graph, staged), target = graph_of_deep(), resolve_target("cpu")
     (loop,) = graph.loops
     first = loop.stop - saving * loop.length
     regions = tuple(
@@ -251,7 +252,7 @@ def temp_bytes(saving):
         for s in range(len(graph.stages))
     )
     decisions = planners.Plan(regions, 0, 0.0, 0, 0.0, "test")
-    step = step_to_compile(traced_deep(), transform(origins, decisions))
+    step = step_to_compile(traced_deep(), transform(staged, decisions))
     return compile_bytes(*step, target=target).temp_bytes
 
 
@@ -276,8 +277,9 @@ def test_what_is_loop_invariant_counts_once():
     width = 32
     args = array(0, width, width // 2), array(1, 8, width)
     traced = trace_loss(joining, args, resolve_target("cpu"))
-    graph, origins = analyze(traced.program, traced.derivative, ROOFLINE, backend_of("cpu"))
-    written = {name: origins.writer[i].primitive for name, i in origins.values.items()}
+    staged = traced.staged()
+    graph, inverse = analyze(staged, ROOFLINE, backend_of("cpu"))
+    written = {name: staged.writer[i].primitive for name, i in staged.values.items()}
     joined = [v for v in graph.values if written.get(v.name) == "concatenate"]
     carried = [v for v in graph.values if written.get(v.name) == "tanh"]
     assert len(joined) == len(carried) == graph.loops[0].trips
@@ -291,19 +293,19 @@ def test_what_is_loop_invariant_counts_once():
     for alone in ([], blocks[3:4], blocks[3:9]):  # the second loop is where most is in memory
         regions = [Region(s, s, alone=s in alone) for s in range(len(graph.stages))]
         predicted, before = (
-            predicted_temp_bytes(g, regions, origins.output_bytes) for g in (graph, uncounted)
+            predicted_temp_bytes(g, regions, inverse.output_bytes) for g in (graph, uncounted)
         )
         assert predicted - before == (4 * width * width if alone else 0)
 
 
 def left_alone(saving):
     """`masked` where so many of the last iterations are left alone: its step, and its bytes."""
-    graph, origins = graph_of_deep(masked)
+    graph, staged = graph_of_deep(masked)
     (loop,) = graph.loops
     first = loop.stop - saving * loop.length
     regions = [Region(s, s, alone=not loop.first <= s < first) for s in range(len(graph.stages))]
     decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    step = step_to_compile(traced_deep(masked), transform(origins, decisions))
+    step = step_to_compile(traced_deep(masked), transform(staged, decisions))
     return step[0], compile_bytes(*step, target=resolve_target("cpu")).temp_bytes
 
 
@@ -415,26 +417,26 @@ def test_iterations_are_dealt_out_by_what_they_keep():
         assert rolled == planners.rolled(graph, rolled)
 
 
-def lengths(origins, regions):
+def lengths(staged, regions):
     """How many trips each run of equal iterations has, as it is emitted."""
     decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
-    parts = parts_of(decisions.regions, origins.loops, ())
+    parts = parts_of(staged, decisions.regions)
     (part,) = [x for x in parts if hasattr(x, "loop")]
     pairs = zip(part.blocks, part.loop.trips, strict=True)
     return [sum(n for _, n in some) for _, some in it.groupby(pairs, lambda x: x[0])]
 
 
 def test_no_iteration_runs_by_itself_where_plans_are_evened():
-    graph, origins = graph_of_deep()
+    graph, staged = graph_of_deep()
     rng, found = random.Random(1), []
     for _ in range(20):
         regions = planners.rolled(graph, random_regions(graph, rng))
-        found += lengths(origins, regions)
+        found += lengths(staged, regions)
         for from_last in (False, True):
             with_uniform_blocks = planners.with_uniform_blocks(graph, regions, from_last=from_last)
             planners.replay(graph, with_uniform_blocks)
-            assert min(lengths(origins, with_uniform_blocks)) > 1
-            if min(lengths(origins, regions)) > 1:
+            assert min(lengths(staged, with_uniform_blocks)) > 1
+            if min(lengths(staged, regions)) > 1:
                 assert with_uniform_blocks == regions
     assert 1 in found
 
@@ -443,8 +445,7 @@ def test_plans_of_uniform_iterations_keep_their_limit(monkeypatch):
     monkeypatch.setattr(encoding, "_LEAST", 2)
     cpu = resolve_target("cpu")
     traced = trace_for(cpu, deep, deep_args(), operators=("int8", "slope8"))
-    _, origins = compiled_plans_of(traced, cpu, NO_PINS).judge.analyzed
-    every_code = dict.fromkeys(origins.values.values(), 1.0)
+    every_code = dict.fromkeys(traced.staged().writer, 1.0)
     compiled_plans = compiled_plans_of(traced, cpu, NO_PINS, bound=ErrorBound(every_code, 8.0))
     proposals = Proposals(
         compiled_plans,
@@ -459,10 +460,10 @@ def test_plans_of_uniform_iterations_keep_their_limit(monkeypatch):
 
 
 def test_plans_are_mixed_outside_of_loops():
-    graph, origins = graph_of_deep()
+    graph, staged = graph_of_deep()
     regions = planners.save_nothing(graph).regions, planners.save_all(graph).regions
     crossovers = planners.crossovers(graph, *regions)
-    assert crossovers and all(len(lengths(origins, mixed)) == 1 for mixed in crossovers)
+    assert crossovers and all(len(lengths(staged, mixed)) == 1 for mixed in crossovers)
     for mixed in crossovers:
         planners.replay(graph, mixed)
 
@@ -498,9 +499,9 @@ def test_whole_iterations_save_no_more_than_a_checkpoint_round_the_body():
     def by_hand(layers, x):
         return jnp.mean(lax.scan(jax.checkpoint(deep_layer), x, layers)[0] ** 2)
 
-    (graph, origins), target = graph_of_deep(), resolve_target("cpu")
+    (graph, staged), target = graph_of_deep(), resolve_target("cpu")
     decisions = planners.whole_iterations(graph)
-    step = step_to_compile(traced_deep(), transform(origins, decisions))
+    step = step_to_compile(traced_deep(), transform(staged, decisions))
     ours = compile_bytes(*step, target=target)
     baseline = trace_loss(by_hand, deep_args(), target)
     theirs = compile_bytes(*step_to_compile(baseline, baseline.flat), target=target)

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from ..ir import compat
-from ..ir.costs import work_of
-from ..ir.primitives import Kind, is_random, kind_of
-from ..ir.program import Equation, Program
-from ..ir.stage import Differentiation, Stage, active_values
+from ...ir import compat
+from ...ir.costs import work_of
+from ...ir.primitives import Kind, is_random, kind_of
+from ...ir.program import Equation, Program
+from ...ir.stage import Differentiation, Stage, active_values
 
 #: How many times the bytes live at a cut must be exceeded on both sides of it.
 PROMINENCE = 1.4
@@ -173,17 +173,19 @@ def _profile(program: Program, free: frozenset[int]) -> _Profile:
     kept |= _pooled_values(program)
     values = [i for i in start if i not in free]
     nbytes = np.array([program.nbytes(i) for i in values], dtype=np.int64)
-    solid = [e for e in program.equations if kind_of(e) is Kind.SOLID]
-    written = {id(e): sum(program.nbytes(i) for i in e.outputs) for e in solid}
+    kinds = [kind_of(e) for e in program.equations]
+    solids = [kind is Kind.SOLID for kind in kinds]
+    pairs = zip(program.equations, solids, strict=True)
+    written = [sum(map(program.nbytes, e.outputs)) if solid else 0 for e, solid in pairs]
     return _Profile(
         np.array([start[i] for i in values], dtype=np.int64),
         np.array([stop[i] for i in values], dtype=np.int64),
         nbytes,
         nbytes * np.array([i in kept for i in values], dtype=np.int64),
         _cumulative_share([work_of(e).flops for e in program.equations]),
-        _cumulative_share([written.get(id(e), 0) for e in program.equations]),
-        np.cumsum([0, *(id(e) in written for e in program.equations)]),
-        np.cumsum([0, *(kind_of(e) is Kind.REDUCTION for e in program.equations)]),
+        _cumulative_share(written),
+        np.cumsum([0, *solids]),
+        np.cumsum([0, *(kind is Kind.REDUCTION for kind in kinds)]),
     )
 
 
