@@ -62,7 +62,7 @@ def _names(**wanted):
 def _plain(name):
     """A named program with its plain value and gradient, also in float64."""
     f = flat(NAMED[name]())
-    run = pulled(f, f.function)
+    run = jax.jit(pulled(f, f.function))
     return f, run(*f.leaves), in_double(run, f.leaves)
 
 
@@ -101,10 +101,10 @@ WIDE = (
 @pytest.mark.parametrize("name", some_slow(sorted({*_names(maps=True)} - SLOW), *WIDE))
 def test_gradient_can_be_mapped(name):
     f, _, _ = _plain(name)
-    plain = _mapped(f, f.function)
+    plain = jax.jit(_mapped(f, f.function))
     results = plain(*f.leaves), in_double(plain, f.leaves)
     for made in random_emissions(f, 2, 1):
-        assert_same(_mapped(f, made.function)(*f.leaves), *results)
+        assert_same(jax.jit(_mapped(f, made.function))(*f.leaves), *results)
 
 
 def _pushed(f, function):
@@ -128,10 +128,10 @@ def _pushed(f, function):
 )
 def test_forward_mode_stays(name):
     f, _, _ = _plain(name)
-    plain = _pushed(f, f.function)
+    plain = jax.jit(_pushed(f, f.function))
     results = plain(*f.leaves), in_double(plain, f.leaves)
     for made in random_emissions(f, 3, 1):
-        assert_same(_pushed(f, made.function)(*f.leaves), *results)
+        assert_same(jax.jit(_pushed(f, made.function))(*f.leaves), *results)
 
 
 def _twice(f, function):
@@ -160,11 +160,11 @@ DEEP = (
 @pytest.mark.parametrize("name", some_slow(_names(smooth=True), *DEEP))
 def test_gradient_can_be_differentiated(name):
     f, _, _ = _plain(name)
-    plain = _twice(f, f.function)
+    plain = jax.jit(_twice(f, f.function))
     results = plain(*f.leaves), in_double(plain, f.leaves)
     for made in random_emissions(f, 4, 1):
         # Second derivatives of bf16 and f16 programs add many roundings up in any order.
-        assert_same(_twice(f, made.function)(*f.leaves), *results, factor=16)
+        assert_same(jax.jit(_twice(f, made.function))(*f.leaves), *results, factor=16)
 
 
 def _over_scan(f, function):
@@ -195,10 +195,10 @@ def _over_scan(f, function):
 )
 def test_program_may_be_the_body_of_a_scan(name):
     f, _, _ = _plain(name)
-    plain = _over_scan(f, f.function)
+    plain = jax.jit(_over_scan(f, f.function))
     results = plain(*f.leaves), in_double(plain, f.leaves)
     for made in random_emissions(f, 5, 2):
-        assert_same(_over_scan(f, made.function)(*f.leaves), *results)
+        assert_same(jax.jit(_over_scan(f, made.function))(*f.leaves), *results)
 
 
 def test_closed_over_tracers_are_differentiated():
@@ -223,9 +223,9 @@ def test_closed_over_tracers_are_differentiated():
 def _check(recipe: Recipe, seed: int) -> bool:
     """Compares one plan of one random program; whether it recomputes."""
     f = flat(recipe.case())
-    run = pulled(f, f.function)
+    run = jax.jit(pulled(f, f.function))
     (made,) = random_emissions(f, seed, 1)
-    assert_same(pulled(f, made.function)(*f.leaves), run(*f.leaves), in_double(run, f.leaves))
+    assert_same(jax.jit(pulled(f, made.function))(*f.leaves), run(*f.leaves), in_double(run, f.leaves))
     return made.recomputes
 
 
