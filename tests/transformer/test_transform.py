@@ -27,6 +27,7 @@ from emission import (
     is_float,
     pulled,
     random_emissions,
+    reference,
     savable,
 )
 from hypothesis import HealthCheck, given, settings
@@ -143,8 +144,7 @@ def _pushed(f, function):
 )
 def test_forward_mode_stays(name):
     f, _ = _program(name)
-    plain = jax.jit(_pushed(f, f.function))
-    results = plain(*f.leaves), in_double(plain, f.leaves)
+    results = reference(_pushed(f, f.function), f.leaves)
     for made in random_emissions(f, 3, 1):
         assert_same(jax.jit(_pushed(f, made.function))(*f.leaves), *results)
 
@@ -175,8 +175,7 @@ DEEP = (
 @pytest.mark.parametrize("name", some_slow(_names(smooth=True), *DEEP))
 def test_gradient_can_be_differentiated(name):
     f, _ = _program(name)
-    plain = jax.jit(_twice(f, f.function))
-    results = plain(*f.leaves), in_double(plain, f.leaves)
+    results = reference(_twice(f, f.function), f.leaves)
     for made in random_emissions(f, 4, 1):
         # Second derivatives of bf16 and f16 programs add many roundings up in any order.
         assert_same(jax.jit(_twice(f, made.function))(*f.leaves), *results, factor=16)
@@ -210,8 +209,7 @@ def _over_scan(f, function):
 )
 def test_program_may_be_the_body_of_a_scan(name):
     f, _ = _program(name)
-    plain = jax.jit(_over_scan(f, f.function))
-    results = plain(*f.leaves), in_double(plain, f.leaves)
+    results = reference(_over_scan(f, f.function), f.leaves)
     for made in random_emissions(f, 5, 2):
         assert_same(jax.jit(_over_scan(f, made.function))(*f.leaves), *results)
 
@@ -238,9 +236,9 @@ def test_closed_over_tracers_are_differentiated():
 def _check(recipe: Recipe, seed: int) -> bool:
     """Compares one plan of one random program; whether it recomputes."""
     f = flat(recipe.case())
-    run = jax.jit(pulled(f, f.function))
     (made,) = random_emissions(f, seed, 1)
-    assert_same(jax.jit(pulled(f, made.function))(*f.leaves), run(*f.leaves), in_double(run, f.leaves))
+    ours = jax.jit(pulled(f, made.function))(*f.leaves)
+    assert_same(ours, *reference(pulled(f, f.function), f.leaves))
     return made.recomputes
 
 
