@@ -5,13 +5,13 @@ plan moves the aim, the predicted bytes of the next proposal: down where the pro
 up where memory is left unused and time could be won.
 """
 
-import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..candidates.compiled_plans import CompiledPlans
-from ..candidates.spaces import Space, propose
+from ..candidates.spaces import Proposal, Space, propose
 
 #: A plan that uses this share of its limit is not worth another compilation.
 GOOD_USE = 0.97
@@ -23,61 +23,11 @@ MAX_STEPS = 14
 ENOUGH = 0.01
 
 
-@dataclasses.dataclass
-class _Interval:
-    """The aims that are left: proposals up to `low` fit or are none, those from `high` on do not.
-
-    Attributes:
-        goal: the bytes that the plan should take.
-        low: in bytes.
-        high: in bytes; None as long as everything fitted.
-        below, above: predicted and compiled bytes of the nearest plans that fit, and do not.
-    """
-
-    goal: int
-    low: int = 0
-    high: int | None = None
-    below: tuple[int, int] | None = None
-    above: tuple[int, int] | None = None
-
-    def is_within(self, nbytes: float) -> bool:
-        """Whether no more than so many bytes are undecided."""
-        return self.high is not None and self.high - self.low < nbytes
-
-    def fits(self, aim: int, predicted: int, used: int) -> None:
-        """A plan for an aim fits."""
-        self.low, self.below = max(self.low, aim), (predicted, used)
-
-    def breaks(self, aim: int, predicted: int, used: int | None) -> None:
-        """A plan for an aim does not fit, or was not compiled."""
-        self.high = min(predicted, self.high or aim)
-        self.above = self.above if used is None else (predicted, used)
-
-    def next_aim(self, is_new: bool) -> int:
-        """Where the compiler's answers point, or else the middle of the undecided part.
-
-        That is between a plan that fits and one that does not where both are known, else as far
-        from the last as that is from the goal.
-
-        Arguments:
-            is_new: whether a plan was compiled: one that was known points there again.
-        """
-        guess = self._guess()
-        if self.high is None:
-            return guess if is_new else guess + guess // 10
-        is_inside = self.low < guess < self.high
-        return guess if is_new and is_inside else (self.low + self.high) // 2
-
-    def _guess(self) -> int:
-        if self.below and self.above and self.above[1] > self.below[1]:
-            predicted, used = zip(self.below, self.above, strict=True)
-            return int(np.interp(self.goal, used, predicted))
-        predicted, used = self.below or self.above or (0, 0)
-        return self.goal - (used - predicted)
-
-
 def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
     """Compile proposals of some spaces until the fastest that fits is among them.
+
+    Each program has a bisection of its own, since the model errs on each in its own way. The
+    fastest of their proposals is compiled.
 
     Arguments:
         spaces: of plans, in order.
@@ -86,38 +36,115 @@ def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
     Raises:
         CapReached: nothing more may be compiled.
     """
-    interval, aim = _Interval(int(GOAL * limit)), limit
+    programs = dict.fromkeys(space.plans for space in spaces)
+    bisections = [_Bisection([x for x in spaces if x.plans is y], limit) for y in programs]
     for _ in range(MAX_STEPS):
-        found = propose(spaces, aim)
+        best = min(x.seconds for x in bisections)
+        bisection, found = _fastest(bisections)
         if found is None:
-            aim = _aim_where_there_is_none(spaces, interval, aim, limit)
-            if aim is None:
-                return
-            continue
-        plans, is_new = found.plans, found.decisions not in found.plans
-        compiled = plans.of(found.decisions)
-        used = None if compiled.has_failed else plans.temp_bytes(compiled)
-        if used is None or used > limit:
-            interval.breaks(aim, found.predicted_bytes, used)
-        else:
-            interval.fits(aim, found.predicted_bytes, used)
-            if used >= GOOD_USE * limit or found.is_free or not plans.verify:
-                return
-        aim = interval.next_aim(is_new and used is not None)
-        if interval.is_within(ENOUGH * limit):
             return
+        if found.seconds >= best and found.decisions not in found.plans:
+            bisection.is_done = True  # no plan that should fit is faster than one that does
+        elif bisection.compile(found) and (found.is_free or not found.plans.verify):
+            return
+        for other in bisections:
+            other.follow(bisection)
 
 
-def _aim_where_there_is_none(
-    spaces: Sequence[Space], interval: _Interval, aim: int, limit: int
-) -> int | None:
-    """The next aim where no plan is proposed for one; None where there is none."""
-    interval.low = max(interval.low, aim)
-    if interval.high is not None:
-        middle = (aim + interval.high) // 2
-        return middle if interval.high - aim >= ENOUGH * limit else None
-    hoped_for = max(hoped_for_bytes(space.plans, limit) for space in spaces)
-    return hoped_for if hoped_for > aim else None
+def _fastest(bisections: Sequence["_Bisection"]) -> tuple["_Bisection", Proposal | None]:
+    """The bisection with the fastest proposal; one that is free makes later ones needless."""
+    best: tuple[_Bisection, Proposal | None] = bisections[0], None
+    for bisection in bisections:
+        found = bisection.propose()
+        if found is not None and (best[1] is None or found.seconds < best[1].seconds):
+            best = bisection, found
+        if best[1] is not None and best[1].is_free:
+            break
+    return best
+
+
+class _Bisection:
+    """The aims that are left for one program: proposals up to `low` fit or there are none.
+
+    Those for `high` and more do not fit.
+
+    Attributes:
+        seconds: of the fastest proposal that fits, infinite as long as there is none.
+        is_done: whether no aim is left.
+    """
+
+    def __init__(self, spaces: Sequence[Space], limit: int):
+        self._spaces, self._limit, self._aim = spaces, limit, limit
+        self._low, self._high = 0, math.inf
+        # Predicted and compiled bytes of the nearest plans that fit, and do not.
+        self._below: tuple[int, int] | None = None
+        self._above: tuple[int, int] | None = None
+        self.is_done, self.seconds = False, math.inf
+        self._has_compiled = False
+
+    def propose(self) -> Proposal | None:
+        """The fastest plan for the aim, or for another one where there is none."""
+        while not self.is_done:
+            found = propose(self._spaces, self._aim)
+            if found is not None:
+                return found
+            self._low, aim = max(self._low, self._aim), self._aim
+            plans = self._spaces[0].plans
+            hoped_for = hoped_for_bytes(plans, self._limit)
+            self._aim = hoped_for if self._high == math.inf else int(aim + self._high) // 2
+            self.is_done = self._aim <= aim or self._is_decided()
+        return None
+
+    def compile(self, found: Proposal) -> bool:
+        """Compile a proposal and correct the aim; whether it fits."""
+        is_new = found.decisions not in found.plans
+        compiled = found.plans.of(found.decisions)
+        used = math.inf if compiled.has_failed else found.plans.temp_bytes(compiled)
+        fits, self._has_compiled = used <= self._limit, True
+        if fits:
+            self._low, self._below = max(self._low, self._aim), (found.predicted_bytes, int(used))
+            self.seconds = min(self.seconds, found.seconds)
+            self.is_done = used >= GOOD_USE * self._limit
+        else:
+            self._high = min(found.predicted_bytes, self._high, self._aim)
+            if used < math.inf:
+                self._above = found.predicted_bytes, int(used)
+        self._aim = self._next_aim(is_new and used < math.inf)
+        self.is_done |= self._is_decided()
+        return fits
+
+    def follow(self, other: "_Bisection") -> None:
+        """Take over what another program's compiled plans say, until this one has some."""
+        if not self._has_compiled and other._has_compiled and not other.is_done:
+            self._aim, self._low, self._high = other._aim, other._low, other._high
+            self._below, self._above = other._below, other._above
+
+    def _is_decided(self) -> bool:
+        return self._high - self._low < ENOUGH * self._limit
+
+    def _next_aim(self, is_new: bool) -> int:
+        """Where the compiler's answers point, or else the middle of the undecided part.
+
+        Arguments:
+            is_new: whether a plan was compiled: one that was known points there again.
+        """
+        guess = self._guess()
+        if self._high == math.inf:
+            return guess if is_new else guess + guess // 10
+        is_inside = self._low < guess < self._high
+        return guess if is_new and is_inside else int(self._low + self._high) // 2
+
+    def _guess(self) -> int:
+        """Between a plan that fits and one that does not, where both are known.
+
+        Else it is as far from the last plan as that is from the goal.
+        """
+        goal = int(GOAL * self._limit)
+        if self._below and self._above and self._above[1] > self._below[1]:
+            predicted, used = zip(self._below, self._above, strict=True)
+            return int(np.interp(goal, used, predicted))
+        predicted, used = self._below or self._above or (0, 0)
+        return goal - (used - predicted)
 
 
 def hoped_for_bytes(plans: CompiledPlans, limit: int) -> int:

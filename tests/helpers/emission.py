@@ -267,6 +267,12 @@ def in_double(run: Callable, leaves: Sequence[Any]) -> Any:
         return jax.tree.map(numpy_of, run(*wide))
 
 
+def reference(run: Callable, leaves: Sequence[Any]) -> tuple[Any, Any]:
+    """What a plain program returns, compiled as a whole, and the same in float64."""
+    compiled = jax.jit(run)
+    return compiled(*leaves), in_double(compiled, leaves)
+
+
 def numpy_of(x: Any) -> np.ndarray:
     """An array as numpy; keys as their words, narrow floats widened."""
     x = np.asarray(jax.random.key_data(x) if is_key(x) else x)

@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilers import compiler_targets
-from emission import Flat, assert_same, emitted, flat, graph_and_stages, in_double, pulled
+from emission import (
+    Flat,
+    assert_same,
+    emitted,
+    flat,
+    graph_and_stages,
+    pulled,
+    reference,
+)
 from lossy_operators import Whole, draws, lossy_bytes, plan_without_recomputation, with_every_code
 from programs import Case, array
 
@@ -209,8 +217,7 @@ TRANSFORMED: dict[str, Callable[[Any], Any]] = {
 
 def compared(made: Flat, function) -> None:
     """Gradients are as near to those in float64 as JAX's are."""
-    plain = pulled(made, made.function)
-    results = plain(*made.leaves), in_double(plain, made.leaves)
+    results = reference(pulled(made, made.function), made.leaves)
     assert_same(jax.jit(pulled(made, function))(*made.leaves), *results)
 
 
@@ -248,9 +255,8 @@ def test_tangents_and_second_derivatives_are_those_of_jax():
 
         return lambda *leaves: jax.jvp(gradient, leaves, (*map(jnp.cos, leaves),))
 
-    plain = twice(made.function)
-    results = plain(*made.leaves), in_double(plain, made.leaves)
-    assert_same(twice(found.function)(*made.leaves), *results)
+    results = reference(twice(made.function), made.leaves)
+    assert_same(jax.jit(twice(found.function))(*made.leaves), *results)
 
 
 #: Rows with what is not finite, equal, far apart, or nothing to see.

@@ -100,16 +100,31 @@ def flushed(x):
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
+def apart(function):
+    """A function that is fused with nothing round it."""
+    fixed = lax.optimization_barrier
+    return lambda x: fixed(function(fixed(x)))
+
+
+def on_samples(run, function, dtype):
+    """Values and gradients of a function on some arrays, as `run` has them."""
+    pull = jax.jit(functools.partial(pulled, run))
+    arrays = [special(SHAPE, dtype, n) for n in range(3)]
+    shape = jax.eval_shape(function, arrays[0]).shape
+    results = [pull(x, special(shape, dtype, n + 10)) for n, x in enumerate(arrays)]
+    return jax.tree.map(flushed, results)
+
+
+@functools.cache
+def plain_results(function, dtype):
+    """The same by plain JAX."""
+    return on_samples(apart(function), function, dtype)
+
+
 def compared(function, dtype, regions, plan=planned):
     """A plan that has the values and gradients of a function, bit for bit."""
-    fixed = lax.optimization_barrier
-    apart = lambda x: fixed(function(fixed(x)))  # noqa: E731
-    ours, found = plan(apart, special(SHAPE, dtype), regions=regions)
-    pairs = [jax.jit(functools.partial(pulled, f)) for f in (ours, apart)]
-    for n in range(3):
-        x = special(SHAPE, dtype, n)
-        cotangent = special(jax.eval_shape(function, x).shape, dtype, n + 10)
-        same(*(jax.tree.map(flushed, run(x, cotangent)) for run in pairs))
+    ours, found = plan(apart(function), special(SHAPE, dtype), regions=regions)
+    same(on_samples(ours, function, dtype), plain_results(function, dtype))
     return found
 
 

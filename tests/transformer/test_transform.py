@@ -27,6 +27,7 @@ from emission import (
     is_float,
     pulled,
     random_emissions,
+    reference,
     savable,
 )
 from hypothesis import HealthCheck, given, settings
@@ -59,10 +60,16 @@ def _names(**wanted):
 
 
 @ft.cache
+def _program(name):
+    """A named program, and its plain value and gradient as a compiled function."""
+    f = flat(NAMED[name]())
+    return f, jax.jit(pulled(f, f.function))
+
+
+@ft.cache
 def _plain(name):
     """A named program with its plain value and gradient, also in float64."""
-    f = flat(NAMED[name]())
-    run = pulled(f, f.function)
+    f, run = _program(name)
     return f, run(*f.leaves), in_double(run, f.leaves)
 
 
@@ -78,9 +85,8 @@ def test_named_program_keeps_value_and_gradient(name):
 
 @pytest.mark.parametrize("name", sorted({*NAMED} - SLOW))
 def test_named_program_keeps_value_and_gradient_under_jit(name):
-    f, _, exact = _plain(name)
+    f, plain, exact = _plain(name)
     (made,) = random_emissions(f, 1, 1)
-    plain = jax.jit(pulled(f, f.function))(*f.leaves)
     assert_same(jax.jit(pulled(f, made.function))(*f.leaves), plain, exact)
 
 
@@ -89,6 +95,16 @@ def _mapped(f, function):
     axes = tuple(0 if is_float(leaf) else None for leaf in f.leaves)
     mapped = jax.vmap(pulled(f, function), in_axes=axes)
     return lambda *leaves: mapped(*(jnp.stack([x, x * 1.25]) if is_float(x) else x for x in leaves))
+
+
+def _one_by_one(run):
+    """The same from one run for each example."""
+
+    def examples(*leaves):
+        scaled = [x * 1.25 if is_float(x) else x for x in leaves]
+        return jax.tree.map(lambda *results: jnp.stack(results), run(*leaves), run(*scaled))
+
+    return examples
 
 
 #: Which take long to compile for several examples at once; slow.
@@ -100,11 +116,11 @@ WIDE = (
 
 @pytest.mark.parametrize("name", some_slow(sorted({*_names(maps=True)} - SLOW), *WIDE))
 def test_gradient_can_be_mapped(name):
-    f, _, _ = _plain(name)
-    plain = _mapped(f, f.function)
+    f, run = _program(name)
+    plain = _one_by_one(run)
     results = plain(*f.leaves), in_double(plain, f.leaves)
     for made in random_emissions(f, 2, 1):
-        assert_same(_mapped(f, made.function)(*f.leaves), *results)
+        assert_same(jax.jit(_mapped(f, made.function))(*f.leaves), *results)
 
 
 def _pushed(f, function):
@@ -127,11 +143,10 @@ def _pushed(f, function):
     "name", some_slow(_names(forward_mode=True), "attention_typed_key", "pooling")
 )
 def test_forward_mode_stays(name):
-    f, _, _ = _plain(name)
-    plain = _pushed(f, f.function)
-    results = plain(*f.leaves), in_double(plain, f.leaves)
+    f, _ = _program(name)
+    results = reference(_pushed(f, f.function), f.leaves)
     for made in random_emissions(f, 3, 1):
-        assert_same(_pushed(f, made.function)(*f.leaves), *results)
+        assert_same(jax.jit(_pushed(f, made.function))(*f.leaves), *results)
 
 
 def _twice(f, function):
@@ -159,12 +174,11 @@ DEEP = (
 
 @pytest.mark.parametrize("name", some_slow(_names(smooth=True), *DEEP))
 def test_gradient_can_be_differentiated(name):
-    f, _, _ = _plain(name)
-    plain = _twice(f, f.function)
-    results = plain(*f.leaves), in_double(plain, f.leaves)
+    f, _ = _program(name)
+    results = reference(_twice(f, f.function), f.leaves)
     for made in random_emissions(f, 4, 1):
         # Second derivatives of bf16 and f16 programs add many roundings up in any order.
-        assert_same(_twice(f, made.function)(*f.leaves), *results, factor=16)
+        assert_same(jax.jit(_twice(f, made.function))(*f.leaves), *results, factor=16)
 
 
 def _over_scan(f, function):
@@ -194,11 +208,10 @@ def _over_scan(f, function):
     some_slow(["mlp", "attention_typed_key", "custom_vjp", "closed_over"], "attention_typed_key"),
 )
 def test_program_may_be_the_body_of_a_scan(name):
-    f, _, _ = _plain(name)
-    plain = _over_scan(f, f.function)
-    results = plain(*f.leaves), in_double(plain, f.leaves)
+    f, _ = _program(name)
+    results = reference(_over_scan(f, f.function), f.leaves)
     for made in random_emissions(f, 5, 2):
-        assert_same(_over_scan(f, made.function)(*f.leaves), *results)
+        assert_same(jax.jit(_over_scan(f, made.function))(*f.leaves), *results)
 
 
 def test_closed_over_tracers_are_differentiated():
@@ -223,9 +236,9 @@ def test_closed_over_tracers_are_differentiated():
 def _check(recipe: Recipe, seed: int) -> bool:
     """Compares one plan of one random program; whether it recomputes."""
     f = flat(recipe.case())
-    run = pulled(f, f.function)
     (made,) = random_emissions(f, seed, 1)
-    assert_same(pulled(f, made.function)(*f.leaves), run(*f.leaves), in_double(run, f.leaves))
+    ours = jax.jit(pulled(f, made.function))(*f.leaves)
+    assert_same(ours, *reference(pulled(f, f.function), f.leaves))
     return made.recomputes
 
 
@@ -300,7 +313,7 @@ def test_effects_run_exactly_as_often_as_before(ordered):
 
 @hidden
 def test_bits_of_an_impure_generator_are_drawn_once():
-    f, _, _ = _plain("attention_rbg_key")
+    f, _ = _program("attention_rbg_key")
 
     def drawn(function):
         jaxpr = gradient_jaxpr(f, function)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilers import compiler_targets
-from emission import Flat, assert_same, flat, in_double, pulled
+from emission import Flat, assert_same, flat, pulled, reference
 from exact_operators import awkward, layered, planned, same, saving_results
 from exact_operators import pulled as pulled_by
 from programs import Case, array, straight_through
@@ -231,8 +231,7 @@ TRANSFORMED: dict[str, Callable[[Any], Any]] = {
 
 def compared(made: Flat, function) -> None:
     """Gradients are as near to those in float64 as JAX's are."""
-    plain = pulled(made, made.function)
-    known = plain(*made.leaves), in_double(plain, made.leaves)
+    known = reference(pulled(made, made.function), made.leaves)
     assert_same(jax.jit(pulled(made, function))(*made.leaves), *known)
 
 
@@ -263,9 +262,8 @@ def test_tangents_and_second_derivatives_are_those_of_jax():
 
         return lambda *leaves: jax.jvp(gradient, leaves, (*map(jnp.cos, leaves),))
 
-    plain = twice(made.function)
-    known = plain(*made.leaves), in_double(plain, made.leaves)
-    assert_same(twice(lambda *leaves: [ours(*leaves)])(*made.leaves), *known)
+    known = reference(twice(made.function), made.leaves)
+    assert_same(jax.jit(twice(lambda *leaves: [ours(*leaves)]))(*made.leaves), *known)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (64,), (1, 1, 65), (129, 1), ()])
