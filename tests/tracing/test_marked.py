@@ -301,7 +301,7 @@ STEPS = [
     "tracing.trace.derivative_of",
     "tracing.trace.program_hash",
     "tracing.trace.stage",
-    "tracing.passes.stages.split",
+    "tracing.passes.partition.split",
     "search.pipeline._pins_in",
     "search.pipeline.resolve_target",
     "search.pipeline.CompiledPlans",
