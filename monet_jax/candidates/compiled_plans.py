@@ -74,9 +74,8 @@ class CompiledPlans[SomeJudge: Judge]:
     def graph(self) -> Graph:
         """The planning graph; stages left alone are charged with the unplanned program's excess.
 
-        Where nothing is recomputed the compiler decides what the forward keeps, and it keeps more
-        than the backward needs: an elementwise result beside its operand, a copy in another layout.
-        The stage that the calibration plan leaves alone is charged in that plan's compiled bytes.
+        There the compiler keeps more than the backward needs: an elementwise result beside its
+        operand, a copy in another layout. The calibration plan is charged with its own stage's.
         """
         graph = self.judge.graph
         modelled = self.modelled(planners.save_all(graph).regions, graph)

@@ -11,8 +11,9 @@ from .passes.draft import Draft, Listing, Passes, Place, ProgramPass, StagePass
 from .passes.hoist import hoist_invariants
 from .passes.loops import unroll_loops
 from .passes.nested_scans import nest_scans
+from .passes.partition import cut_into_stages
 from .passes.rewrites import inline_calls, replace_equations, replace_subprograms
-from .passes.stages import compress_residuals, cut, rewrite_stages
+from .passes.stage_rewrites import compress_residuals, rewrite_stages
 from .staged import StagedProgram
 
 PASSES = Passes(
@@ -24,7 +25,7 @@ PASSES = Passes(
     stages=(
         StagePass("run loops as nested scans", nest_scans, [Place.FUNCTION]),
         StagePass("hoist loop invariants", hoist_invariants, [Place.BODY]),
-        StagePass("cut into stages", cut),
+        StagePass("cut into stages", cut_into_stages),
         StagePass("rewrite stages", rewrite_stages),
         StagePass("compress residuals", compress_residuals),
         StagePass("list branches", list_branches),

@@ -206,10 +206,9 @@ def traced_as(
 ) -> Traced:
     """A recorded function as a flat program whose equations are replaced as `rewrite` says."""
     inlines = terms.checkpoints == "plan" and has_checkpoints(recorded.jaxpr)
-
-    def covered(program: Program) -> Differentiation:
-        return derivative_of(program, differentiated, terms.forward_mode)
-
+    covered = functools.partial(
+        derivative_of, differentiated=differentiated, forward_mode=terms.forward_mode
+    )
     program = list_program(
         Listing(recorded.jaxpr, rewrite, inlines, rewrite.programs, covered, recorded.closed_over)
     )

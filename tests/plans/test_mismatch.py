@@ -10,8 +10,8 @@ from networks import args, assert_same, net, specs
 
 import monet_jax
 from monet_jax import PlanMismatch
+from monet_jax.planning import pipeline
 from monet_jax.plans import cache
-from monet_jax.search import pipeline
 from monet_jax.tracing.passes import partition
 
 SHAPES = [((32, n), (n, 32)) for n in (32, 40, 64, 48, 24)]

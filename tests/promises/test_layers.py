@@ -114,7 +114,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/tracing/passes/draft.py": ("tracing/test_pipeline.py",),
     "monet_jax/tracing/passes/partition.py": ("transformer/test_transform.py",),
     "monet_jax/tracing/passes/rewrites.py": ("tracing/test_pipeline.py",),
-    "monet_jax/tracing/passes/stages.py": ("tracing/test_pipeline.py",),
+    "monet_jax/tracing/passes/stage_rewrites.py": ("tracing/test_pipeline.py",),
     "monet_jax/tracing/signature.py": ("promises/test_static.py", "promises/test_api.py"),
     "monet_jax/tracing/staged.py": ("tracing/test_pipeline.py", "plans/test_mismatch.py"),
     "monet_jax/tracing/trace.py": ("promises/test_api.py", "plans/test_record.py"),
@@ -139,6 +139,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/report/charts.py": ("report/test_html.py",),
     "monet_jax/report/figures.py": ("report/test_html.py",),
     "monet_jax/report/plots.py": ("tools/test_sweep.py",),
+    "monet_jax/report/tables.py": ("report/test_text.py", "tools/test_sweep.py"),
     # The search
     "monet_jax/candidates/": ("search/test_search.py", "planning/test_plan_search.py"),
     "monet_jax/planning/error_limit.py": ("planning/test_gradient_error.py",),

@@ -307,7 +307,7 @@ STEPS = [
     "analyzer.analyze.lay_out",
     "tracing.trace.program_hash",
     "tracing.trace.stage",
-    "tracing.passes.stages.split",
+    "tracing.passes.partition.split",
     "tracing.staged.cut_hash",
     "analyzer.analyze.joint_of",
     "planning.judge.transform",

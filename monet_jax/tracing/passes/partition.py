@@ -16,7 +16,9 @@ from ...ir import compat
 from ...ir.costs import work_of
 from ...ir.primitives import Kind, is_random, kind_of
 from ...ir.program import Equation, Program
-from ...ir.stage import Differentiation, Stage, active_values
+from ...ir.stage import Differentiation, Replaced, Stage, active_values
+from . import branches, loops
+from .draft import Draft, Place, Planned
 
 #: How many times the bytes live at a cut must be exceeded on both sides of it.
 PROMINENCE = 1.4
@@ -55,6 +57,33 @@ class _Profile:
         """The greater of the two shares of the equations from `lo` up to `hi`."""
         flops = self.flops_share[hi] - self.flops_share[lo]
         return np.maximum(flops, self.bytes_share[hi] - self.bytes_share[lo])
+
+
+def cut_into_stages(draft: Draft) -> None:
+    """Cuts the program between equations across which few bytes are live.
+
+    Loops and conditionals that are planned are pieces of their own.
+    """
+    program, derivative = draft.program, draft.derivative
+    if draft.hoisted:
+        inputs = derivative.inputs.union(draft.hoisted.differentiated_outputs)
+        derivative = dataclasses.replace(derivative, inputs=inputs)
+    draft.active = active_values(program, derivative)
+    draft.avals, draft.given = list(program.avals), set(program.given)
+    draft.keeps_other = program.keeps_other
+    planned = {n: e for n, e in enumerate(program.equations) if _is_planned(draft, e)}
+    written = {e.outputs for e in planned.values()}
+    for stage in split(program, derivative, alone=planned):
+        is_planned = len(stage.equations) == 1 and stage.equations[0].outputs in written
+        piece = Planned(stage.equations[0]) if is_planned else Replaced(stage)
+        draft.pieces.append(piece)
+
+
+def _is_planned(draft: Draft, equation: Equation) -> bool:
+    """Whether what an equation runs inside has stages of its own."""
+    is_loop = loops.may_be_planned(equation, draft.active)
+    is_choice = branches.may_be_planned(equation, draft.active)
+    return (is_loop and draft.place is Place.FUNCTION) or is_choice
 
 
 def split(
