@@ -29,8 +29,7 @@ class CompiledPlans[SomeJudge: Judge]:
         cap: on compilations, of all programs of the function together.
         verify: whether planned programs are compiled; if not, only those that calibrate are.
         like: plans of another program of the function, whose unplanned program these share.
-        calibrates: whether the program has a calibration plan of its own compiled; if not, its
-            model is off by as much as that of `like`.
+        calibrates: whether it compiles a calibration plan of its own; if not, it shares that, too.
     """
 
     def __init__(
@@ -74,8 +73,8 @@ class CompiledPlans[SomeJudge: Judge]:
     def graph(self) -> Graph:
         """The planning graph; stages left alone are charged with the unplanned program's excess.
 
-        There the compiler keeps more than the backward needs: an elementwise result beside its
-        operand, a copy in another layout. The calibration plan is charged with its own stage's.
+        There the compiler keeps more than the backward needs: a result beside its operand, or a
+        copy in another layout.
         """
         graph = self.judge.graph
         modelled = self.modelled(planners.save_all(graph).regions, graph)
@@ -119,7 +118,7 @@ class CompiledPlans[SomeJudge: Judge]:
         return self._scale.compiled_for(self.modelled(regions, graph))
 
     def modelled(self, regions: _Regions, graph: Graph | None = None) -> int:
-        """Temporaries of a plan by the model alone, or by one with other assumptions."""
+        """Temporaries of a plan by the model alone."""
         return predicted_temp_bytes(graph or self.graph, regions, self.judge.output_bytes)
 
     def modelled_for(self, temp_bytes: int) -> int:

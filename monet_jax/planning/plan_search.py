@@ -157,8 +157,7 @@ def _planner_for(compile_seconds: float) -> RegionPlanner:
 
 def _unplanned_bytes(plans: TracedPlans, reserved_bytes: int) -> int:
     """Bytes of the function as it is, whatever the cap says."""
-    plans.cap.renew()
-    return plans.unplanned.total_bytes + reserved_bytes
+    return plans.judge.unplanned_bytes().total_bytes + reserved_bytes
 
 
 def _without_operators(plans: TracedPlans) -> TracedPlans | None:

@@ -17,9 +17,9 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler import backend, worker
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir import primitives
+from monet_jax.planning import judge
 from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.planning.plan_search import PlanSearch
-from monet_jax.search import compiled_plans
 from monet_jax.tracing import trace
 
 Spec = jax.ShapeDtypeStruct
@@ -115,7 +115,7 @@ def test_predictions_are_near_what_is_compiled(name):
 def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
     right = np.abs(_errors(_plan_search(resolve_target(name))))
     mixed = dataclasses.replace(backend.backend_of(name), fuses_into_products=False)
-    monkeypatch.setattr(compiled_plans, "backend_of", lambda target: mixed)
+    monkeypatch.setattr(judge, "backend_of", lambda target: mixed)
     assert max(np.abs(_errors(_plan_search(resolve_target(name))))) > 2 * max(right)
 
 
