@@ -25,6 +25,8 @@ from .plan import Region as Region
 from .plan import plan_from_json as plan_from_json
 from .published.checkmate_rounding import CheckmateRounding as CheckmateRounding
 from .published.chen import Chen as Chen
+from .published.emission import EmittedSchedules as EmittedSchedules
+from .published.emission import NotEmittable as NotEmittable
 from .published.knapsack import Knapsack as Knapsack
 from .published.revolve import Revolve as Revolve
 from .published.rotor import Rotor as Rotor
@@ -47,6 +49,7 @@ from .runs import error_of as error_of
 from .runs import runs as runs
 from .schedules.extremes import SaveAll as SaveAll
 from .schedules.extremes import SaveNothing as SaveNothing
+from .schedules.planner import SchedulePlanner as SchedulePlanner
 from .schedules.steps import Cost as Cost
 from .schedules.steps import Execute as Execute
 from .schedules.steps import Free as Free

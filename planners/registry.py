@@ -1,13 +1,11 @@
 """Planners by name. Each takes a graph and a budget in bytes and returns a `Schedule`."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import planners
 
-from .graph import Graph
-from .schedules.steps import Schedule
+from .schedules.planner import SchedulePlanner
 
 #: Name -> class of `planners` (a dataclass of options, called with a graph and a budget in bytes),
 #: and the options that make it that planner.
@@ -28,7 +26,7 @@ PLANNERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def planner(name: str, *, time_limit: float) -> Callable[[Graph, int], Schedule]:
+def planner(name: str, *, time_limit: float) -> SchedulePlanner:
     """The planner of a name.
 
     Arguments:

@@ -87,6 +87,8 @@ class PlanOptions:
         """The planner: the user's, or ours with the user's time; None where nothing is said."""
         if isinstance(self.planner, RegionPlanner):
             return self.planner
+        if isinstance(self.planner, planners.SchedulePlanner):
+            return planners.EmittedSchedules(self.planner)
         if self.planner is not None:
             return FunctionPlanner(self.planner)
         return None if self.time_limit is None else planners.Stages(time_limit=self.time_limit)

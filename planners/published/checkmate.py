@@ -30,6 +30,7 @@ import cvxpy as cp
 import numpy as np
 
 from ..graph import Graph
+from ..schedules.planner import SchedulePlanner
 from ..schedules.steps import Execute, Free, Schedule, Step, certified_steps
 from ..solver.deadline import NEVER, Deadline
 from ..solver.highs import require_found, solve
@@ -39,7 +40,7 @@ _Row = dict[int, float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkmate:
+class Checkmate(SchedulePlanner):
     """The planner: the fastest schedule of its space within a budget.
 
     Attributes:

@@ -24,6 +24,7 @@ import numpy as np
 from ..errors import InfeasibleBudget, SolverStopped
 from ..graph import Graph
 from ..schedules.orders import fastest_within, schedule_of
+from ..schedules.planner import SchedulePlanner
 from ..schedules.steps import Schedule
 from ..solver.deadline import Deadline
 
@@ -34,7 +35,7 @@ _NAME = "CheckmateRounding"
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckmateRounding:
+class CheckmateRounding(SchedulePlanner):
     """The planner.
 
     Attributes:

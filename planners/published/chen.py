@@ -23,12 +23,13 @@ from typing import Literal
 
 from ..graph import Graph
 from ..schedules.orders import fastest_within, needed_ops
+from ..schedules.planner import SchedulePlanner
 from ..schedules.steps import Schedule
 from .blocks import ChainBlocks
 
 
 @dataclasses.dataclass(frozen=True)
-class Chen:
+class Chen(SchedulePlanner):
     """The planner.
 
     Attributes:

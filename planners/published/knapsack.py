@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SolverStopped
 from ..graph import Graph
 from ..schedules.orders import needed_ops, order_keeping, schedule_of
+from ..schedules.planner import SchedulePlanner
 from ..schedules.steps import Schedule, infeasible
 from ..solver.deadline import Deadline
 
@@ -40,7 +41,7 @@ _Row = dict[int, float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Knapsack:
+class Knapsack(SchedulePlanner):
     """The planner.
 
     Attributes:

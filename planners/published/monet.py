@@ -22,6 +22,7 @@ import dataclasses
 
 from ..errors import SolverStopped
 from ..graph import Graph
+from ..schedules.planner import SchedulePlanner
 from ..schedules.steps import Schedule, certified_steps, with_frees
 from ..solver.deadline import Deadline
 from ..solver.highs import require_found, solve
@@ -33,7 +34,7 @@ _MARGIN = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
-class Monet:
+class Monet(SchedulePlanner):
     """The planner: the fastest schedule of its space within a budget.
 
     Attributes:

@@ -22,12 +22,13 @@ import math
 
 from ..graph import Graph
 from ..schedules.orders import fastest_within
+from ..schedules.planner import SchedulePlanner
 from ..schedules.steps import Schedule
 from .blocks import ChainBlocks, Split, walk
 
 
 @dataclasses.dataclass(frozen=True)
-class Revolve:
+class Revolve(SchedulePlanner):
     """The planner: the number of checkpoints that is fastest by replay within a budget.
 
     Attributes:

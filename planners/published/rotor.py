@@ -39,6 +39,7 @@ import numpy as np
 
 from ..graph import Graph
 from ..schedules.orders import fastest_within, schedule_of
+from ..schedules.planner import SchedulePlanner
 from ..schedules.steps import Schedule
 from ..solver.deadline import Deadline
 from .blocks import ChainBlocks, Split, Tape, walk
@@ -46,7 +47,7 @@ from .rotor_costs import MoveCosts
 
 
 @dataclasses.dataclass(frozen=True)
-class Rotor:
+class Rotor(SchedulePlanner):
     """The planner.
 
     Attributes:

@@ -9,11 +9,12 @@ import dataclasses
 
 from ..graph import Graph
 from .orders import fastest_within, order_keeping
+from .planner import SchedulePlanner
 from .steps import Schedule
 
 
 @dataclasses.dataclass(frozen=True)
-class SaveAll:
+class SaveAll(SchedulePlanner):
     """The planner that recomputes nothing: each value is freed after its last read."""
 
     def __call__(self, graph: Graph, budget_bytes: int) -> Schedule:
@@ -26,7 +27,7 @@ class SaveAll:
 
 
 @dataclasses.dataclass(frozen=True)
-class SaveNothing:
+class SaveNothing(SchedulePlanner):
     """The planner that keeps nothing of the forward pass but what must run once.
 
     What the backward pass needs runs again once, just before the first op that needs it.

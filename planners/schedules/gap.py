@@ -29,6 +29,7 @@ from .grids.search import search_grids
 from .grids.solves import search_sequences
 from .grids.state import BOUND_SHARE, LATE_SHARE, State
 from .lower_bound import lower_bound
+from .planner import SchedulePlanner
 from .sequence import improved
 from .steps import Schedule, certified_steps
 
@@ -41,7 +42,7 @@ _BOUND_VARIABLES, _MOST_VARIABLES = 12_000, 50_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Gap:
+class Gap(SchedulePlanner):
     """The planner: the fastest schedule that its grids show within a budget.
 
     Attributes:

@@ -16,6 +16,7 @@ from collections.abc import Sequence as SequenceOf
 from ..errors import InfeasibleBudget, InvalidPlan
 from ..graph import Graph
 from .annealing import Annealing
+from .planner import SchedulePlanner
 from .steps import Schedule, certified_steps, cost_of, runs_of, with_frees
 
 # Temperatures at which a round begins, in seconds of a mean op: of a search, and where a schedule
@@ -24,7 +25,7 @@ _HOT, _WARM = 1.0, 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class Sequence:
+class Sequence(SchedulePlanner):
     """The planner: the fastest sequence within a budget that it comes upon.
 
     Attributes:
