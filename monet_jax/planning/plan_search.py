@@ -93,6 +93,7 @@ class PlanSearch:
 
     def _planned(self, budget: Budget, reserved_bytes: int, known: PlanRecord | None) -> PlanRecord:
         started, compilations = time.perf_counter(), self.compiled_plans.cap.compilations
+        (self.planner or planners.Stages()).warm_up()
         try:
             total = budget(lambda: self.compiled_plans.unplanned.total_bytes)
             task = self._task = _Task(total, reserved_bytes, started, compilations)

@@ -57,6 +57,10 @@ class RegionPlanner(abc.ABC):
     def prepare(self, graph: Graph) -> PreparedPlanner:
         """The planner of one graph, for several budgets."""
 
+    def warm_up(self) -> None:
+        """Begin, in a thread, what takes seconds and depends on no graph, such as an import."""
+        return
+
     def __call__(self, graph: Graph, budget_bytes: int) -> Plan:
         """The fastest plan of one graph for one budget; see `PreparedPlanner.fastest`."""
         return self.prepare(graph).fastest(budget_bytes)

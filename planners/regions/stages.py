@@ -20,6 +20,9 @@ Known limits, which make the space that `bound_seconds` is about:
 """
 
 import dataclasses
+import importlib
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 from ..graph import Graph
@@ -46,6 +49,11 @@ class Stages(RegionPlanner):
     time_limit: float = 10.0
     gap: float = 1e-3
     max_options: int = 12
+
+    def warm_up(self) -> None:
+        """Begin to import CVXPY in a thread: it takes seconds, as a first compilation does."""
+        if "cvxpy" not in sys.modules:
+            threading.Thread(target=importlib.import_module, args=("cvxpy",)).start()
 
     def smallest(self, graph: Graph) -> Plan:
         """The plan of the space with the least peak, and then least seconds within that peak."""
