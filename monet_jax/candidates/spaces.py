@@ -11,8 +11,8 @@ from planners.regions.planner import RegionPlanner
 from .compiled_plans import CompiledPlans
 from .proposals import Proposals
 
-#: Operators stay where they save this share of the time: less than that a search leaves open, and
-#: without them tangents may go forward.
+#: The share of the time that a search leaves open: planners stop within it (`Stages.gap`). Operators
+#: stay where they save as much, for without them tangents may go forward.
 WORTH = 1e-3
 
 
@@ -34,8 +34,8 @@ class Proposal:
 
     @property
     def is_free(self) -> bool:
-        """Whether it takes no longer than recomputing nothing."""
-        return self.decisions.seconds <= self.plans.graph.seconds
+        """Whether it takes no longer than recomputing nothing, by what a search leaves open."""
+        return self.decisions.seconds <= (1 + WORTH) * self.plans.graph.seconds
 
 
 @dataclasses.dataclass(frozen=True)
