@@ -7,6 +7,8 @@ import CVXPY, which takes seconds.
 import importlib
 import typing
 
+from .emission import EmittedSchedules as EmittedSchedules
+from .emission import NotEmittable as NotEmittable
 from .errors import InfeasibleBudget as InfeasibleBudget
 from .errors import InvalidPlan as InvalidPlan
 from .errors import PlanningError as PlanningError
@@ -25,8 +27,6 @@ from .plan import Region as Region
 from .plan import plan_from_json as plan_from_json
 from .published.checkmate_rounding import CheckmateRounding as CheckmateRounding
 from .published.chen import Chen as Chen
-from .published.emission import EmittedSchedules as EmittedSchedules
-from .published.emission import NotEmittable as NotEmittable
 from .published.knapsack import Knapsack as Knapsack
 from .published.revolve import Revolve as Revolve
 from .published.rotor import Rotor as Rotor

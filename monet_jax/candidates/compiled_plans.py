@@ -48,7 +48,7 @@ class CompiledPlans[SomeJudge: Judge]:
         return (x for x in self._made.values() if not x.has_failed)
 
     def compiled(self) -> list[CompiledPlan]:
-        """The plans that were compiled, in order, and those on which the compiler failed."""
+        """The plans that were compiled, or on which the compiler failed."""
         return [x for x in self._made.values() if x.figures is not None or x.has_failed]
 
     def __contains__(self, decisions: planners.Plan) -> bool:
@@ -73,8 +73,7 @@ class CompiledPlans[SomeJudge: Judge]:
     def graph(self) -> Graph:
         """The planning graph; stages left alone are charged with the unplanned program's excess.
 
-        There the compiler keeps more than the backward needs: a result beside its operand, or a
-        copy in another layout.
+        There the compiler keeps more than the backward needs, such as copies in another layout.
         """
         graph = self.judge.graph
         modelled = self.modelled(planners.save_all(graph).regions, graph)

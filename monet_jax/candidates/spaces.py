@@ -11,8 +11,8 @@ from planners.regions.planner import RegionPlanner
 from .compiled_plans import CompiledPlans
 from .proposals import Proposals
 
-#: The share of the time that a search leaves open: planners stop within it (`Stages.gap`). Operators
-#: stay where they save as much, for without them tangents may go forward.
+#: The share of the time that a search leaves open: planners stop within it (`Stages.gap`).
+#: Operators stay where they save as much, for without them tangents may go forward.
 WORTH = 1e-3
 
 

@@ -50,7 +50,7 @@ DIRECTIONS_OF_PLANNERS = (
     ("planners/replay",),
     ("planners/solver",),
     ("planners/schedules", "planners/regions"),
-    ("planners/occupancy",),
+    ("planners/occupancy", "planners/emission"),
     ("planners/published",),
     ("planners/__init__",),
     ("planners/registry",),

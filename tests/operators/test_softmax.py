@@ -349,7 +349,7 @@ def of_a_layer(graph, plan) -> list[int]:
     ],
 )
 def test_what_runs_nothing_again_keeps_no_scores_beside_the_weights(dtype, operators, kept):
-    graph, _ = compiled_plans(functools.partial(heads, dtype=dtype), operators).analyzed
+    graph = compiled_plans(functools.partial(heads, dtype=dtype), operators).judge.graph
     assert sum(of_a_layer(graph, plan_without_recomputation(graph, False))) == kept
 
 
@@ -358,7 +358,7 @@ def test_plans_are_no_worse_at_any_budget(dtype):
     """Weights can still be computed from scores that are saved."""
     loss = functools.partial(heads, dtype=dtype)
     plain, ours = (
-        compiled_plans(loss, operators).analyzed[0] for operators in ("none", ["softmax"])
+        compiled_plans(loss, operators).judge.graph for operators in ("none", ["softmax"])
     )
     most = save_all(plain).peak_bytes
     for share in (0.9, 0.7, 0.5, 0.3):
@@ -465,7 +465,8 @@ def test_what_scores_took_arrives_in_the_compiled_program(target, others):
     assert modelled == pytest.approx(freed_bytes, rel=0.2)
 
     def taken(made, plan):
-        step = step_to_compile(made.traced, transform(made.staged, plan))
-        return compile_bytes(*step, target=made.target).temp_bytes
+        judge = made.judge
+        step = step_to_compile(judge.traced, transform(judge.staged, plan))
+        return compile_bytes(*step, target=judge.target).temp_bytes
 
     assert taken(plain, before) - taken(ours, after) >= 0.8 * freed_bytes

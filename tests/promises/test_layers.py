@@ -183,6 +183,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "planners/solver/deadline.py": ("planners/schedules/test_gap.py",),
     "planners/solver/sparse.py": ("planners/solver/test_highs.py",),
     "planners/solver/worker.py": ("planners/solver/test_highs.py",),
+    "planners/schedules/planner.py": ("planners/test_emission.py",),
     "planners/schedules/annealing.py": ("planners/schedules/test_sequence.py",),
     "planners/schedules/bound/": ("planners/schedules/test_lower_bound.py",),
     "planners/schedules/extremes.py": (

@@ -389,7 +389,7 @@ def test_local_search_only_ever_improves_a_plan_that_fits(aliased_share):
             start.regions,
             search.singles,
             fits,
-            compiled_plans=60,
+            max_candidates=60,
             aliased_share=aliased_share,
         )
         found = replay(graph, regions)
@@ -419,12 +419,12 @@ def test_local_search_saves_more_and_more_at_once_while_that_fits():
         return sum(bool(region.saved) for region in regions) <= most[0]
 
     start = tuple(some[0].region for some in singles)
-    found = polished(graph, start, singles, fits, compiled_plans=16)
+    found = polished(graph, start, singles, fits, max_candidates=16)
     assert [bool(region.saved) for region in found] == [False] * 40 + [True] * 60
     most[0] = 100
-    assert all(region.saved for region in polished(graph, start, singles, fits, compiled_plans=16))
+    assert all(region.saved for region in polished(graph, start, singles, fits, max_candidates=16))
     most[0] = 0
-    assert polished(graph, start, singles, fits, compiled_plans=16) == start
+    assert polished(graph, start, singles, fits, max_candidates=16) == start
 
 
 def test_local_search_begins_with_what_may_lie_in_results_where_that_counts_for_little():
@@ -446,7 +446,7 @@ def test_local_search_begins_with_what_may_lie_in_results_where_that_counts_for_
             (singles[0][0].region,),
             singles,
             fits,
-            compiled_plans=1,
+            max_candidates=1,
             aliased_share=aliased_share,
         )
     assert asked == [(f"v{small}",), (f"v{large}",)]

@@ -11,14 +11,14 @@ import itertools as it
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..errors import InvalidPlan, PlanningError
-from ..graph import Graph
-from ..plan import Plan, Region
-from ..regions.planner import PreparedPlanner, RegionPlanner
-from ..regions.simple_plans import certified, left_alone, save_nothing
-from ..runs import runs
-from ..schedules.planner import SchedulePlanner
-from ..schedules.steps import Execute, Free, Schedule, Step, executions
+from .errors import InvalidPlan, PlanningError
+from .graph import Graph
+from .plan import Plan, Region
+from .regions.planner import PreparedPlanner, RegionPlanner
+from .regions.simple_plans import certified, left_alone, save_nothing
+from .runs import runs
+from .schedules.planner import SchedulePlanner
+from .schedules.steps import Execute, Free, Schedule, Step, executions
 
 
 class NotEmittable(PlanningError):

@@ -7,7 +7,7 @@ from graphs import blocks, chain
 
 import monet_jax
 import planners
-from planners.published.emission import plan_of
+from planners.emission import plan_of
 from planners.schedules.steps import Execute, certified_steps, steps_of, with_frees
 
 PLANNERS = [planners.SaveAll(), planners.SaveNothing(), planners.Chen(), planners.Chen("sqrt")]
