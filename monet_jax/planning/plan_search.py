@@ -59,7 +59,8 @@ class PlanSearch:
         inlines = judge.traced.program.inlines_checkpoints
         without = None if judge.bound is not None else _without_operators(plans)
         planner = self.planner or _planner_for(plans.unplanned.compile_seconds)
-        return Programs(plans, without, _nested(plans), planner, not judge.pins, not inlines)
+        make_nested = functools.partial(_nested, plans)
+        return Programs(plans, without, make_nested, planner, not judge.pins, not inlines)
 
     def plan(
         self, budget: Budget, reserved_bytes: int = 0, known: PlanRecord | None = None

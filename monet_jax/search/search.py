@@ -7,7 +7,7 @@ plans of all three are compiled.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from planners.errors import SolverStopped
 from planners.regions.planner import RegionPlanner
@@ -29,8 +29,8 @@ class Programs:
         traced: of the function as it is traced.
         without_operators: of the function without operators; None where these change nothing
             unless a plan chooses them.
-        nested: of the function with nested scans; None where these would save too little. They are
-            a matter of last resort.
+        make_nested: makes those of the function with nested scans, a last resort; None where these
+            would save too little.
         planner: of regions.
         as_written_may_do: whether the function as it is is a plan, where it fits.
         as_written_is_best: whether no plan can be faster than it.
@@ -38,7 +38,7 @@ class Programs:
 
     traced: CompiledPlans
     without_operators: CompiledPlans | None
-    nested: CompiledPlans | None
+    make_nested: Callable[[], CompiledPlans | None]
     planner: RegionPlanner
     as_written_may_do: bool = True
     as_written_is_best: bool = True
@@ -54,13 +54,24 @@ class Programs:
     @functools.cached_property
     def nested_spaces(self) -> tuple[Space, ...]:
         """The spaces of nested scans."""
-        return () if self.nested is None else spaces_of(self.nested, self.planner)
+        nested = self.make_nested()
+        return () if nested is None else spaces_of(nested, self.planner)
+
+    def every_space(self) -> tuple[Space, ...]:
+        """The spaces of all programs, nested scans included."""
+        return (*self.spaces, *self.nested_spaces)
+
+    def spaces_of_each(self) -> list[list[Space]]:
+        """The spaces of each program: as it is traced, with nested scans, without operators."""
+        plans = [self.traced, *(x.plans for x in self.nested_spaces[:1]), self.without_operators]
+        return [[x for x in self.every_space() if x.plans is y] for y in plans if y is not None]
 
     @property
     def all_plans(self) -> list[CompiledPlans]:
-        """The plans of each program."""
-        every = (self.traced, self.without_operators, self.nested)
-        return [plans for plans in every if plans is not None]
+        """The plans of each program that was needed so far."""
+        nested = (space.plans for space in vars(self).get("nested_spaces", ()))
+        every = (self.traced, self.without_operators, *nested)
+        return list(dict.fromkeys(plans for plans in every if plans is not None))
 
     def stopped(self) -> SolverStopped | None:
         """Why the planner had no answer at some point of the last search, if so."""
@@ -131,16 +142,12 @@ def find(programs: Programs, limit: int) -> Found:
 
 
 def _small(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan] | None:
-    """The fastest plan that fits, after a search for small ones, program by program."""
-    spaces = programs.spaces
-    others = [x for x in spaces if x.plans is programs.without_operators]
+    """The fastest plan that fits, after a search for small ones of all programs."""
     try:
-        for some in (spaces[: len(spaces) - len(others)], others, programs.nested_spaces):
-            if some:
-                compile_small_plans(some, limit)
-            if fastest_within(programs, limit) is not None:
-                compile_proposals(some, limit)
-                break
+        compile_small_plans(programs.spaces_of_each(), limit)
+        found = fastest_within(programs, limit)
+        if found is not None:
+            compile_proposals([x for x in programs.every_space() if x.plans is found[0]], limit)
     except CapReached:
         pass
     return fastest_within(programs, limit)

@@ -1,6 +1,8 @@
 """The search for a program's smallest plan, where the models rank plans less well."""
 
 import contextlib
+import itertools as it
+import math
 from collections.abc import Iterator, Sequence
 
 import planners
@@ -26,36 +28,47 @@ LARGER = (0.05, 0.1)
 CLEARLY_LESS = 0.97
 
 
-def compile_small_plans(spaces: Sequence[Space], limit: int) -> None:
+def compile_small_plans(programs: Sequence[Sequence[Space]], limit: int) -> None:
     """Compile plans with few bytes, until one fits; then those that should take clearly less.
 
-    The compiler's schedule decides whether recomputing the first or the last stage costs memory or
-    saves it, and whether the last is better left alone or saved by name: a GPT-2 under a scan took
-    429 MiB by name and 576 otherwise.
+    The programs take turns. The compiler's schedule decides whether recomputing the first or the
+    last stage costs memory or saves it, and whether the last is better left alone or saved by name:
+    a GPT-2 under a scan took 429 MiB by name and 576 otherwise.
 
     Arguments:
-        spaces: of one program; the last has all its plans.
+        programs: the spaces of each; the last space has all plans of the program.
         limit: bytes for temporaries.
 
     Raises:
         CapReached: nothing more may be compiled.
     """
-    plans = spaces[-1].plans
-    for decisions in _small_plans(spaces[-1]):
-        if _may_be_smallest(plans, decisions):
-            plans.of(decisions)
-        if plans.fastest_within(limit) is not None:
-            return
-    least = plans.smallest()
+    whole = [spaces[-1] for spaces in programs]
+    every = [space.plans for space in whole]
+    for turn in it.zip_longest(*map(_small_plans, whole)):
+        for plans, decisions in zip(every, turn, strict=True):
+            if decisions is not None and _may_be_smallest(plans, decisions, _least(every)):
+                plans.of(decisions)
+            if plans.fastest_within(limit) is not None:
+                return
+    for space in whole:
+        _descend(space)
+
+
+def _descend(space: Space) -> None:
+    """Compile plans that should take clearly less than the smallest, until one does not."""
+    plans, least = space.plans, space.plans.smallest()
     while least is not None:
         aim = int(CLEARLY_LESS * plans.temp_bytes(least)) - least_excess_bytes(plans)
-        found = propose(spaces, aim)
+        found = propose([space], aim)
         if found is None or found.decisions in plans:
             return
         plans.of(found.decisions)
-        if plans.smallest() is least:
-            return
-        least = plans.smallest()
+        least = None if plans.smallest() is least else plans.smallest()
+
+
+def _least(every: Sequence[CompiledPlans]) -> float:
+    """Temporaries of the smallest plan of all programs."""
+    return min((plans.temp_bytes(x) for plans in every for x in plans), default=math.inf)
 
 
 def _small_plans(space: Space) -> Iterator[planners.Plan]:
@@ -86,12 +99,11 @@ def _with_changed_ends(plans: CompiledPlans, smallest: planners.Plan) -> Iterato
             yield with_regions(plans.graph, smallest, tuple(regions))
 
 
-def _may_be_smallest(plans: CompiledPlans, decisions: planners.Plan) -> bool:
+def _may_be_smallest(plans: CompiledPlans, decisions: planners.Plan, least: float) -> bool:
     """Whether a plan may be smaller than all that are known.
 
     The prediction rests on the calibration plan, of which the compiler may make less than of
     others.
     """
-    least = plans.smallest()
     predicted = plans.predicted_temp_bytes(decisions.regions) + least_excess_bytes(plans)
-    return least is None or MAY_BE_OFF * predicted <= plans.temp_bytes(least)
+    return MAY_BE_OFF * predicted <= least

@@ -41,7 +41,7 @@ def cases() -> list[Graph]:
 def searched(judge: SyntheticJudge, limit: int, cap: Cap | None = None) -> Found:
     """The result for a limit on temporaries."""
     plans = CompiledPlans(judge, cap or Cap(CAP))
-    return find(Programs(plans, None, None, Enumeration()), FIXED_BYTES + limit)
+    return find(Programs(plans, None, lambda: None, Enumeration()), FIXED_BYTES + limit)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -81,7 +81,7 @@ def test_a_search_that_is_cut_short_says_so(compilations):
         judge, limit = SyntheticJudge(graph, not_monotone, seed), random_limit(graph, seed)
         cap = Cap(compilations)
         plans = CompiledPlans(judge, cap)
-        programs = Programs(plans, None, None, Enumeration())
+        programs = Programs(plans, None, lambda: None, Enumeration())
         try:
             found = find(programs, FIXED_BYTES + limit)
         except CapReached:
@@ -118,7 +118,7 @@ def test_operators_stay_where_they_save_time(share, stay):
     plans = CompiledPlans(SyntheticJudge(faster, exact), cap)
     without = CompiledPlans(SyntheticJudge(plain, exact), cap, like=plans, calibrates=False)
     limit = random_limit(plain, 11)
-    found = find(Programs(plans, without, None, Enumeration()), FIXED_BYTES + limit)
+    found = find(Programs(plans, without, lambda: None, Enumeration()), FIXED_BYTES + limit)
     assert found.fits and found.plan is not None and found.plan.decisions.seconds > 0
     assert (found.plans is plans) == stay
 
