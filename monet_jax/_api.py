@@ -86,8 +86,8 @@ def remat(
             `checkpoint_name` of yours, a module path, or a value's name in the report.
         planner: a `(planners.Graph, int) -> planners.Plan`, or a `planners.RegionPlanner`, which is
             prepared once for several budgets; None is `planners.Stages`.
-        time_limit: seconds for the solver, per plan; None for as long as the function takes to
-            compile, but 1 to 10 s.
+        time_limit: seconds for the solver, per plan; None for twice as long as the function
+            takes to compile, but 3 to 10 s.
         max_compilations: programs that planning may compile, the function as it is and the plan
             that calibrates the model included; where none of them fits, as many more to find the
             smallest. Where that ends the search, the best plan so far is used, and says so.

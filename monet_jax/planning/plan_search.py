@@ -22,7 +22,7 @@ CLEARLY_MORE = 1 - 0.97
 
 #: Seconds of the solver for a plan: so many times what the function takes to compile, but at least
 #: the second.
-SOLVER_SHARE, LEAST_SECONDS = 1.0, 1.0
+SOLVER_SHARE, LEAST_SECONDS = 2.0, 3.0
 
 #: A function from a function that returns the unplanned bytes to the budget in bytes.
 Budget = Callable[[Callable[[], int]], int]
@@ -33,7 +33,7 @@ class PlanSearch:
 
     Arguments:
         compiled_plans: of the function as it is traced.
-        planner: of regions; None for ours, with as much time as the function takes to compile.
+        planner: of regions; None for ours, its time by how long the function takes to compile.
         renews_cap: whether the cap of the plans is for each budget, or for all of them together.
     """
 
