@@ -6,7 +6,6 @@ with it. A region saves what the schedule has in memory when the region first ru
 """
 
 import collections
-import dataclasses
 import itertools as it
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from .errors import InvalidPlan, PlanningError
 from .graph import Graph
 from .plan import Plan, Region
-from .regions.planner import PreparedPlanner, RegionPlanner
-from .regions.simple_plans import certified, left_alone, save_nothing
+from .regions.planner import FunctionPlanner
+from .regions.simple_plans import certified, left_alone, saving_all
 from .runs import runs
 from .schedules.planner import SchedulePlanner
 from .schedules.steps import Execute, Free, Schedule, Step, executions
@@ -25,7 +24,7 @@ class NotEmittable(PlanningError):
     """A schedule does what no regions of stages do."""
 
 
-class EmittedSchedules(RegionPlanner):
+class EmittedSchedules(FunctionPlanner):
     """A planner of schedules as a planner of regions.
 
     Raises:
@@ -33,24 +32,10 @@ class EmittedSchedules(RegionPlanner):
     """
 
     def __init__(self, planner: SchedulePlanner):
-        self.planner = planner
-        self.time_limit = getattr(planner, "time_limit", math.inf)
+        def emitted(graph: Graph, budget_bytes: int) -> Plan:
+            return plan_of(graph, planner(graph, budget_bytes))
 
-    def prepare(self, graph: Graph) -> PreparedPlanner:
-        """The planner of one graph."""
-        return _Prepared(self.planner, graph)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Prepared(PreparedPlanner):
-    planner: SchedulePlanner
-    graph: Graph
-
-    def fastest(self, budget_bytes: int) -> Plan:
-        return plan_of(self.graph, self.planner(self.graph, budget_bytes))
-
-    def smallest(self) -> Plan:
-        return save_nothing(self.graph)
+        super().__init__(emitted, getattr(planner, "time_limit", math.inf))
 
 
 def plan_of(graph: Graph, schedule: Schedule) -> Plan:
@@ -84,7 +69,7 @@ def _regions(graph: Graph, steps: Sequence[Step]) -> Iterator[Region]:
         stages = range(first, last + 1)
         positions = [n for s in stages for n in again[s]]
         if not positions:
-            yield from (left_alone(graph, Region(s, s, _kept(graph, s))) for s in stages)
+            yield from (left_alone(graph, saving_all(graph, Region(s, s))) for s in stages)
             continue
         start = min(*positions, *(backward[s] for s in stages))
         live = _live_before(it.islice(steps, int(start)), graph)
@@ -124,10 +109,6 @@ def _spans(
             last, t = max([last, *(u for u in reached if backward[u] < math.inf)]), t + 1
         yield s, last
         s = last + 1
-
-
-def _kept(graph: Graph, stage: int) -> tuple[str, ...]:
-    return tuple(value.name for value in graph.kept(stage, stage) if value.savable)
 
 
 def _live_before(steps: Iterable[Step], graph: Graph) -> set[int]:

@@ -1,7 +1,7 @@
 """Builds the planning graph of a staged program, and what leads from it back to the program.
 
-`joint` finds the ops of a stage, once for all stages that are
-isomorphic. `builder`, `loops` and `choices` put them together.
+`joint` finds the ops of a stage, once for all stages that are isomorphic. `builder`, `loops` and
+`choices` put them together.
 """
 
 import collections

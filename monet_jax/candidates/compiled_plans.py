@@ -44,6 +44,10 @@ class CompiledPlans[SomeJudge: Judge]:
         self.cap = cap or Cap()
         self._made: dict[_Regions, CompiledPlan] = {}
 
+    def of_program(self, judge: SomeJudge, calibrates: bool = False) -> "CompiledPlans[SomeJudge]":
+        """Plans of another program of the function, under the same cap."""
+        return CompiledPlans(judge, self.cap, self.verify, self, calibrates)
+
     def __iter__(self) -> Iterator[CompiledPlan]:
         return (x for x in self._made.values() if not x.has_failed)
 
@@ -112,25 +116,21 @@ class CompiledPlans[SomeJudge: Judge]:
         fits = [x for x in self if self.temp_bytes(x) <= limit]
         return min(fits, key=lambda x: x.decisions.seconds, default=None)
 
-    def predicted_temp_bytes(self, regions: _Regions, graph: Graph | None = None) -> int:
+    def predicted_temp_bytes(self, regions: _Regions) -> int:
         """Temporaries of a plan by the model, placed on the compiler's scale."""
-        return self._scale.compiled_for(self.modelled(regions, graph))
+        return self.compiled_for(self.modelled(regions))
 
     def modelled(self, regions: _Regions, graph: Graph | None = None) -> int:
         """Temporaries of a plan by the model alone."""
         return predicted_temp_bytes(graph or self.graph, regions, self.judge.output_bytes)
 
+    def compiled_for(self, modelled: int) -> int:
+        """Temporaries that plans of so many modelled ones should compile to."""
+        return self._scale.compiled_for(modelled)
+
     def modelled_for(self, temp_bytes: int) -> int:
         """Modelled temporaries of plans that will compile to `temp_bytes`."""
         return self._scale.modelled_for(temp_bytes)
-
-    def error_of(self, graph: Graph) -> int:
-        """Summed absolute errors in bytes of a model, over the plans that did not calibrate it."""
-        return sum(
-            abs(self.temp_bytes(x) - self.predicted_temp_bytes(x.decisions.regions, graph))
-            for x in self
-            if x.decisions.regions != self.calibration_plan.regions
-        )
 
     @functools.cached_property
     def _scale(self) -> Scale:

@@ -68,6 +68,19 @@ class Proposals:
             self._modelled[regions] = self._compiled_plans.modelled(regions, self.graph)
         return self._modelled[regions]
 
+    def predicted(self, regions: Regions) -> int:
+        """Temporaries that a plan should compile to, by this model."""
+        return self._compiled_plans.compiled_for(self.modelled(regions))
+
+    def error_bytes(self) -> int:
+        """Summed absolute errors of this model, over the plans that did not calibrate it."""
+        plans = self._compiled_plans
+        return sum(
+            abs(plans.temp_bytes(x) - self.predicted(x.decisions.regions))
+            for x in plans
+            if x.decisions.regions != plans.calibration_plan.regions
+        )
+
     def within(self, limit: int) -> planners.Plan | None:
         """The fastest known plan whose modelled temporaries take at most `limit` bytes."""
         if limit not in self._within:

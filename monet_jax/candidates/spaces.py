@@ -63,13 +63,13 @@ class Space:
             CapReached: there is no time left.
         """
         self.plans.cap.check_seconds()
-        model = min(self.models, key=lambda x: self.plans.error_of(x.graph))
+        model = min(self.models, key=Proposals.error_bytes)
         found = model.within(self.plans.modelled_for(aim_bytes))
         if found is None:
             self.known[aim_bytes] = math.inf
             return None
-        predicted = self.plans.predicted_temp_bytes(found.regions, model.graph)
-        proposal = Proposal(self.plans, found, predicted, found.seconds / (1 - self.handicap))
+        predicted, seconds = model.predicted(found.regions), found.seconds / (1 - self.handicap)
+        proposal = Proposal(self.plans, found, predicted, seconds)
         self.known[aim_bytes] = proposal.seconds
         return proposal
 

@@ -13,6 +13,7 @@ import planners
 from planners.regions.planner import FunctionPlanner, RegionPlanner
 
 from ..analyzer.pins import Pins, make_pins
+from ..candidates.cap import Cap
 from ..compiler.budget import parse_budget, validate_budget
 from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..ir.program import Rewrite
@@ -77,10 +78,10 @@ class PlanOptions:
         """How the arguments of the function are meant."""
         return self.argnums, self.static_argnums, self.static_argnames
 
-    @property
-    def most_seconds(self) -> float:
-        """`max_seconds`, infinite where there is no such cap."""
-        return math.inf if self.max_seconds is None else self.max_seconds
+    def cap(self, **more: Any) -> Cap:
+        """The cap on compilations and seconds; `more` are other fields of it."""
+        most = math.inf if self.max_seconds is None else self.max_seconds
+        return Cap(self.max_compilations, most, **more)
 
     @property
     def region_planner(self) -> RegionPlanner | None:

@@ -16,8 +16,6 @@ import jax
 
 from .._version import __version__
 from ..analyzer import pins as pins_module
-from ..candidates.cap import Cap
-from ..candidates.compiled_plans import CompiledPlans
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
 from ..plans import cache as cache_module
 from ..plans import multihost
@@ -32,7 +30,7 @@ from .judge import TracedPlans, compiled_plans_of
 from .mistakes import refuse_budget
 from .options import PlanRequest
 from .plan_search import PlanSearch
-from .progress import progress
+from .progress import progress, say
 
 log = logging.getLogger("monet_jax")
 
@@ -147,8 +145,7 @@ def _find_plan_within(
     errors = Errors(traced, limit.samples, plans.judge.graph)
 
     def made(bound: ErrorBound) -> PlanRecord:
-        judge = plans.judge.other(bound=bound)
-        some = CompiledPlans(judge, plans.cap, plans.verify, like=plans, calibrates=False)
+        some = plans.of_program(plans.judge.other(bound=bound))
         return _planned(_plan_search(some, request), request)
 
     return plan_within(limit, errors, made)
@@ -179,8 +176,7 @@ def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanReco
 def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> TracedPlans:
     """The plans of a request; what is compiled is said in the line of the call that plans."""
     options = request.options
-    with progress() as say:
-        cap = Cap(options.max_compilations, options.most_seconds, announce=say)
+    cap = options.cap(announce=say)
     given = traced, target, options.pinned
     return compiled_plans_of(*given, cap=cap, verify=options.verify)
 

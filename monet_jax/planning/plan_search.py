@@ -14,7 +14,7 @@ from ..candidates.compiled_plans import CompiledPlans
 from ..plans.record import PlanRecord
 from ..search.search import Found, Programs, fastest_within, find
 from ..tracing.passes.nested_scans import chunking
-from .judge import OtherOptions, TracedJudge, TracedPlans
+from .judge import OtherOptions, TracedPlans
 from .outcome import Effort, cut_short, no_plan_fits, record_of
 
 #: Nested scans are tried where they may save more than this share of the function's bytes.
@@ -167,7 +167,7 @@ def _without_operators(plans: TracedPlans) -> TracedPlans | None:
     judge = plans.judge
     if judge.plain is judge:
         return None
-    return CompiledPlans(judge.plain, plans.cap, plans.verify, like=plans, calibrates=False)
+    return plans.of_program(judge.plain)
 
 
 def _nested(plans: TracedPlans) -> TracedPlans | None:
@@ -182,13 +182,12 @@ def _nested(plans: TracedPlans) -> TracedPlans | None:
     found = chunking(judge.traced.program, judge.traced.derivative)
     if found.spared_bytes <= CLEARLY_MORE * plans.unplanned.total_bytes:
         return None
-    return CompiledPlans(judge.other(chunks=found.lengths), plans.cap, plans.verify, like=plans)
+    return plans.of_program(judge.other(chunks=found.lengths), calibrates=True)
 
 
 def _anew(plans: TracedPlans) -> TracedPlans:
     """The same with nothing compiled yet, by the options that are left."""
     judge = plans.judge
     judge.compiler.conditions = ""
-    same = {"bound": judge.bound, "chunks": judge.chunks, "compiler": judge.compiler}
-    anew = TracedJudge(judge.traced, judge.target, judge.pins, **same)
-    return CompiledPlans(anew, plans.cap, plans.verify)
+    same = judge.other(bound=judge.bound, chunks=judge.chunks)
+    return CompiledPlans(same, plans.cap, plans.verify)

@@ -51,21 +51,24 @@ class _Line:
 _current: contextvars.ContextVar[_Line | None] = contextvars.ContextVar("line", default=None)
 
 
+def say(text: str) -> None:
+    """Say in the line of the call that is shown, if any, what it does from here on."""
+    line = _current.get()
+    if line is not None:
+        line.say(text)
+
+
 @contextlib.contextmanager
 def progress() -> Iterator[Show]:
     """A function that says what the call does from here on; the line is removed at its end."""
-    outer = _current.get()
-    if outer is not None:
-        yield outer.say
-        return
-    if os.environ.get(SWITCH) == "0":
-        yield lambda text: None
+    if _current.get() is not None or os.environ.get(SWITCH) == "0":
+        yield say
         return
     with _output() as show:
         line = _Line(show)
         token = _current.set(line)
         try:
-            yield line.say
+            yield say
         finally:
             _current.reset(token)
             line.close()

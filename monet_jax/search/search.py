@@ -1,8 +1,8 @@
 """The search for the fastest plan of a function whose compiled program keeps a budget.
 
 The function has up to three programs: as it is traced, as it is without operators, and with nested
-scans. The spaces of the first two are tried in order, by one bisection; where nothing fits, small
-plans of all three are compiled.
+scans. The first two are searched together, by a bisection each; where nothing fits, small plans of
+all three are compiled.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from planners.regions.planner import RegionPlanner
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompiledPlan
+from ..candidates.proposals import Proposals
 from ..candidates.spaces import WORTH, Space, spaces_of
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
@@ -69,8 +70,7 @@ class Programs:
     @property
     def all_plans(self) -> list[CompiledPlans]:
         """The plans of each program that was needed so far."""
-        nested = (space.plans for space in vars(self).get("nested_spaces", ()))
-        every = (self.traced, self.without_operators, *nested)
+        every = (self.traced, self.without_operators, *(x.plans for x in self._known_spaces))
         return list(dict.fromkeys(plans for plans in every if plans is not None))
 
     def stopped(self) -> SolverStopped | None:
@@ -82,9 +82,14 @@ class Programs:
         for model in self._models():
             model.solved.restart(self.traced.cap.seconds_left)
 
-    def _models(self) -> Iterator:
-        known = (vars(self).get(name, ()) for name in ("spaces", "nested_spaces"))
-        return (model for spaces in known for space in spaces for model in space.models)
+    @property
+    def _known_spaces(self) -> list[Space]:
+        """The spaces that were needed so far: nested scans are a last resort."""
+        names = ("spaces", "nested_spaces")
+        return [space for name in names for space in vars(self).get(name, ())]
+
+    def _models(self) -> Iterator[Proposals]:
+        return (model for space in self._known_spaces for model in space.models)
 
 
 @dataclasses.dataclass(frozen=True)

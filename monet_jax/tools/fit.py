@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._plan import Plan
-from ..candidates.cap import Cap
 from ..compiler.targets import Target, resolve_target
 from ..planning.failures import InfeasibleBudget
 from ..planning.judge import TracedPlans, compiled_plans_of
@@ -130,9 +129,7 @@ class _Step:
         """The plans of the step with a size, of which none is compiled yet."""
         traced = self.options.traced(self.fun, *self._arguments(size))
         refuse(traced, name_of(self.fun))
-        return compiled_plans_of(
-            traced, self.target, self.options.pinned, cap=Cap(self.options.max_compilations)
-        )
+        return compiled_plans_of(traced, self.target, self.options.pinned, cap=self.options.cap())
 
     def _arguments(self, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return arguments_of(self.make_args(**{self.axis: size}))

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..candidates.cap import Cap
 from ..compiler.targets import Target, compiler_version, resolve_target
 from ..planning.failures import InfeasibleBudget
 from ..planning.judge import TracedPlans, compiled_plans_of
@@ -95,9 +94,7 @@ def _points(
     say("compiling the plain program")
     plain = traced(fun)
     refuse(plain, name_of(fun))
-    compiled_plans = compiled_plans_of(
-        plain, target, options.pinned, cap=Cap(options.max_compilations)
-    )
+    compiled_plans = compiled_plans_of(plain, target, options.pinned, cap=options.cap())
     yield _plain(compiled_plans)
     for name, baseline in baselines.items():
         say(f"compiling {name}")

@@ -9,7 +9,6 @@ import planners
 
 from ... import zoo
 from ...analyzer.pins import make_pins
-from ...candidates.cap import Cap
 from ...compiler.targets import Target
 from ...planning.failures import InfeasibleBudget
 from ...planning.judge import compiled_plans_of
@@ -58,7 +57,7 @@ class Cell:
         self.args = problem.args
         self.traced = trace_loss(problem.loss, problem.args, target)
         self.compiled_plans = compiled_plans_of(
-            self.traced, target, make_pins(None), cap=Cap(PlanOptions.max_compilations)
+            self.traced, target, make_pins(None), cap=PlanOptions().cap()
         )
         self.plan_search = PlanSearch(self.compiled_plans, planners.Stages())
         self.rows: list[Row] = []
