@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import planners
 from planners.graph import Graph
-from planners.regions.planner import RegionPlanner
 from planners.regions.simple_plans import certified
 from planners.regions.solved import SolvedBudgets
 from planners.regions.uniform import (
@@ -51,13 +50,13 @@ class Proposals:
 
     Arguments:
         compiled_plans: of the program.
-        planner: of regions.
         graph: the model: `compiled_plans.graph`, or a graph with other assumptions about the
             compiler.
+        solved: the planner's plans for this graph.
     """
 
-    def __init__(self, compiled_plans: CompiledPlans, planner: RegionPlanner, graph: Graph):
-        self.graph, self.solved = graph, SolvedBudgets(planner, graph)
+    def __init__(self, compiled_plans: CompiledPlans, graph: Graph, solved: SolvedBudgets):
+        self.graph, self.solved = graph, solved
         self._compiled_plans = compiled_plans
         self._modelled: dict[Regions, int] = {}
         self._within: dict[int, planners.Plan | None] = {}

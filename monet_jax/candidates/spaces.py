@@ -1,12 +1,14 @@
 """The spaces of plans that a search proposes from, as data, in order."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 
 import planners
 from planners.graph import Graph, Op
 from planners.regions.planner import RegionPlanner
+from planners.regions.solved import SolvedBudgets
 
 from .compiled_plans import CompiledPlans
 from .proposals import Proposals
@@ -33,6 +35,11 @@ class Proposal:
     seconds: float
 
     @property
+    def is_of_single_stages(self) -> bool:
+        """Whether no stages are recomputed together."""
+        return all(region.first == region.last for region in self.decisions.regions)
+
+    @property
     def is_free(self) -> bool:
         """Whether it takes no longer than recomputing nothing, by what a search leaves open."""
         return self.decisions.seconds <= (1 + WORTH) * self.plans.graph.seconds
@@ -53,6 +60,13 @@ class Space:
     models: tuple[Proposals, ...]
     handicap: float = 0.0
     known: dict[int, float] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def of_single_stages(self) -> "Space | None":
+        """The plans whose regions are single stages; None where the planner has no such space."""
+        solved = ((model.graph, model.solved.of_single_stages) for model in self.models)
+        models = tuple(Proposals(self.plans, graph, x) for graph, x in solved if x is not None)
+        return Space(self.plans, models, self.handicap) if models else None
 
     def propose(self, aim_bytes: int) -> Proposal | None:
         """The fastest plan that should compile to at most `aim_bytes`; None where there is none.
@@ -121,11 +135,10 @@ def _models_of(graph: Graph, plans: CompiledPlans, planner: RegionPlanner) -> tu
     iteration of a loop runs by itself: plans that take a few percent more time then take the
     predicted bytes.
     """
-    found = (Proposals(plans, planner, graph),)
+    graphs = [graph]
     if graph.recomputes_late:
-        other = dataclasses.replace(graph, recomputes_late=False, uniform_blocks=False)
-        found += (Proposals(plans, planner, other),)
-    return found
+        graphs.append(dataclasses.replace(graph, recomputes_late=False, uniform_blocks=False))
+    return tuple(Proposals(plans, x, SolvedBudgets(planner, x)) for x in graphs)
 
 
 def _with_alternatives(graph: Graph, is_open: Callable[[frozenset[int]], bool]) -> Graph:

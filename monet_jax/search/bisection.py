@@ -26,8 +26,10 @@ ENOUGH = 0.01
 def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
     """Compile proposals of some spaces until the fastest that fits is among them.
 
-    Each program has a bisection of its own, since the model errs on each in its own way. The
-    fastest of their proposals is compiled.
+    Each program has a bisection of its own, since the model errs on each in its own way. So it does
+    on plans of single stages and on those that recompute several stages together: where one of the
+    latter misses its aim, the former have a bisection of their own. The fastest of all proposals is
+    compiled.
 
     Arguments:
         spaces: of plans, in order.
@@ -49,6 +51,7 @@ def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
             return
         for other in bisections:
             other.follow(bisection)
+        bisections += bisection.of_single_stages(found)
 
 
 def _fastest(bisections: Sequence["_Bisection"]) -> tuple["_Bisection", Proposal | None]:
@@ -73,14 +76,14 @@ class _Bisection:
         is_done: whether no aim is left.
     """
 
-    def __init__(self, spaces: Sequence[Space], limit: int):
-        self._spaces, self._limit, self._aim = spaces, limit, limit
+    def __init__(self, spaces: Sequence[Space], limit: int, follows: bool = True):
+        self._spaces, self._limit, self._aim, self._follows = spaces, limit, limit, follows
         self._low, self._high = 0, math.inf
         # Predicted and compiled bytes of the nearest plans that fit, and do not.
         self._below: tuple[int, int] | None = None
         self._above: tuple[int, int] | None = None
         self.is_done, self.seconds = False, math.inf
-        self._has_compiled = False
+        self._has_compiled = self._has_singles = False
 
     def propose(self) -> Proposal | None:
         """The fastest plan for the aim, or for another one where there is none."""
@@ -115,9 +118,22 @@ class _Bisection:
 
     def follow(self, other: "_Bisection") -> None:
         """Take over what another program's compiled plans say, until this one has some."""
-        if not self._has_compiled and other._has_compiled and not other.is_done:
+        can_follow = self._follows and not self._has_compiled
+        if can_follow and other._follows and other._has_compiled and not other.is_done:
             self._aim, self._low, self._high = other._aim, other._low, other._high
             self._below, self._above = other._below, other._above
+
+    def of_single_stages(self, last: Proposal) -> list["_Bisection"]:
+        """A bisection of plans of single stages, if it is the first time that one is needed.
+
+        Arguments:
+            last: the proposal that was compiled last.
+        """
+        if self.is_done or not self._follows or last.is_of_single_stages or self._has_singles:
+            return []
+        self._has_singles = True
+        spaces = [x for x in (space.of_single_stages for space in self._spaces) if x is not None]
+        return [_Bisection(spaces, self._limit, follows=False)] if spaces else []
 
     def _is_decided(self) -> bool:
         return self._high - self._low < ENOUGH * self._limit

@@ -43,6 +43,11 @@ class PreparedPlanner(abc.ABC):
         """For each stage the regions that it may be by itself; None where that is not known."""
         return None
 
+    @property
+    def of_single_stages(self) -> "PreparedPlanner | None":
+        """The same planner, for plans whose regions are single stages; None where it has none."""
+        return None
+
 
 class RegionPlanner(abc.ABC):
     """A planner whose plans are regions of stages, which `monet_jax.remat` can emit.

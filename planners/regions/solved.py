@@ -19,6 +19,7 @@ class SolvedBudgets:
     Arguments:
         planner: of regions.
         graph: to plan.
+        prepared: the planner of this graph, where there is one already.
 
     Attributes:
         prepared: the planner of this graph.
@@ -26,23 +27,35 @@ class SolvedBudgets:
         stopped: why the planner had no plan for some budget since `restart`, if so.
     """
 
-    def __init__(self, planner: RegionPlanner, graph: Graph):
+    def __init__(
+        self, planner: RegionPlanner, graph: Graph, prepared: PreparedPlanner | None = None
+    ):
         self._planner, self._graph = planner, graph
         self._most_seconds = SOLVES * planner.time_limit
         self._seconds = 0.0  # in the planner since `restart`
         self._known: dict[int, Plan | None] = {}
         self.floor = 0
         self.stopped: SolverStopped | None = None
+        if prepared is not None:
+            self.prepared = prepared
 
     @functools.cached_property
     def prepared(self) -> PreparedPlanner:
         """The planner of this graph."""
         return self._planner.prepare(self._graph)
 
+    @functools.cached_property
+    def of_single_stages(self) -> "SolvedBudgets | None":
+        """The plans whose regions are single stages; None where the planner has no such space."""
+        prepared = self.prepared.of_single_stages
+        return prepared and SolvedBudgets(self._planner, self._graph, prepared)
+
     def restart(self, most_seconds: float) -> None:
         """Count the planner's seconds from here, and forget that it was stopped."""
         self._seconds, self.stopped = 0.0, None
         self._most_seconds = min(SOLVES * self._planner.time_limit, most_seconds)
+        if singles := vars(self).get("of_single_stages"):
+            singles.restart(most_seconds)
 
     def has_used(self, share: float) -> bool:
         """Whether the planner has used up a share of its seconds since `restart`."""

@@ -65,6 +65,6 @@ class Stages(RegionPlanner):
         What does not depend on the budget is done once, and `time_limit` holds for each call.
         """
         # Importing CVXPY takes seconds, and planning is all that needs it.
-        from .search.search import Search
+        from .search.search import search_of
 
-        return Search(graph, self.time_limit, self.gap, self.max_options)
+        return search_of(graph, self.time_limit, self.gap, self.max_options)

@@ -269,7 +269,7 @@ CALLS: dict[str, Callable[[jax.Array, jax.Array], Any]] = {
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     ),
     "lax.conv_general_dilated_local": lambda x, y: lax.conv_general_dilated_local(
-        x.reshape(1, 1, 8, 8), y.reshape(4, 4, 2, 2), (2, 2), "VALID", (2, 2)
+        x.reshape(1, 1, 8, 8), y.reshape(1, 4, 4, 4), (2, 2), "VALID", (2, 2)
     ),
     "lax.conv_general_dilated_patches": lambda x, y: lax.conv_general_dilated_patches(
         x.reshape(1, 1, 8, 8), (2, 2), (1, 1), "VALID"

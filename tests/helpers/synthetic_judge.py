@@ -1,11 +1,12 @@
 """A compiler without programs: bytes of plans by a rule, for tests of the search."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import types
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -102,9 +103,21 @@ class Enumeration(RegionPlanner):
         return _Enumerated(plans_of(graph))
 
 
+class WithLongRegions(RegionPlanner):
+    """The same, and plans that recompute two stages together."""
+
+    def prepare(self, graph: Graph) -> PreparedPlanner:
+        return _Enumerated((*plans_of(graph), *_joined(graph)), plans_of(graph))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Enumerated(PreparedPlanner):
     plans: tuple[Plan, ...]
+    single: tuple[Plan, ...] = ()
+
+    @property
+    def of_single_stages(self) -> "_Enumerated | None":
+        return _Enumerated(self.single) if self.single else None
 
     def fastest(self, budget_bytes: int) -> Plan:
         fits = [plan for plan in self.plans if plan.peak_bytes <= budget_bytes]
@@ -132,6 +145,18 @@ def plans_of(graph: Graph) -> tuple[Plan, ...]:
         except planners.InvalidPlan:
             continue
     return tuple(found)
+
+
+def _joined(graph: Graph) -> Iterator[Plan]:
+    """Plans that recompute two stages together: what only the second reads need not be kept."""
+    for plan in plans_of(graph):
+        for n, (first, second) in enumerate(itertools.pairwise(plan.regions)):
+            if first.alone or second.alone:
+                continue
+            region = Region(n, n + 1, first.saved + second.saved)
+            regions = (*plan.regions[:n], region, *plan.regions[n + 2 :])
+            with contextlib.suppress(planners.InvalidPlan):
+                yield certified(graph, regions, planner="all", bound_seconds=graph.seconds)
 
 
 def random_limit(graph: Graph, seed: int) -> int:

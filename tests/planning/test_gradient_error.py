@@ -24,6 +24,7 @@ from monet_jax.planning.gradient_error import ErrorBound, Errors, with_errors
 from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.tracing.trace import trace_for
 from planners.regions.simple_plans import saving_codes
+from planners.regions.solved import SolvedBudgets
 
 LAYERS = [(array(i, 32, 32), 1 + array(9 + i, 32)) for i in range(4)]
 BATCH = array(20, 256, 32)
@@ -141,7 +142,8 @@ def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
     of_codes, errors = dict.fromkeys(compiled_plans.judge.staged.writer, 1.0), []
     for most in (6.0, 9.0):
         bounded = compiled_plans_of(traced, CPU, NO_PINS, bound=ErrorBound(of_codes, most))
-        proposals = Proposals(bounded, planners.Stages(), bounded.graph)
+        solved = SolvedBudgets(planners.Stages(), bounded.graph)
+        proposals = Proposals(bounded, bounded.graph, solved)
         all_bytes = proposals.modelled(planners.save_all(bounded.graph).regions)
         regions = proposals.within(int(0.4 * all_bytes)).regions
         errors.append(planners.error_of(bounded.graph, regions))

@@ -25,7 +25,7 @@ from ..planner import PreparedPlanner
 from .clock import Clock
 from .guesses import Guesses
 from .replays import Replays
-from .spaces import FIRST, Spaces
+from .spaces import FIRST, SingleStageSpaces, Spaces
 
 # Solves of one composition before giving up on a model that replay contradicts.
 _SOLVES = 4
@@ -37,6 +37,12 @@ _LEAST_SHARE = 0.2
 _WALKS = 4
 # The smallest plan is sought again if there is so much more time than before.
 _MORE = 1.5
+
+
+def search_of(graph: Graph, time_limit: float, gap: float, max_options: int) -> "Search":
+    """The search of one graph; see `Stages` for its arguments."""
+    clock = Clock(time_limit)
+    return Search(graph, clock, gap, Replays(graph), Spaces(graph, clock, max_options))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,11 +57,9 @@ class _Attempt:
 class Search(PreparedPlanner):
     """One graph's candidates and integer programs, made once for any number of budgets."""
 
-    def __init__(self, graph: Graph, time_limit: float, gap: float, max_options: int):
-        self._graph, self._gap = graph, gap
-        self._clock = Clock(time_limit)
-        self._replays = Replays(graph)
-        self._spaces = Spaces(graph, self._clock, max_options)
+    def __init__(self, graph: Graph, clock: Clock, gap: float, replays: Replays, spaces: Spaces):
+        self._graph, self._clock, self._gap = graph, clock, gap
+        self._replays, self._spaces = replays, spaces
         self._least: Plan | None = None
         self._least_seconds = 0.0  # that the search for it had; infinite if enough
 
@@ -63,6 +67,13 @@ class Search(PreparedPlanner):
     def singles(self) -> list[list[Candidate]]:
         """For each stage the regions that it may be by itself."""
         return self._spaces.candidates.singles
+
+    @property
+    def of_single_stages(self) -> "Search":
+        """The same search, for plans whose regions are single stages."""
+        clock = Clock(self._clock.limit_seconds)
+        spaces = SingleStageSpaces(self._spaces, clock)
+        return Search(self._graph, clock, self._gap, self._replays, spaces)
 
     def fastest(self, budget_bytes: int) -> Plan:
         """The fastest plan within the budget; see `Stages`."""

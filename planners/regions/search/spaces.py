@@ -70,3 +70,36 @@ class Spaces:
         """Whether there is no time to set up the composition of candidates."""
         # Twice, since the first solve sets up as much again.
         return self._clock.left() <= 2 * self._seconds_per_candidate * len(candidates)
+
+
+class SingleStageSpaces(Spaces):
+    """The part of some spaces whose regions are single stages; its candidates are the same ones."""
+
+    def __init__(self, spaces: Spaces, clock: Clock):
+        super().__init__(spaces._graph, clock, spaces._max_options)
+        self._spaces = spaces
+
+    @property
+    def are_known(self) -> bool:
+        """Whether they have been found."""
+        return self._spaces.are_known
+
+    @property
+    def candidates(self) -> Candidates:
+        """The candidates of single stages."""
+        return self._spaces.candidates
+
+    @property
+    def everything(self) -> list[Candidate]:
+        """The candidates of single stages."""
+        return self.singles
+
+    @property
+    def of_singles(self) -> Composition:
+        """The program over single stages."""
+        return self._spaces.of_singles
+
+    @property
+    def of_everything(self) -> Composition:
+        """The program over single stages."""
+        return self.of_singles

@@ -56,6 +56,7 @@ from planners.errors import InvalidPlan
 from planners.plan import Region
 from planners.regions.iterations import neighbours
 from planners.regions.simple_plans import saving_all
+from planners.regions.solved import SolvedBudgets
 
 
 @ft.cache
@@ -445,11 +446,8 @@ def test_plans_of_uniform_iterations_keep_their_limit(monkeypatch):
     traced = trace_for(cpu, deep, deep_args(), operators=("int8", "slope8"))
     every_code = dict.fromkeys(traced.staged().writer, 1.0)
     compiled_plans = compiled_plans_of(traced, cpu, NO_PINS, bound=ErrorBound(every_code, 8.0))
-    proposals = Proposals(
-        compiled_plans,
-        planners.Stages(),
-        dataclasses.replace(compiled_plans.graph, uniform_blocks=True),
-    )
+    uniform = dataclasses.replace(compiled_plans.graph, uniform_blocks=True)
+    proposals = Proposals(compiled_plans, uniform, SolvedBudgets(planners.Stages(), uniform))
     least = compiled_plans.modelled(planners.save_nothing(compiled_plans.graph).regions)
     most = compiled_plans.modelled(planners.save_all(compiled_plans.graph).regions)
     for limit_bytes in np.linspace(least, most, 16, dtype=int).tolist():
