@@ -17,6 +17,8 @@ from ..candidates.spaces import Proposal, Space, propose
 GOOD_USE = 0.97
 #: The share of its limit that a plan should use: in the middle of what is good.
 GOAL = (1 + GOOD_USE) / 2
+#: A plan that is off by this share of its limit says nothing of another program's plans.
+FAR_OFF = 0.25
 #: Steps of one bisection, at most; a step that meets a plan again compiles nothing.
 MAX_STEPS = 14
 #: A bisection ends when this share of the limit is all that is undecided.
@@ -55,14 +57,18 @@ def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
 
 
 def _fastest(bisections: Sequence["_Bisection"]) -> tuple["_Bisection", Proposal | None]:
-    """The bisection with the fastest proposal; one that is free makes later ones needless."""
+    """The bisection with the fastest proposal, and that proposal.
+
+    One that is free makes later ones needless, and so is one that cannot be faster.
+    """
     best: tuple[_Bisection, Proposal | None] = bisections[0], None
     for bisection in bisections:
+        known = best[1]
+        if known is not None and (known.is_free or known.seconds <= bisection.least_seconds()):
+            continue
         found = bisection.propose()
-        if found is not None and (best[1] is None or found.seconds < best[1].seconds):
+        if found is not None and (known is None or found.seconds < known.seconds):
             best = bisection, found
-        if best[1] is not None and best[1].is_free:
-            break
     return best
 
 
@@ -98,6 +104,10 @@ class _Bisection:
             self.is_done = self._aim <= aim or self._is_decided()
         return None
 
+    def least_seconds(self) -> float:
+        """A bound on the proposal for the aim, by those for larger ones."""
+        return min(space.least_seconds(self._aim) for space in self._spaces)
+
     def compile(self, found: Proposal) -> bool:
         """Compile a proposal and correct the aim; whether it fits."""
         is_new = found.decisions not in found.plans
@@ -119,7 +129,7 @@ class _Bisection:
     def follow(self, other: "_Bisection") -> None:
         """Take over what another program's compiled plans say, until this one has some."""
         can_follow = self._follows and not self._has_compiled
-        if can_follow and other._follows and other._has_compiled and not other.is_done:
+        if can_follow and other._follows and other._is_near and not other.is_done:
             self._aim, self._low, self._high = other._aim, other._low, other._high
             self._below, self._above = other._below, other._above
 
@@ -134,6 +144,12 @@ class _Bisection:
         self._has_singles = True
         spaces = [x for x in (space.of_single_stages for space in self._spaces) if x is not None]
         return [_Bisection(spaces, self._limit, follows=False)] if spaces else []
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether plans were compiled, and some were about as large as predicted."""
+        ends = (x for x in (self._below, self._above) if x is not None)
+        return any(abs(used - predicted) < FAR_OFF * self._limit for predicted, used in ends)
 
     def _is_decided(self) -> bool:
         return self._high - self._low < ENOUGH * self._limit
