@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ._plan import Plan
-from ._sources import Fixed, Planned
+from ._sources import Fixed
+from ._sources import Planned as Planned
 from ._sources import Source as Source
 from ._wrapped import Rematerialized as Rematerialized
 from ._wrapped import rematerialized
@@ -25,15 +26,16 @@ from .planning.options import PlanOptions as PlanOptions
 from .planning.pipeline import plan_traced
 from .planning.progress import progress
 from .planning.reserved import Optimizer
+from .step.marks import source_for as source_for
 from .tracing import trace
 from .tracing.marked import name_of
-from .tracing.modules import OnArrays, on_arrays
+from .tracing.modules import Given, OnArrays, on_arrays
 
 
 def remat(
     fun: Callable[..., Any] | None = None,
     *,
-    budget: int | float | str,
+    budget: int | float | str | None = None,
     target: str | None = None,
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
@@ -57,12 +59,15 @@ def remat(
     the outermost plan decides for all of them. Where planning fails, `fun` runs as it is, and a
     warning says so; `MONET_JAX_STRICT=1` makes that an error.
 
+    Without a budget the result is a mark: `monet_jax.jit` round it plans it within the budget of
+    the whole step. In no such step, it is `fun`.
+
     Arguments:
         fun: the function, or None to use `remat(...)` as a decorator. It must be traceable by JAX.
         budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
             fraction of what the function takes unplanned, at the largest of the shapes that came
             so far; "auto" is the target's memory less a reserve. It covers argument + output + temp
-            - alias of the compiled value and gradient.
+            - alias of the compiled value and gradient. None is the budget of the step round it.
         target: "cpu", "gpu:h100", "tpu:v5e", ...; None is the default device. Where no such device
             is attached, its compiler runs ahead of time, in another process.
         argnums: the arguments that the gradient is taken with respect to. Traced floats that `fun`
@@ -101,7 +106,7 @@ def remat(
         TargetUnavailable: when differentiated: the target's compiler is not installed.
     """
     options = PlanOptions(
-        budget=budget,
+        budget="auto" if budget is None else budget,
         target=target,
         argnums=argnums,
         static_argnums=static_argnums,
@@ -117,7 +122,9 @@ def remat(
         verify=verify,
         cache=cache,
     )
-    return functools.partial(_decorate, options) if fun is None else _decorate(options, fun)
+    source = source_for(budget, options)
+    decorate = functools.partial(_decorate, source, options.given)
+    return decorate if fun is None else decorate(fun)
 
 
 def plan(
@@ -209,8 +216,8 @@ def apply(
     return rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
 
 
-def _decorate(options: PlanOptions, fun: Callable[..., Any]) -> Any:
-    return rematerialized(fun, Planned(options), options.given)
+def _decorate(source: Source, given: Given, fun: Callable[..., Any]) -> Any:
+    return rematerialized(fun, source, given)
 
 
 def plan_flat(

@@ -31,6 +31,23 @@ class OtherOptions(Exception):
     """A program failed under the options of earlier ones, whose bytes do not compare with it."""
 
 
+@dataclasses.dataclass(frozen=True)
+class PlannedProgram:
+    """A plan of one program of a function.
+
+    Attributes:
+        decisions: the plan.
+        chunks: lengths of nested scans, as in `Plan.chunks`.
+    """
+
+    decisions: planners.Plan
+    chunks: tuple[int, ...] | None
+
+    def function(self, traced: Traced) -> FlatFunction:
+        """The traced function as planned."""
+        return transform(traced.staged(self.chunks), self.decisions)
+
+
 @dataclasses.dataclass
 class Compiler:
     """The compiler of a function's programs, and the conditions under which it has compiled them.
@@ -45,18 +62,23 @@ class Compiler:
     options: Options
     conditions: str = ""
 
-    def bytes_of(self, traced: Traced, function: FlatFunction) -> CompiledBytes:
-        """The bytes of a program.
+    def bytes_of(self, traced: Traced, planned: PlannedProgram | None = None) -> CompiledBytes:
+        """The bytes of a function, as planned or as it is.
 
         Raises:
             OtherOptions: earlier programs were compiled under other options.
         """
-        step = step_to_compile(traced, function)
-        figures = compile_bytes(*step, target=self.target, options=self.options)
+        figures = self._compiled(traced, planned)
         if str(self.options) != (self.conditions or str(self.options)):
             raise OtherOptions
         self.conditions = str(self.options)
         return figures
+
+    def _compiled(self, traced: Traced, planned: "PlannedProgram | None") -> CompiledBytes:
+        """Compile the value and gradient of a function."""
+        function = traced.flat if planned is None else planned.function(traced)
+        step = step_to_compile(traced, function)
+        return compile_bytes(*step, target=self.target, options=self.options)
 
 
 class TracedJudge(Judge):
@@ -146,7 +168,7 @@ class TracedJudge(Judge):
 
     def unplanned_bytes(self) -> CompiledBytes:
         """Compile the function as it is."""
-        return self.compiler.bytes_of(self.traced, self.traced.flat)
+        return self.compiler.bytes_of(self.traced)
 
     def planned_bytes(self, decisions: planners.Plan) -> CompiledBytes:
         """Compile a plan.
@@ -155,9 +177,8 @@ class TracedJudge(Judge):
             CompilationFailed: the compiler fails on this program.
             OtherOptions: it was compiled under other options than those before it.
         """
-        function = transform(self.staged, decisions)
         try:
-            return self.compiler.bytes_of(self.traced, function)
+            return self.compiler.bytes_of(self.traced, PlannedProgram(decisions, self.chunks))
         except (CompilerDied, RuntimeError) as error:
             if isinstance(error, NotImplementedError):
                 raise
