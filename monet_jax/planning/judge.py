@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import planners
 from planners.graph import Graph
@@ -91,6 +91,8 @@ class TracedJudge(Judge):
         bound: of the gradient errors of lossy codes.
         chunks: lengths of nested scans, as in `Plan.chunks`.
         compiler: shared with the judges of the function's other programs.
+        results: of a step that uses the gradients, as in `analyze`.
+        devices: over how many the step is sharded; None for what the function's arguments say.
     """
 
     def __init__(
@@ -102,17 +104,20 @@ class TracedJudge(Judge):
         bound: ErrorBound | None = None,
         chunks: tuple[int, ...] | None = None,
         compiler: Compiler | None = None,
+        results: Sequence[int] | None = None,
+        devices: int | None = None,
     ):
         self.traced, self.target, self.pins = traced, target, pins
-        self.bound, self.chunks = bound, chunks
+        self.bound, self.chunks, self.results = bound, chunks, results
         self.compiler = compiler or Compiler(target, options_of(target, traced.program_hash))
-        self.devices = devices_of(traced.avals)
+        self.devices = devices or devices_of(traced.avals)
         self.name = "the function with nested scans" if chunks else "the function"
 
     def other(self, traced: Traced | None = None, **changes) -> "TracedJudge":
         """The judge of another program of the function."""
         common = traced or self.traced, self.target, self.pins
-        return TracedJudge(*common, **{"compiler": self.compiler, **changes})
+        step = {"compiler": self.compiler, "results": self.results, "devices": self.devices}
+        return TracedJudge(*common, **{**step, **changes})
 
     @property
     def fingerprint(self) -> str:
@@ -123,7 +128,7 @@ class TracedJudge(Judge):
     def analyzed(self) -> tuple[Graph, InverseData]:
         """The planning graph as it was analyzed, and what leads from it back to the program."""
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
-        graph, inverse = analyze(self.staged, roofline, backend, self.pins)
+        graph, inverse = analyze(self.staged, roofline, backend, self.pins, self.results)
         if self.bound is not None:
             graph = with_errors(graph, self.staged, self.bound)
         return graph, inverse

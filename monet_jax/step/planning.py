@@ -23,6 +23,7 @@ from ..tracing.trace import Recorded, Terms, traced_as
 from . import step_plan
 from .call import StepCall
 from .context import Recording, Tracer
+from .donation import donations_of
 from .share import StepSearch
 from .step_plan import StepPlan, step_plan_from_json
 
@@ -45,12 +46,14 @@ class RecordedStep:
         marks: its marks.
         fingerprint: a hash of its program.
         donated: for each leaf of the arguments, whether it is donated.
+        result_bytes: bytes of each result that lies in no donated argument.
     """
 
     call: StepCall
     marks: Recording
     fingerprint: str
     donated: tuple[bool, ...]
+    result_bytes: tuple[int, ...]
 
 
 def plan_step(call: StepCall, options: PlanOptions) -> StepPlan:
@@ -89,7 +92,8 @@ def record_step(call: StepCall, tracer: Tracer) -> RecordedStep:
     jaxpr = traced.jaxpr
     recorded = Recorded(jaxpr, (), tuple(jaxpr.in_avals), list)
     program = traced_as(recorded, [False] * len(infos), unchanged, Terms(()))
-    return RecordedStep(call, marks, program.program_hash, tuple(x.donated for x in infos))
+    donated, results = tuple(x.donated for x in infos), donations_of(traced).result_bytes
+    return RecordedStep(call, marks, program.program_hash, donated, results)
 
 
 def _found_or_made(
@@ -109,7 +113,7 @@ def _found_or_made(
 
 def _made(step: RecordedStep, options: PlanOptions, target: Target) -> StepPlan:
     """The plan, searched for."""
-    search = StepSearch(step.call, step.marks, options, target)
+    search = StepSearch(step.call, step.marks, step.result_bytes, options, target)
     say("compiling the step as it is")
     unplanned = search.unplanned()
     budget = options.budget_bytes(target, lambda: unplanned.total_bytes)

@@ -34,6 +34,7 @@ class StepSearch:
     Attributes:
         call: the step.
         recorded: its marks.
+        result_bytes: bytes of each of its results that lies in no donated argument.
         options: what a user wants of the plans.
         target: what to compile for.
         compiled: what was compiled so far: plans of marks -> bytes.
@@ -41,6 +42,7 @@ class StepSearch:
 
     call: StepCall
     recorded: Recording
+    result_bytes: Sequence[int]
     options: PlanOptions
     target: Target
     compiled: dict[Hashable, CompiledBytes] = dataclasses.field(default_factory=dict)
@@ -103,14 +105,14 @@ class StepSearch:
         return PlanSearch(plans, self.options.region_planner, renews_cap=False)
 
     def _judge(self, mark: str, others: Mapping[str, PlanRecord]) -> TracedJudge:
-        judge = TracedJudge(
+        return TracedJudge(
             self.recorded.found[mark],
             self.target,
             self.options.pinned,
             compiler=self._compiler(mark, others),
+            results=self.result_bytes,
+            devices=self.recorded.tracer.devices,
         )
-        judge.devices = self.recorded.tracer.devices
-        return judge
 
     def _compiler(self, mark: str, others: Mapping[str, PlanRecord]) -> StepCompiler:
         return StepCompiler(
