@@ -26,6 +26,7 @@ from .planning.options import PlanOptions as PlanOptions
 from .planning.pipeline import plan_traced
 from .planning.progress import progress
 from .planning.reserved import Optimizer
+from .step.jit import PlannedStep, plan_of_step
 from .step.marks import source_for as source_for
 from .tracing import trace
 from .tracing.marked import name_of
@@ -131,7 +132,7 @@ def plan(
     fun: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    budget: int | float | str,
+    budget: int | float | str | None = None,
     target: str | None = None,
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
@@ -148,14 +149,17 @@ def plan(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
-) -> Plan:
+) -> Any:
     """The plan that `remat` would use for these arguments; nothing is allocated or run.
+
+    Of a step that `monet_jax.jit` made it is the `StepPlan` that the step would use, within the
+    step's own options; only `budget` and `target` may be given, in the place of these.
 
     But with an `error`, gradients of a sample are computed to measure what lossy codes do to them,
     one for each value that may be encoded; such a plan is not kept on the disk.
 
     Arguments:
-        fun: the function.
+        fun: the function, or a step that `monet_jax.jit` made.
         *args: its arguments: arrays or `jax.ShapeDtypeStruct`s, with shardings where they matter.
         kwargs: its keyword arguments.
         error: with lossy operators: the relative error of the gradient that a plan may bring in,
@@ -169,7 +173,7 @@ def plan(
     The other arguments and the errors are those of `remat`.
     """
     options = PlanOptions(
-        budget=budget,
+        budget="auto" if budget is None else budget,
         target=target,
         argnums=argnums,
         static_argnums=static_argnums,
@@ -185,6 +189,12 @@ def plan(
         verify=verify,
         cache=cache,
     )
+
+    if isinstance(fun, PlannedStep):
+        given = error is not None or sample is not None
+        return plan_of_step(fun, args, kwargs or {}, budget, options, given)
+    if budget is None:
+        raise TypeError("`plan` needs a budget: give it one, as in `budget=\"12GiB\"`.")
 
     def flat(args: Sequence[Any]) -> OnArrays:
         return on_arrays(fun, args, kwargs or {}, options.given)

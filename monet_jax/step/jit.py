@@ -1,5 +1,6 @@
 """`monet_jax.jit`: a step under `jax.jit`, whose marks are planned when it is traced."""
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -7,16 +8,16 @@ from typing import Any
 
 import jax
 
-from ..compiler.targets import resolve_target
 from ..planning.failures import STATEMENTS, report
 from ..planning.options import PlanOptions
 from ..plans.multihost import FirstProcessFailed
 from ..plans.record import PlanMismatch
 from ..tracing.marked import name_of
 from .call import Shardings, StepCall, shardings_of
-from .compiler import emission_of
 from .context import Applying, current_step, within
-from .planning import plan_step, tracer_for
+from .marks import given_options
+from .planning import applied, plan_step
+from .step_plan import StepPlan
 
 #: Errors of planning that a call raises.
 _RAISED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
@@ -34,7 +35,7 @@ class PlannedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if jax.config.jax_disable_jit or current_step() is not None:
-            return self._plain(*args, **kwargs)
+            return self.as_it_is(*args, **kwargs)
         shardings = None if jax.device_count() == 1 else shardings_of((args, kwargs))
         return self._jitted_for(shardings)(*args, **kwargs)
 
@@ -48,14 +49,37 @@ class PlannedStep:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As of a jitted function: shapes and types of the results; nothing is planned."""
-        return self._plain.eval_shape(*args, **kwargs)
+        return self.as_it_is.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """As of a jitted function: forget what was traced, planned and compiled."""
-        self._plain.clear_cache()
+        self.as_it_is.clear_cache()
         for jitted in self._jitted.values():
             jitted.clear_cache()
         self._jitted.clear()
+
+    @functools.cached_property
+    def as_it_is(self) -> Any:
+        """The step under `jax.jit` alone."""
+        return jax.jit(self._fun, **self._jit_options)
+
+    @property
+    def options(self) -> PlanOptions:
+        """What its user wants of its plans."""
+        return self._options
+
+    def call_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
+        """The call with some arguments, as `jax.jit` tells what is static among them."""
+        found = []
+
+        @functools.wraps(self._fun)
+        def seen(*given: Any, **named: Any) -> None:
+            shardings = shardings_of((args, kwargs))
+            found.append(StepCall.of(self._fun, self._jit_options, (given, named), shardings))
+
+        options = {k: v for k, v in self._jit_options.items() if k != "out_shardings"}
+        jax.jit(seen, **options).trace(*args, **kwargs)
+        return found[0]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -63,10 +87,6 @@ class PlannedStep:
     def __repr__(self) -> str:
         return f"<planned step {name_of(self._fun)}>"
 
-    @functools.cached_property
-    def _plain(self) -> Any:
-        """The step under `jax.jit` alone."""
-        return jax.jit(self._fun, **self._jit_options)
 
     def _jitted_for(self, shardings: Shardings | None) -> Any:
         """The step under `jax.jit`, planned for arguments that are sharded like that."""
@@ -90,10 +110,7 @@ class PlannedStep:
     def _applied(self, call: StepCall) -> Applying | None:
         """The plan for a call; None where planning has failed."""
         try:
-            plan = plan_step(call, self._options)
-            target = resolve_target(self._options.target)
-            emissions = {k: emission_of(x) for k, x in plan.plans.items()}
-            return Applying(tracer_for(call, self._options, target), emissions, (*plan.marks,))
+            return applied(plan_step(call, self._options), call, self._options)
         except _RAISED:
             raise
         except Exception as error:
@@ -171,3 +188,35 @@ def _decorate(
     made = PlannedStep(fun, options, jit_options)
     functools.update_wrapper(made, fun, updated=())
     return made
+
+
+def plan_of_step(
+    step: PlannedStep,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    budget: int | float | str | None,
+    options: PlanOptions,
+    with_error: bool,
+) -> StepPlan:
+    """The plan of a step for some arguments, within its own options.
+
+    Arguments:
+        step: the step.
+        args, kwargs: its arguments.
+        budget: in the place of the step's own; None for that.
+        options: as given to `plan`; only the target may be.
+        with_error: whether an error, or a sample for one, was given, too.
+
+    Raises:
+        ValueError: other options were given.
+    """
+    wrong = [*given_options(options, ("budget", "target")), *["error"] * with_error]
+    if wrong:
+        raise ValueError(
+            f"{wrong} cannot be given with a step of `monet_jax.jit`: the step's own options, and "
+            "what is marked in it, say what is planned."
+        )
+    changes: dict[str, Any] = {} if budget is None else {"budget": budget}
+    if options.target is not None:
+        changes["target"] = options.target
+    return plan_step(step.call_for(args, kwargs), dataclasses.replace(step.options, **changes))

@@ -35,15 +35,19 @@ def source_for(budget: int | float | str | None, options: PlanOptions) -> Source
     """
     if budget is not None:
         return Planned(options)
-    names = (f.name for f in dataclasses.fields(PlanOptions) if f.init and f.name not in _OF_MARKS)
-    default = PlanOptions()
-    given = [name for name in names if getattr(options, name) != getattr(default, name)]
-    if given:
+    if given := given_options(options, _OF_MARKS):
         raise ValueError(
             f"`remat` was given {given} and no budget. Without a budget it only marks what "
             "`monet_jax.jit` plans: give a budget, or give these options to `monet_jax.jit`."
         )
     return MarkSource()
+
+
+def given_options(options: PlanOptions, without: Sequence[str]) -> list[str]:
+    """The names of options that differ from their defaults, some left out."""
+    default = PlanOptions()
+    names = [x.name for x in dataclasses.fields(options) if x.init and x.name not in without]
+    return [name for name in names if getattr(options, name) != getattr(default, name)]
 
 
 def value_and_grad(

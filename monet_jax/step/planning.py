@@ -22,7 +22,8 @@ from ..plans.record import FORMAT, PlanMismatch
 from ..tracing.trace import Recorded, Terms, traced_as
 from . import step_plan
 from .call import StepCall
-from .context import Recording, Tracer
+from .compiler import emission_of
+from .context import Applying, Recording, Tracer
 from .donation import donations_of
 from .share import StepSearch
 from .step_plan import StepPlan, step_plan_from_json
@@ -76,6 +77,13 @@ def plan_step(call: StepCall, options: PlanOptions) -> StepPlan:
         )
     log.info("%s", str(made).partition("\n")[0])
     return made
+
+
+def applied(plan: StepPlan, call: StepCall, options: PlanOptions) -> Applying:
+    """A trace of a step in which its marks run as a plan says."""
+    emissions = {mark: emission_of(x) for mark, x in plan.plans.items()}
+    tracer = tracer_for(call, options, resolve_target(options.target))
+    return Applying(tracer, emissions, (*plan.marks,))
 
 
 def tracer_for(call: StepCall, options: PlanOptions, target: Target) -> Tracer:
