@@ -22,6 +22,9 @@ from .compiler.compile import compiled_bytes as compiled_bytes
 from .compiler.targets import TargetUnavailable as TargetUnavailable
 from .planning.failures import InfeasibleBudget as InfeasibleBudget
 from .plans.record import PlanMismatch as PlanMismatch
+from .step.donation import DonationReport as DonationReport
+from .step.donation import DonationRow as DonationRow
+from .step.donation import donation_report as donation_report
 from .step.jit import jit as jit
 from .step.marks import grad as grad
 from .step.marks import linearize as linearize

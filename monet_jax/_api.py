@@ -194,7 +194,7 @@ def plan(
         given = error is not None or sample is not None
         return plan_of_step(fun, args, kwargs or {}, budget, options, given)
     if budget is None:
-        raise TypeError("`plan` needs a budget: give it one, as in `budget=\"12GiB\"`.")
+        raise TypeError('`plan` needs a budget: give it one, as in `budget="12GiB"`.')
 
     def flat(args: Sequence[Any]) -> OnArrays:
         return on_arrays(fun, args, kwargs or {}, options.given)

@@ -64,16 +64,17 @@ class Recording(StepTrace):
         self.found: dict[str, Traced] = {}
         self.names: dict[str, str] = {}
 
-    def function_for(self, traced: Traced, marked: Marked) -> None:
-        """Write a call down; one of a program that is known already needs no plan of its own."""
+    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
+        """The function as it is; a program that is known already needs no plan of its own."""
         mistake = missing_gradient(traced)
         if axes := outer_axes(traced, marked.call):
             mistake = f"it depends on the mapped axes {axes} of what it is called in"
         if mistake is not None:
             warn(f"Nothing is planned for `{marked.name}`: {mistake}.")
-            return
+            return None
         self.found.setdefault(traced.program_hash, traced)
         self.names.setdefault(traced.program_hash, marked.name)
+        return traced.flat  # in which marks are no marks: the outer one decides
 
 
 class Applying(StepTrace):
@@ -94,7 +95,9 @@ class Applying(StepTrace):
         emission = self.emissions.get(traced.program_hash)
         if emission is not None:
             return lambda inputs: emission(traced, inputs)
-        if traced.program_hash not in self.known and missing_gradient(traced) is None:
+        if traced.program_hash in self.known:
+            return traced.flat
+        if missing_gradient(traced) is None and not outer_axes(traced, marked.call):
             warn(
                 f"`{marked.name}` is another program in this trace of its step than in the first: "
                 "it runs as it is, whatever memory it takes. A step must do the same each time "

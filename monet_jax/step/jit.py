@@ -87,7 +87,6 @@ class PlannedStep:
     def __repr__(self) -> str:
         return f"<planned step {name_of(self._fun)}>"
 
-
     def _jitted_for(self, shardings: Shardings | None) -> Any:
         """The step under `jax.jit`, planned for arguments that are sharded like that."""
         if shardings not in self._jitted:
@@ -108,9 +107,10 @@ class PlannedStep:
             return self._fun(*args, **kwargs)
 
     def _applied(self, call: StepCall) -> Applying | None:
-        """The plan for a call; None where planning has failed."""
+        """The plan for a call; None where the step fits as it is, and where planning has failed."""
         try:
-            return applied(plan_step(call, self._options), call, self._options)
+            plan = plan_step(call, self._options)
+            return applied(plan, call, self._options) if plan.plans else None
         except _RAISED:
             raise
         except Exception as error:
@@ -210,13 +210,26 @@ def plan_of_step(
     Raises:
         ValueError: other options were given.
     """
-    wrong = [*given_options(options, ("budget", "target")), *["error"] * with_error]
-    if wrong:
-        raise ValueError(
-            f"{wrong} cannot be given with a step of `monet_jax.jit`: the step's own options, and "
-            "what is marked in it, say what is planned."
-        )
+    refuse_options(options, ("budget", "target"), ["error"] * with_error)
     changes: dict[str, Any] = {} if budget is None else {"budget": budget}
     if options.target is not None:
         changes["target"] = options.target
     return plan_step(step.call_for(args, kwargs), dataclasses.replace(step.options, **changes))
+
+
+def refuse_options(options: PlanOptions, without: Sequence[str], more: Sequence[str] = ()) -> None:
+    """Refuse options that are given with a step.
+
+    Arguments:
+        options: as they were given.
+        without: names of those that may be given.
+        more: names of others that were given.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if wrong := [*given_options(options, without), *more]:
+        raise ValueError(
+            f"{wrong} cannot be given with a step of `monet_jax.jit`: the step's own options, and "
+            "what is marked in it, say what is planned."
+        )

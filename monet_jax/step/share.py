@@ -70,17 +70,23 @@ class StepSearch:
             InfeasibleBudget: none are found; `minimum_budget` is the least that was.
         """
         found: MarkPlans = {}
-        infeasible = InfeasibleBudget("Nothing in the step is marked.", budget_bytes)
+        infeasible = []
         for mark in self._by_residuals():
             search = self._search(mark, found)
             try:
                 made = search.plan(lambda _: budget_bytes)
             except InfeasibleBudget as error:
-                infeasible = error
-                found[mark] = search.plan(lambda _, least=error.minimum_budget: least)
+                infeasible.append(error)
+                found |= self._smallest(mark, search, error.minimum_budget)
             else:
                 return self._relaxed({**found, mark: made}, [*found], budget_bytes)
-        raise infeasible
+        raise min(infeasible, key=lambda error: error.minimum_budget)
+
+    def _smallest(self, mark: str, search: PlanSearch, least: int) -> MarkPlans:
+        """The smallest plan of a mark; none where the step takes less without one."""
+        if least >= search.compiled_plans.unplanned.total_bytes:
+            return {}
+        return {mark: search.plan(lambda _: least)}
 
     def _relaxed(self, found: MarkPlans, marks: Sequence[str], budget_bytes: int) -> MarkPlans:
         """The plans, those of some marks made again with the bytes that are left to them."""

@@ -15,6 +15,7 @@ from ..report.text import report
 
 #: Raised when the stored fields change.
 FORMAT = 1
+_FORMAT_FIELD = "step_format"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +57,11 @@ class StepPlan:
         return self.unplanned.target
 
     @property
+    def compiler(self) -> str:
+        """Which compiler gave the figures."""
+        return self.unplanned.compiler
+
+    @property
     def unplanned_bytes(self) -> int:
         """Bytes of the step as it is."""
         return self.unplanned.total_bytes
@@ -72,7 +78,7 @@ class StepPlan:
         data: dict[str, Any] = {name: getattr(self, name) for name in stored}
         data["unplanned"] = dataclasses.asdict(self.unplanned)
         data["plans"] = {k: json.loads(x.to_json()) for k, x in self.plans.items()}
-        return json.dumps({"format": FORMAT, **data}) + "\n"
+        return json.dumps({_FORMAT_FIELD: FORMAT, **data}) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON; a file that stood there is replaced whole or not at all."""
@@ -92,14 +98,19 @@ def step_plan_from_json(text: str) -> StepPlan:
         ValueError: the text is not JSON, or is no such plan.
     """
     data = json.loads(text)
-    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-        raise ValueError(f'need a JSON object with "format": {FORMAT}; make the plan again')
+    if not isinstance(data, dict) or data.pop(_FORMAT_FIELD, None) != FORMAT:
+        raise ValueError(f'need a JSON object with "{_FORMAT_FIELD}": {FORMAT}; plan again')
     try:
         data["unplanned"] = CompiledBytes(**data["unplanned"])
         data["plans"] = {k: record_from_json(json.dumps(x)) for k, x in data["plans"].items()}
         return StepPlan(**data)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"a field is missing, unknown or of a wrong type: {error}") from error
+
+
+def holds_step_plan(text: str) -> bool:
+    """Whether JSON text is of a step's plan, and not of a function's."""
+    return text.startswith(f'{{"{_FORMAT_FIELD}"')
 
 
 def _verdict(plan: StepPlan) -> str:

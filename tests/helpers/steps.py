@@ -11,7 +11,7 @@ import optax
 
 import monet_jax
 
-WIDTH, BATCH, DEPTH = 32, 512, 4
+WIDTH, BATCH, DEPTH = 32, 512, 3
 
 #: The key's bias of an attention has no gradient but rounding, which a small `eps` would blow up.
 ADAMW = optax.adamw(1e-2, eps=1e-3)
@@ -69,7 +69,6 @@ def assert_close(got: Any, expected: Any, tolerance: float) -> None:
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         least = tolerance * float(np.abs(b).max(initial=0.0))
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=least + 1e-7)
-
 
 
 def normal(seed: int, *shape: int, scale: float = 1.0) -> jax.Array:

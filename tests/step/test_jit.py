@@ -15,7 +15,7 @@ from monet_jax.step import jit as jit_module
 @pytest.mark.parametrize("name", STEPS)
 def test_three_steps_are_those_of_jax_within_the_budget(name):
     case = STEPS[name]()
-    budget, step = case.budget(0.6), case.planned(0.6)
+    budget, step = case.budget(0.6), case.planned(0.6, max_compilations=3)
     assert sum(bytes_of(step, case.state, case.batch)) <= budget
     unmarked = jax.jit(case.make(monet_jax), donate_argnums=0)
     assert sum(bytes_of(unmarked, case.state, case.batch)) > budget  # marks alone plan nothing
@@ -30,9 +30,8 @@ def test_three_steps_are_those_of_jax_within_the_budget(name):
 def test_a_step_that_fits_stays_as_it_is():
     case = plain()
     step = case.planned(1.0)
-    assert step.lower(case.state, case.batch).as_text() == case.plain.lower(
-        case.state, case.batch
-    ).as_text().replace("jit_step", "jit_step")
+    lowered = (x.lower(case.state, case.batch).as_text() for x in (step, case.plain))
+    assert len(set(lowered)) == 1
     assert not recomputes(step, case.state, case.batch)
     assert recomputes(case.planned(0.5), case.state, case.batch)
 
@@ -58,8 +57,8 @@ def test_it_takes_what_jit_takes():
         lambda s: (s.shape, s.dtype), state
     )
     assert_close(value, 2.0 * case.plain(case.fresh(), case.batch)[1], 1e-5)
-    lowered = step.trace(case.state, case.batch, scale=2.0).lower()
-    assert sum(bytes_of(step, case.state, case.batch)) if False else lowered.compile()
+    found = step.trace(case.state, case.batch, scale=2.0).lower().compile().memory_analysis()
+    assert found.alias_size_in_bytes > 0
     with pytest.raises(TypeError, match="donate_argument"):
         monet_jax.jit(loss, budget=1, donate_argument=0)
 
@@ -103,7 +102,7 @@ def test_it_works_under_jit_grad_and_vmap():
 def test_arguments_and_results_alone_may_exceed_the_budget():
     case = plain()
     step = monet_jax.jit(case.make(monet_jax), budget=50_000, donate_argnums=0, cache=False)
-    with pytest.raises(monet_jax.InfeasibleBudget, match="donated arguments.* alone") as caught:
+    with pytest.raises(monet_jax.InfeasibleBudget, match=r"donated arguments.* alone") as caught:
         step(case.fresh(), case.batch)
     least = caught.value.minimum_budget
     within = monet_jax.jit(case.make(monet_jax), budget=least, donate_argnums=0, cache=False)
@@ -126,7 +125,7 @@ def test_the_minimum_works_and_a_little_less_does_not():
 def test_a_step_without_marks_is_judged():
     case = plain()
     step = monet_jax.jit(case.make(jax), budget=case.budget(0.6), donate_argnums=0, cache=False)
-    with pytest.raises(monet_jax.InfeasibleBudget, match="monet_jax.value_and_grad"):
+    with pytest.raises(monet_jax.InfeasibleBudget, match=r"monet_jax\.value_and_grad"):
         step(case.fresh(), case.batch)
     wide = monet_jax.jit(case.make(jax), budget=case.budget(1.0), donate_argnums=0, cache=False)
     assert_close(wide(case.fresh(), case.batch), case.plain(case.fresh(), case.batch), 1e-6)
@@ -141,7 +140,7 @@ def test_a_fault_of_planning_leaves_the_step_as_it_is(monkeypatch):
     with pytest.raises(KeyError, match="planted"):
         case.planned(0.6)(case.fresh(), case.batch)
     monkeypatch.delenv("MONET_JAX_STRICT")
-    with pytest.warns(monet_jax.PlanningWarning, match="planted.*please report"):
+    with pytest.warns(monet_jax.PlanningWarning, match=r"planted.*please report"):
         got = case.planned(0.6)(case.fresh(), case.batch)
     assert_close(got, case.plain(case.fresh(), case.batch), 1e-6)
 
