@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.core
 
 from ..compiler.compile import CompiledBytes, compile_bytes
+from ..compiler.export import without_outer_tracers
 from ..compiler.options import Options
 from ..compiler.targets import Target
 from ..tracing.signature import abstract_leaf
@@ -61,6 +63,13 @@ class StepCall:
         found = tuple(map(spec, args))
         return StepCall(fun, jit_options, found, {k: spec(kwargs[k]) for k in sorted(kwargs)})
 
+    @property
+    def devices(self) -> int:
+        """Over how many devices the step is sharded, by its arguments or by `in_shardings`."""
+        places = jax.tree.leaves((self.args, self.kwargs, self.jit_options.get("in_shardings")))
+        shardings = (x if _is_sharding(x) else getattr(x, "sharding", None) for x in places)
+        return max((x.num_devices for x in shardings if x is not None), default=1)
+
     def jitted(self, step: StepTrace | None) -> Any:
         """The step under `jax.jit`, traced as `step` says; as JAX's own where that is None."""
 
@@ -77,14 +86,23 @@ class StepCall:
 
     def compiled(self, step: StepTrace | None, target: Target, options: Options) -> CompiledBytes:
         """The bytes of the step as compiled, XLA's own rematerialization off."""
-        jitted, kwargs = self.jitted(step), self.kwargs
-        return compile_bytes(jitted, self.args, kwargs=kwargs, target=target, options=options)
+        jitted = self.jitted(step)
+        given = self.args, dict(self.kwargs)
+        traced = jitted.trace(*given[0], **given[1])
+        jitted, args, kwargs = without_outer_tracers(jitted, *given, traced)
+        with warnings.catch_warnings():  # of donations: the user's own compilation has it, too
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            return compile_bytes(jitted, args, kwargs=kwargs, target=target, options=options)
 
 
 def shardings_of(arguments: Any) -> Shardings | None:
     """How the leaves of some arguments lie on several devices; None where none does."""
     found = tuple(map(_sharding_of, jax.tree.leaves(arguments)))
     return None if all(x is None for x in found) else found
+
+
+def _is_sharding(x: Any) -> bool:
+    return isinstance(x, jax.sharding.Sharding)
 
 
 def _sharding_of(leaf: Any) -> Any:

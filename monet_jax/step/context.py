@@ -13,6 +13,7 @@ from ..operators import Context, rewriter, selected
 from ..planning.failures import warn
 from ..planning.mistakes import missing_gradient
 from ..tracing.marked import Marked, Traces
+from ..tracing.signature import abstract_leaf
 from ..tracing.trace import Terms, Traced, outer_axes
 
 #: A traced function and its flat inputs -> its flat outputs, as planned.
@@ -38,6 +39,10 @@ class Tracer:
         rewrite = rewriter(selected(self.terms.operators), context)
         with within(None):
             return self._traces.traced(marked, rewrite, self.terms, self.target)
+
+    def forget(self) -> None:
+        """Drop all traces: JAX's caches keep what a step was traced with, and what that holds."""
+        self._traces = Traces()
 
 
 class StepTrace(abc.ABC):
@@ -72,7 +77,8 @@ class Recording(StepTrace):
         if mistake is not None:
             warn(f"Nothing is planned for `{marked.name}`: {mistake}.")
             return None
-        self.found.setdefault(traced.program_hash, traced)
+        abstract = map(abstract_leaf, traced.recorded.closed_over)  # tracers end with their trace
+        self.found.setdefault(traced.program_hash, traced.closing_over([*abstract]))
         self.names.setdefault(traced.program_hash, marked.name)
         return traced.flat  # in which marks are no marks: the outer one decides
 

@@ -14,7 +14,7 @@ from ..plans.multihost import FirstProcessFailed
 from ..plans.record import PlanMismatch
 from ..tracing.marked import name_of
 from .call import Shardings, StepCall, shardings_of
-from .context import Applying, current_step, within
+from .context import current_step, within
 from .marks import given_options
 from .planning import applied, plan_step
 from .step_plan import StepPlan
@@ -103,19 +103,21 @@ class PlannedStep:
     ) -> Any:
         """The results of the step while it is traced: as planned, where that succeeds."""
         call = StepCall.of(self._fun, self._jit_options, (args, kwargs), shardings)
-        with within(self._applied(call)):
-            return self._fun(*args, **kwargs)
-
-    def _applied(self, call: StepCall) -> Applying | None:
-        """The plan for a call; None where the step fits as it is, and where planning has failed."""
+        step, fault = None, None
         try:
             plan = plan_step(call, self._options)
-            return applied(plan, call, self._options) if plan.plans else None
+            step = applied(plan, call, self._options) if plan.plans else None
         except _RAISED:
             raise
         except Exception as error:
-            report(name_of(self._fun), error)
-            return None
+            fault = error
+        with within(step):
+            results = self._fun(*args, **kwargs)  # an error of the step's own is raised here
+        if step is not None:
+            step.tracer.forget()
+        if fault is not None:
+            report(name_of(self._fun), fault)
+        return results
 
 
 def jit(
@@ -175,11 +177,8 @@ def jit(
         verify=verify,
         cache=cache,
     )
-    return (
-        functools.partial(_decorate, options, jit_options)
-        if fun is None
-        else _decorate(options, jit_options, fun)
-    )
+    decorate = functools.partial(_decorate, options, jit_options)
+    return decorate if fun is None else decorate(fun)
 
 
 def _decorate(

@@ -11,7 +11,7 @@ import jax
 from .._version import __version__
 from ..analyzer import pins as pins_module
 from ..compiler.budget import format_bytes
-from ..compiler.compile import CompiledBytes, devices_of
+from ..compiler.compile import CompiledBytes
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
 from ..ir.program import unchanged
 from ..planning.failures import STATEMENTS, InfeasibleBudget
@@ -67,9 +67,11 @@ def plan_step(call: StepCall, options: PlanOptions) -> StepPlan:
     started = time.perf_counter()
     target = resolve_target(options.target)
     with progress():
-        step = record_step(call, tracer_for(call, options, target))
+        tracer = tracer_for(call, options, target)
+        step = record_step(call, tracer)
         make = functools.partial(_found_or_made, step, options, target, started)
         made = multihost.made_by_first_process(make, step_plan_from_json, STATEMENTS)
+        tracer.forget()
     if made.fingerprint != step.fingerprint:
         raise PlanMismatch(
             "Process 0 has planned another step than this process: every process of a job must "
@@ -88,8 +90,7 @@ def applied(plan: StepPlan, call: StepCall, options: PlanOptions) -> Applying:
 
 def tracer_for(call: StepCall, options: PlanOptions, target: Target) -> Tracer:
     """What traces the marks of a step."""
-    places = call.args, call.kwargs, call.jit_options.get("in_shardings")
-    return Tracer(options.terms, target.name, max(map(devices_of, places)))
+    return Tracer(options.terms, target.name, call.devices)
 
 
 def record_step(call: StepCall, tracer: Tracer) -> RecordedStep:
@@ -99,7 +100,7 @@ def record_step(call: StepCall, tracer: Tracer) -> RecordedStep:
     infos = jax.tree.leaves(traced.args_info)
     jaxpr = traced.jaxpr
     recorded = Recorded(jaxpr, (), tuple(jaxpr.in_avals), list)
-    program = traced_as(recorded, [False] * len(infos), unchanged, Terms(()))
+    program = traced_as(recorded, [False] * len(recorded.avals), unchanged, Terms(()))
     donated, results = tuple(x.donated for x in infos), donations_of(traced).result_bytes
     return RecordedStep(call, marks, program.program_hash, donated, results)
 

@@ -34,7 +34,8 @@ class StepSearch:
     Attributes:
         call: the step.
         recorded: its marks.
-        result_bytes: bytes of each of its results that lies in no donated argument.
+        result_bytes: bytes of each of its results that lies in no donated argument; None to take
+            the gradients for its results.
         options: what a user wants of the plans.
         target: what to compile for.
         compiled: what was compiled so far: plans of marks -> bytes.
@@ -42,7 +43,7 @@ class StepSearch:
 
     call: StepCall
     recorded: Recording
-    result_bytes: Sequence[int]
+    result_bytes: Sequence[int] | None
     options: PlanOptions
     target: Target
     compiled: dict[Hashable, CompiledBytes] = dataclasses.field(default_factory=dict)
@@ -80,7 +81,20 @@ class StepSearch:
                 found |= self._smallest(mark, search, error.minimum_budget)
             else:
                 return self._relaxed({**found, mark: made}, [*found], budget_bytes)
-        raise min(infeasible, key=lambda error: error.minimum_budget)
+        raise self._least(infeasible)
+
+    def _least(self, infeasible: Sequence[InfeasibleBudget]) -> InfeasibleBudget:
+        """The error that names the least bytes; plans may take more than the step as it is."""
+        least = min(infeasible, key=lambda error: error.minimum_budget)
+        unplanned = self.unplanned().total_bytes
+        if least.minimum_budget < unplanned:
+            return least
+        return InfeasibleBudget(
+            f"No plan takes less than the step as it is: {unplanned:,} bytes as compiled for "
+            f"{self.target.name}. What is marked is not what takes its memory: mark all that is "
+            f"differentiated, raise `budget` to {unplanned:,}, or reduce the batch.",
+            unplanned,
+        )
 
     def _smallest(self, mark: str, search: PlanSearch, least: int) -> MarkPlans:
         """The smallest plan of a mark; none where the step takes less without one."""
@@ -97,9 +111,11 @@ class StepSearch:
 
     def _by_residuals(self) -> list[str]:
         """The marks, that with most bytes of residuals first."""
+        if len(self.recorded.found) < 2:
+            return [*self.recorded.found]
 
         def residual_bytes(mark: str) -> int:
-            graph = self._judge(mark, {}).graph
+            graph = self.judge(mark, {}).graph
             return graph.kept_bytes(0, len(graph.stages) - 1)
 
         return sorted(self.recorded.found, key=residual_bytes, reverse=True)
@@ -107,10 +123,11 @@ class StepSearch:
     def _search(self, mark: str, others: Mapping[str, PlanRecord]) -> PlanSearch:
         """The search for plans of one mark beside those of others."""
         cap = self.options.cap(announce=say)
-        plans: TracedPlans = CompiledPlans(self._judge(mark, others), cap, self.options.verify)
+        plans: TracedPlans = CompiledPlans(self.judge(mark, others), cap, self.options.verify)
         return PlanSearch(plans, self.options.region_planner, renews_cap=False)
 
-    def _judge(self, mark: str, others: Mapping[str, PlanRecord]) -> TracedJudge:
+    def judge(self, mark: str, others: Mapping[str, PlanRecord]) -> TracedJudge:
+        """The judge of one mark's plans beside those of others."""
         return TracedJudge(
             self.recorded.found[mark],
             self.target,

@@ -41,8 +41,8 @@ class Step:
 
         The budget leaves a share of the plain step's temporaries.
         """
-        options = {"donate_argnums": 0, "cache": False, **options}
-        return monet_jax.jit(self.make(monet_jax), budget=self.budget(share), **options)
+        options = {"budget": self.budget(share), "donate_argnums": 0, "cache": False, **options}
+        return monet_jax.jit(self.make(monet_jax), **options)
 
     @property
     def plain(self) -> Any:

@@ -2,7 +2,7 @@
 
 import jax
 import pytest
-from steps import STEPS, bytes_of, plain
+from steps import STEPS, bytes_of, loss, plain
 
 import monet_jax
 from monet_jax.step.step_plan import step_plan_from_json
@@ -83,3 +83,18 @@ def test_where_one_mark_is_not_enough_others_are_planned():
     )
     assert len(loose.plans) == 1 and len(tight.plans) == len(tight.marks) == 2
     assert tight.compiled_bytes <= tight.budget_bytes
+
+
+def test_marks_that_share_their_work_may_leave_nothing_to_plan():
+    case = plain()
+
+    def step(state, x):  # XLA computes both gradients at once, which plans keep apart
+        other = jax.tree.map(lambda w: 1.0 * w, state[0])
+        both = monet_jax.grad(loss)(state[0], x), monet_jax.value_and_grad(loss)(other, x)
+        return jax.tree.map(lambda a, b: a + b, both[0], both[1][1])
+
+    plain_bytes = sum(bytes_of(jax.jit(step), case.state, case.batch))
+    planned = monet_jax.jit(step, budget=0.8, cache=False)
+    with pytest.raises(monet_jax.InfeasibleBudget) as caught:
+        monet_jax.plan(planned, case.state, case.batch)
+    assert caught.value.minimum_budget <= plain_bytes

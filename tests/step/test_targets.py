@@ -60,7 +60,7 @@ from steps import assert_close, bytes_of, layers, normal, plain
 mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
 case = plain()
 put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))
-state, x = jax.tree.map(put, case.state), put(case.batch, "data")
+state, x = jax.tree.map(put, case.fresh()), put(case.batch, "data")
 fixed, temporaries = bytes_of(case.plain, state, x)
 import monet_jax
 step = monet_jax.jit(
@@ -69,6 +69,12 @@ step = monet_jax.jit(
 assert sum(bytes_of(step, state, x)) <= fixed + 0.7 * temporaries
 expected = case.plain(case.fresh(), case.batch)
 assert_close(step(state, x), expected, 1e-4)
+
+places = tuple(NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
+step = case.planned(0.6, budget=fixed + int(0.7 * temporaries), in_shardings=places)
+plan = monet_jax.plan(step, case.state, case.batch)
+assert plan.devices == 4 and plan.compiled_bytes <= plan.budget_bytes
+assert_close(step(case.fresh(), case.batch), expected, 1e-4)
 """,
         XLA_FLAGS="--xla_force_host_platform_device_count=4",
     )
