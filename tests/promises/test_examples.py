@@ -31,12 +31,24 @@ def test_accumulation_trains_as_without_a_budget():
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_the_step_of_the_example_keeps_the_budget_that_it_names():
-    example = load("accumulate")
-    (batch,) = example.batches(1)
+def made(example, jit):
+    """The example's step, its state and its first batch."""
+    if hasattr(example, "make_state"):
+        return example.make_step(jit), example.make_state(), example.batch(0)
+    return *example.make_step(jit), *next(example.batches(1))
+
+
+@pytest.mark.parametrize("name", ["accumulate", "mixed_precision"])
+def test_the_step_of_an_example_keeps_the_budget_that_it_names(name):
+    example = load(name)
     budget = int(example.BUDGET.removesuffix("MiB")) << 20
-    taken = []
-    for jit in (example.PLANNED, jax.jit):
-        step, state = example.make_step(jit)
-        taken.append(sum(bytes_of(step, state, *batch)))
-    assert taken[0] <= budget < taken[1]
+    planned, plain = (sum(bytes_of(*made(example, jit))) for jit in (example.PLANNED, jax.jit))
+    assert planned <= budget < plain
+
+
+@pytest.mark.slow
+def test_a_step_in_mixed_precision_trains_as_without_a_budget():
+    example = load("mixed_precision")
+    losses, plain = example.train(8), example.train(8, jax.jit)
+    np.testing.assert_allclose(losses, plain, rtol=2e-2)  # bfloat16
+    assert losses[-1] < 0.9 * losses[0]
