@@ -26,8 +26,9 @@ from .planning.options import PlanOptions as PlanOptions
 from .planning.pipeline import plan_traced
 from .planning.progress import progress
 from .planning.reserved import Optimizer
-from .step.jit import PlannedStep, plan_of_step
+from .step.jit import PlannedStep
 from .step.marks import source_for as source_for
+from .step.questions import plan_of_step, refuse_step
 from .tracing import trace
 from .tracing.marked import name_of
 from .tracing.modules import Given, OnArrays, on_arrays
@@ -227,6 +228,7 @@ def apply(
 
 
 def _decorate(source: Source, given: Given, fun: Callable[..., Any]) -> Any:
+    refuse_step(fun, "remat")
     return rematerialized(fun, source, given)
 
 

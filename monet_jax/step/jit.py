@@ -1,6 +1,5 @@
 """`monet_jax.jit`: a step under `jax.jit`, whose marks are planned when it is traced."""
 
-import dataclasses
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +14,7 @@ from ..plans.record import PlanMismatch
 from ..tracing.marked import name_of
 from .call import Shardings, StepCall, shardings_of
 from .context import current_step, within
-from .marks import given_options
 from .planning import applied, plan_step
-from .step_plan import StepPlan
 
 #: Errors of planning that a call raises.
 _RAISED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
@@ -187,48 +184,3 @@ def _decorate(
     made = PlannedStep(fun, options, jit_options)
     functools.update_wrapper(made, fun, updated=())
     return made
-
-
-def plan_of_step(
-    step: PlannedStep,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    budget: int | float | str | None,
-    options: PlanOptions,
-    with_error: bool,
-) -> StepPlan:
-    """The plan of a step for some arguments, within its own options.
-
-    Arguments:
-        step: the step.
-        args, kwargs: its arguments.
-        budget: in the place of the step's own; None for that.
-        options: as given to `plan`; only the target may be.
-        with_error: whether an error, or a sample for one, was given, too.
-
-    Raises:
-        ValueError: other options were given.
-    """
-    refuse_options(options, ("budget", "target"), ["error"] * with_error)
-    changes: dict[str, Any] = {} if budget is None else {"budget": budget}
-    if options.target is not None:
-        changes["target"] = options.target
-    return plan_step(step.call_for(args, kwargs), dataclasses.replace(step.options, **changes))
-
-
-def refuse_options(options: PlanOptions, without: Sequence[str], more: Sequence[str] = ()) -> None:
-    """Refuse options that are given with a step.
-
-    Arguments:
-        options: as they were given.
-        without: names of those that may be given.
-        more: names of others that were given.
-
-    Raises:
-        ValueError: there are some.
-    """
-    if wrong := [*given_options(options, without), *more]:
-        raise ValueError(
-            f"{wrong} cannot be given with a step of `monet_jax.jit`: the step's own options, and "
-            "what is marked in it, say what is planned."
-        )

@@ -45,7 +45,7 @@ def source_for(budget: int | float | str | None, options: PlanOptions) -> Source
 
 def given_options(options: PlanOptions, without: Sequence[str]) -> list[str]:
     """The names of options that differ from their defaults, some left out."""
-    default = PlanOptions()
+    default = PlanOptions(argnums=options.argnums if options.argnums == (0,) else 0)
     names = [x.name for x in dataclasses.fields(options) if x.init and x.name not in without]
     return [name for name in names if getattr(options, name) != getattr(default, name)]
 

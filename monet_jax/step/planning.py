@@ -18,8 +18,10 @@ from ..planning.failures import STATEMENTS, InfeasibleBudget
 from ..planning.options import PlanOptions
 from ..planning.progress import progress, say
 from ..plans import cache, multihost
+from ..plans.mismatch import mismatch
 from ..plans.record import FORMAT, PlanMismatch
 from ..tracing.trace import Recorded, Terms, traced_as
+from ..transformer.apply import as_traced_for
 from . import step_plan
 from .call import StepCall
 from .compiler import emission_of
@@ -55,6 +57,14 @@ class RecordedStep:
     fingerprint: str
     donated: tuple[bool, ...]
     result_bytes: tuple[int, ...]
+
+    def mismatch(self, plan: StepPlan) -> str:
+        """What a plan was made for, where that is not this step; else ""."""
+        marks = self.marks.found
+        if self.fingerprint != plan.fingerprint or not plan.plans.keys() <= marks.keys():
+            return "another step, or for other arguments"
+        found = (mismatch(as_traced_for(marks[k], own), own) for k, own in plan.plans.items())
+        return next(filter(None, found), "")
 
 
 def plan_step(call: StepCall, options: PlanOptions) -> StepPlan:
@@ -111,7 +121,7 @@ def _found_or_made(
     uses_disk = options.cache and options.planner is None and cache.is_enabled()
     key = _key(step, options, target) if uses_disk else ""
     found = cache.read_as(step_plan_from_json, key) if uses_disk else None
-    if found is not None and found.plans.keys() <= step.marks.found.keys():
+    if found is not None and not step.mismatch(found):
         return dataclasses.replace(found, is_cached=True)
     made = _made(step, options, target)
     made = dataclasses.replace(made, planning_seconds=time.perf_counter() - started)

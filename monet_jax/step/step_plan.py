@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,18 @@ class StepPlan:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON; a file that stood there is replaced whole or not at all."""
         write_whole(Path(path), self.to_json())
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one HTML file: the page of the planned part, or summaries of several.
+
+        All bytes in it are those of the step.
+        """
+        from ..report.html import page, snippet  # jinja2 is imported only where a page is wanted
+
+        plans = [*self.plans.values()]
+        said = f"<!doctype html><meta charset=utf-8><title>Step</title><p>{escape(_verdict(self))}"
+        text = page(plans[0]) if len(plans) == 1 else "\n<hr>\n".join([said, *map(snippet, plans)])
+        write_whole(Path(path), text)
 
     def __str__(self) -> str:
         parts = [_verdict(self)]

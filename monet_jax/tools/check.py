@@ -15,8 +15,7 @@ from ..compiler.targets import Target, compiler_version, resolve_target
 from ..planning.options import PlanOptions
 from ..planning.step import step_to_compile
 from ..plans.mismatch import mismatch
-from ..step.jit import refuse_options
-from ..step.now import StepNow
+from ..step.questions import StepNow, refuse_options
 from ..step.step_plan import StepPlan
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned

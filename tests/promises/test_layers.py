@@ -157,7 +157,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/step/call.py": ("step/test_jit.py", "step/test_planning.py"),
     "monet_jax/step/compiler.py": ("step/test_jit.py", "step/test_planning.py"),
     "monet_jax/step/context.py": ("step/test_marks.py",),
-    "monet_jax/step/now.py": ("step/test_planning.py",),
+    "monet_jax/step/questions.py": ("step/test_planning.py",),
     "monet_jax/step/share.py": ("step/test_planning.py", "step/test_jit.py"),
     "monet_jax/step/step_plan.py": ("step/test_planning.py",),
     # Questions asked of plans

@@ -3,8 +3,10 @@
 import jax
 import pytest
 from steps import STEPS, bytes_of, loss, plain
+from typer.testing import CliRunner
 
 import monet_jax
+from monet_jax.cli import shell
 from monet_jax.step.step_plan import step_plan_from_json
 
 
@@ -68,6 +70,32 @@ def test_what_is_planned_is_said_in_the_step(made, wrong):
     case, step, _ = made
     with pytest.raises(ValueError, match=next(iter(wrong))):
         monet_jax.plan(step, case.state, case.batch, **wrong)
+
+
+def test_what_takes_a_function_takes_no_step(made):
+    case, step, _ = made
+    for refused in (
+        lambda: monet_jax.remat(step, budget=0.5),
+        lambda: monet_jax.sweep(step, case.state, case.batch),
+        lambda: monet_jax.fit(step, lambda batch: (case.state, case.batch), budget="1GiB"),
+    ):
+        with pytest.raises(TypeError, match="not a step"):
+            refused()
+
+
+def test_a_step_is_planned_and_checked_from_a_shell(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(
+        "from steps import plain\ncase = plain()\nstep = case.planned(0.6)\n"
+        "def make_args():\n    return case.state, case.batch\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given, stored = ["train:step", "--args", "train:make_args"], str(tmp_path / "step.json")
+    more = ["--budget", "0.7", "--out", stored, "--html", str(tmp_path / "step.html")]
+    planned = CliRunner().invoke(shell.app, ["plan", *given, *more])
+    assert planned.exit_code == 0 and "The step keeps its budget" in planned.output
+    assert "<html" in (tmp_path / "step.html").read_text()
+    checked = CliRunner().invoke(shell.app, ["check", stored, *given])
+    assert checked.exit_code == 0 and "The plan holds" in checked.output
 
 
 def test_a_function_needs_a_budget():
