@@ -1,4 +1,4 @@
-"""Train a small GPT within a number of bytes: AdamW, gradients accumulated over four batches.
+"""Train a small GPT in a step of so many bytes: AdamW, gradients accumulated over four batches.
 
     python examples/accumulate.py
 
@@ -7,7 +7,10 @@ time, in under a minute on a CPU. Needs Flax and Optax (`pip install ".[examples
 """
 
 import argparse
+import functools
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,7 @@ from flax import nnx
 import monet_jax
 
 BUDGET = "12MiB"
+PLANNED = functools.partial(monet_jax.jit, budget=BUDGET)
 ACCUMULATED, BATCH, LENGTH, WIDTH, HEADS, DEPTH, VOCABULARY = 4, 16, 64, 64, 4, 3, 128
 
 
@@ -77,29 +81,36 @@ def make_optimizer() -> optax.GradientTransformation:
     return optax.MultiSteps(adamw, every_k_schedule=ACCUMULATED).gradient_transformation()
 
 
-def train(steps: int, budget: str | None = BUDGET) -> tuple[list[float], Gpt]:
-    """The losses of some batches, and the model; without a budget, unplanned."""
+def make_step(jit: Callable[..., Any] = PLANNED) -> tuple[Any, nnx.State]:
+    """The whole step, from a batch to new parameters, and the state that it begins with."""
     model = Gpt(nnx.Rngs(0, dropout=1))
     optimizer = nnx.Optimizer(model, make_optimizer(), wrt=nnx.Param)
-    lean = loss
-    if budget is not None:
-        # What AdamW keeps, and the gradients so far, come off the budget.
-        lean = monet_jax.flax.remat(loss, budget=budget, reserved=make_optimizer())
+    graph, state = nnx.split((model, optimizer))
+    marked = monet_jax.remat(loss)  # what is planned; all else runs as it is
 
-    @nnx.jit
-    def step(model: Gpt, optimizer: nnx.Optimizer, text: jax.Array, following: jax.Array):
-        value, gradient = nnx.value_and_grad(lean)(model, text, following)
+    def step(state: nnx.State, text: jax.Array, following: jax.Array):
+        model, optimizer = nnx.merge(graph, state)
+        value, gradient = nnx.value_and_grad(marked)(model, text, following)
         optimizer.update(model, gradient)
-        return value
+        return nnx.state((model, optimizer)), value
 
-    return [float(step(model, optimizer, *batch)) for batch in batches(steps)], model
+    return jit(step, donate_argnums=0), state
+
+
+def train(steps: int, jit: Callable[..., Any] = PLANNED) -> tuple[list[float], nnx.State]:
+    """The losses of some batches, and the state after them; by `jax.jit`, unplanned."""
+    step, state = make_step(jit)
+    losses = []
+    for batch in batches(steps):
+        state, value = step(state, *batch)
+        losses.append(float(value))
+    return losses, state
 
 
 def main() -> None:
     """Print the plan and what the loss came to."""
-    (batch,) = batches(1)
-    model = nnx.eval_shape(lambda: Gpt(nnx.Rngs(0, dropout=1)))  # no array is made
-    print(monet_jax.flax.plan(loss, model, *batch, budget=BUDGET, reserved=make_optimizer()))
+    step, state = make_step()
+    print(monet_jax.plan(step, state, *next(batches(1))))
     losses, _ = train(160)
     print(f"Loss of the first batch {losses[0]:.2f}, of the last {losses[-1]:.2f}.")
 

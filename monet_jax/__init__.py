@@ -22,6 +22,15 @@ from .compiler.compile import compiled_bytes as compiled_bytes
 from .compiler.targets import TargetUnavailable as TargetUnavailable
 from .planning.failures import InfeasibleBudget as InfeasibleBudget
 from .plans.record import PlanMismatch as PlanMismatch
+from .step.donation import DonationReport as DonationReport
+from .step.donation import DonationRow as DonationRow
+from .step.donation import donation_report as donation_report
+from .step.jit import jit as jit
+from .step.marks import grad as grad
+from .step.marks import linearize as linearize
+from .step.marks import value_and_grad as value_and_grad
+from .step.marks import vjp as vjp
+from .step.step_plan import StepPlan as StepPlan
 from .tools.check import Check as Check
 from .tools.check import check as check
 from .tools.diff import Change as Change

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ._plan import Plan
-from ._sources import Fixed, Planned
+from ._sources import Fixed
+from ._sources import Planned as Planned
 from ._sources import Source as Source
 from ._wrapped import Rematerialized as Rematerialized
 from ._wrapped import rematerialized
@@ -25,15 +26,18 @@ from .planning.options import PlanOptions as PlanOptions
 from .planning.pipeline import plan_traced
 from .planning.progress import progress
 from .planning.reserved import Optimizer
+from .step.jit import PlannedStep
+from .step.marks import source_for as source_for
+from .step.questions import plan_of_step, refuse_step
 from .tracing import trace
 from .tracing.marked import name_of
-from .tracing.modules import OnArrays, on_arrays
+from .tracing.modules import Given, OnArrays, on_arrays
 
 
 def remat(
     fun: Callable[..., Any] | None = None,
     *,
-    budget: int | float | str,
+    budget: int | float | str | None = None,
     target: str | None = None,
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
@@ -57,12 +61,15 @@ def remat(
     the outermost plan decides for all of them. Where planning fails, `fun` runs as it is, and a
     warning says so; `MONET_JAX_STRICT=1` makes that an error.
 
+    Without a budget the result is a mark: `monet_jax.jit` round it plans it within the budget of
+    the whole step. In no such step, it is `fun`.
+
     Arguments:
         fun: the function, or None to use `remat(...)` as a decorator. It must be traceable by JAX.
         budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
             fraction of what the function takes unplanned, at the largest of the shapes that came
             so far; "auto" is the target's memory less a reserve. It covers argument + output + temp
-            - alias of the compiled value and gradient.
+            - alias of the compiled value and gradient. None is the budget of the step round it.
         target: "cpu", "gpu:h100", "tpu:v5e", ...; None is the default device. Where no such device
             is attached, its compiler runs ahead of time, in another process.
         argnums: the arguments that the gradient is taken with respect to. Traced floats that `fun`
@@ -101,7 +108,7 @@ def remat(
         TargetUnavailable: when differentiated: the target's compiler is not installed.
     """
     options = PlanOptions(
-        budget=budget,
+        budget="auto" if budget is None else budget,
         target=target,
         argnums=argnums,
         static_argnums=static_argnums,
@@ -117,14 +124,16 @@ def remat(
         verify=verify,
         cache=cache,
     )
-    return functools.partial(_decorate, options) if fun is None else _decorate(options, fun)
+    source = source_for(budget, options)
+    decorate = functools.partial(_decorate, source, options.given)
+    return decorate if fun is None else decorate(fun)
 
 
 def plan(
     fun: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    budget: int | float | str,
+    budget: int | float | str | None = None,
     target: str | None = None,
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
@@ -141,14 +150,17 @@ def plan(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
-) -> Plan:
+) -> Any:
     """The plan that `remat` would use for these arguments; nothing is allocated or run.
+
+    Of a step that `monet_jax.jit` made it is the `StepPlan` that the step would use, within the
+    step's own options; only `budget` and `target` may be given, in the place of these.
 
     But with an `error`, gradients of a sample are computed to measure what lossy codes do to them,
     one for each value that may be encoded; such a plan is not kept on the disk.
 
     Arguments:
-        fun: the function.
+        fun: the function, or a step that `monet_jax.jit` made.
         *args: its arguments: arrays or `jax.ShapeDtypeStruct`s, with shardings where they matter.
         kwargs: its keyword arguments.
         error: with lossy operators: the relative error of the gradient that a plan may bring in,
@@ -162,7 +174,7 @@ def plan(
     The other arguments and the errors are those of `remat`.
     """
     options = PlanOptions(
-        budget=budget,
+        budget="auto" if budget is None else budget,
         target=target,
         argnums=argnums,
         static_argnums=static_argnums,
@@ -178,6 +190,12 @@ def plan(
         verify=verify,
         cache=cache,
     )
+
+    if isinstance(fun, PlannedStep):
+        given = error is not None or sample is not None
+        return plan_of_step(fun, args, kwargs or {}, budget, options, given)
+    if budget is None:
+        raise TypeError('`plan` needs a budget: give it one, as in `budget="12GiB"`.')
 
     def flat(args: Sequence[Any]) -> OnArrays:
         return on_arrays(fun, args, kwargs or {}, options.given)
@@ -209,8 +227,9 @@ def apply(
     return rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
 
 
-def _decorate(options: PlanOptions, fun: Callable[..., Any]) -> Any:
-    return rematerialized(fun, Planned(options), options.given)
+def _decorate(source: Source, given: Given, fun: Callable[..., Any]) -> Any:
+    refuse_step(fun, "remat")
+    return rematerialized(fun, source, given)
 
 
 def plan_flat(

@@ -11,6 +11,7 @@ from ._sources import Fixed
 from ._wrapped import rematerialized
 from .plans.files import write_whole
 from .plans.record import PlanRecord, record_from_json
+from .step.step_plan import holds_step_plan, step_plan_from_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +87,8 @@ class Plan(PlanRecord):
         return report(self)
 
 
-def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a plan that `Plan.save` wrote. Needs neither CVXPY nor a device.
+def load_plan(path: str | os.PathLike[str]) -> Any:
+    """Read a plan that `Plan.save` or `StepPlan.save` wrote. Needs neither CVXPY nor a device.
 
     Raises:
         ValueError: the file is not a stored plan, is damaged, or of another version's format.
@@ -95,7 +96,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     """
     data = Path(path).read_bytes()
     try:
-        return plan_from_json(data.decode())
+        text = data.decode()
+        return step_plan_from_json(text) if holds_step_plan(text) else plan_from_json(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` does not hold a stored plan: {error}") from error
 

@@ -1,8 +1,9 @@
-"""The two sources of a function's plans: made for each signature, or one stored plan."""
+"""The sources of a function's plans: made for each signature, or one stored plan."""
 
+import abc
 import dataclasses
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -25,10 +26,46 @@ from .plans.record import PlanMismatch, PlanRecord
 from .tracing import trace
 from .tracing.marked import Marked, Traces
 from .tracing.trace import Terms, Traced
-from .transformer.apply import as_planned, check_plan
+from .transformer.apply import as_planned, as_traced_for, check_plan
+
+#: Flat outputs from flat inputs.
+type FlatResults = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-class Planned:
+class Source(abc.ABC):
+    """Where the plans of a function come from."""
+
+    @property
+    def plans_here(self) -> bool:
+        """Whether there are plans where the caller stands; if not, the function is called."""
+        return True
+
+    @abc.abstractmethod
+    def traced(self, marked: Marked) -> Traced:
+        """The trace of a call that plans are made for."""
+
+    @abc.abstractmethod
+    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
+        """Flat outputs from flat inputs, as planned; None where the function must be called."""
+
+    @abc.abstractmethod
+    def give_up(self, traced: Traced, marked: Marked) -> None:
+        """Told that what `function_for` returned has failed."""
+
+
+def planned_by(plan: PlanRecord, traced: Traced) -> FlatResults:
+    """A traced function as a plan says: flat outputs from flat inputs."""
+    if plan.decisions is None:  # it fits the budget as it is, which includes what is inside it
+        return traced.flat
+
+    def outputs(inputs: Sequence[Any]) -> Sequence[Any]:
+        rewritten = as_traced_for(traced, plan)
+        return as_planned(rewritten, plan)(inputs, rewritten.constants)
+
+    return outputs
+
+
+class Planned(Source):
     """Plans of a function, made once for each signature, whatever the number of threads."""
 
     def __init__(self, options: PlanOptions):
@@ -46,6 +83,11 @@ class Planned:
         target = resolve_target(self.options.target).name
         rewrite = self.options.rewrite(marked.call)
         return self._traces.traced(marked, rewrite, self.options.terms, target)
+
+    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
+        """The function as planned, or None; see `Source`."""
+        plan = self.plan_for(traced, marked)
+        return None if plan is None else planned_by(plan, traced)
 
     def plan_for(self, traced: Traced, marked: Marked) -> PlanRecord | None:
         """The plan; None where the function must run as it is."""
@@ -167,7 +209,7 @@ def _has_gradient(traced: Traced) -> bool:
     return True
 
 
-class Fixed:
+class Fixed(Source):
     """One stored plan for every signature."""
 
     def __init__(self, plan: PlanRecord):
@@ -186,8 +228,8 @@ class Fixed:
         terms = Terms(self.plan.operators, self.plan.checkpoints)
         return self._traces.traced(marked, rewrite, terms, self.plan.target)
 
-    def plan_for(self, traced: Traced, marked: Marked) -> PlanRecord:
-        """The plan, once it is known to be for this function.
+    def function_for(self, traced: Traced, marked: Marked) -> FlatResults:
+        """The function as planned, once the plan is known to be for it.
 
         Raises:
             PlanMismatch: it is not.
@@ -198,7 +240,7 @@ class Fixed:
             if not self._trusted:
                 self._verify_again(traced)
                 self._trusted = True
-        return self.plan
+        return planned_by(self.plan, traced)
 
     def give_up(self, traced: Traced, marked: Marked) -> None:
         """Does nothing: the next call tries again."""
@@ -229,7 +271,3 @@ class Fixed:
                 f"{made} takes {format_bytes(taken)} as compiled here for {name}, more than the "
                 f"{format_bytes(limit)} it was made for. Plan again."
             )
-
-
-#: A source of plans.
-Source = Planned | Fixed

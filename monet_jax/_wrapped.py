@@ -27,7 +27,6 @@ from .tracing.marked import Marked, Untraceable
 from .tracing.modules import Given
 from .tracing.signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
 from .tracing.trace import Traced, outer_axes
-from .transformer.apply import as_planned, as_traced_for
 
 #: Errors of planning that a call raises.
 _PASSED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
@@ -40,7 +39,7 @@ class Rematerialized:
         self._fun, self._options, self._source = fun, options, source
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if runs_as_it_is():
+        if runs_as_it_is() or not self._source.plans_here:
             return self._fun(*args, **kwargs)
         given = self._options.given
         of_flax = modules.planned_for(self._fun, self._source, given, args, kwargs)
@@ -111,6 +110,8 @@ def run_planned(source: Source, fun: Callable[..., Any], call: Call) -> Any:
         Exception: whatever the function itself raises.
     """
     marked = Marked.of(fun, call)
+    if not source.plans_here:
+        return marked.run()
     try:
         traced = source.traced(marked)
         outputs = _outputs(source, traced, marked)
@@ -146,15 +147,11 @@ def _outputs(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | 
 
 def _differentiated(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | None:
     """Flat outputs as planned; None where the function must be called as it is."""
-    plan = source.plan_for(traced, marked)
-    if plan is None:
+    function = source.function_for(traced, marked)
+    if function is None:
         return None
-    leaves = marked.call.leaves
-    if plan.decisions is None:  # it fits the budget as it is, which includes what is inside it
-        return traced.flat(leaves)
     try:
-        rewritten = as_traced_for(traced, plan)
-        return as_planned(rewritten, plan)(leaves, rewritten.constants)
+        return function(marked.call.leaves)
     except Exception:
         source.give_up(traced, marked)
         raise

@@ -18,7 +18,7 @@ from planners.graph import Stage as PlannerStage
 
 from ..compiler.backend import Backend
 from ..ir.costs import Roofline
-from ..ir.program import parameters_of
+from ..ir.program import Program, parameters_of
 from ..ir.stage import Stage
 from ..tracing.conditionals import Choice
 from ..tracing.staged import StagedProgram
@@ -40,9 +40,22 @@ NO_PINS = Pins()
 
 
 def analyze(
-    staged: StagedProgram, roofline: Roofline, backend: Backend, pins: Pins = NO_PINS
+    staged: StagedProgram,
+    roofline: Roofline,
+    backend: Backend,
+    pins: Pins = NO_PINS,
+    results: Sequence[int] | None = None,
 ) -> tuple[Graph, InverseData]:
     """The planning graph of a program's value and gradient, and what leads back from it.
+
+    Arguments:
+        staged: the program.
+        roofline: of the target.
+        backend: the compiler that is planned for.
+        pins: values that must be saved or must be recomputed.
+        results: bytes of each result of the step that uses the gradients, and is compiled; None
+            where the gradients are the results. A gradient without a result of its size is a
+            temporary, gone once it is used; the others lie in the results that replace them.
 
     Raises:
         ValueError: a pin names nothing in the program.
@@ -59,8 +72,15 @@ def analyze(
             joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
     arguments = {*program.inputs, *program.constants}
     returned = {i for i in program.outputs if isinstance(i, int)}
+    further: list[int] = []
+    if results is not None:
+        arguments, further = _matched(program, staged.derivative.inputs & arguments, results)
     state = GraphState(staged, pinned, cloned, backend, arguments, returned)
     _build(state, staged, choices, [joints[key] for key in keys])
+    if further:
+        keys = [f"{keys[0]}:further results", *keys[1:]]
+        written = tuple(state.new(nbytes, returned=True) for nbytes in further)
+        state.backwards[-1].append(Op("update", (), written, 0.0))
     graph = _graph(state, staged, choices, keys)
     return graph, InverseData(state.output_bytes, state.lines)
 
@@ -130,6 +150,18 @@ def _build(
             leave_branch_backward(state, *branch)
         if s in starts:
             close_loop_backward(state, starts[s])
+
+
+def _matched(
+    program: Program, arguments: Iterable[int], results: Sequence[int]
+) -> tuple[set[int], list[int]]:
+    """The arguments whose gradients have results of their size, and the further results."""
+    further, found = collections.Counter(results), set()
+    for i in sorted(arguments):
+        if further[program.nbytes(i)] > 0:
+            further[program.nbytes(i)] -= 1
+            found.add(i)
+    return found, sorted(further.elements())
 
 
 def _place(choices: Sequence[Choice], s: int) -> Place:

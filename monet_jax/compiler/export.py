@@ -24,7 +24,7 @@ def exported_program(
     if traced.effects:
         effects = ", ".join(sorted(str(type(effect).__name__) for effect in traced.effects))
         raise NotImplementedError(_cannot_leave(target, f"it has side effects ({effects})"))
-    jitted, args, kwargs = _without_outer_tracers(jitted, args, kwargs, traced)
+    jitted, args, kwargs = without_outer_tracers(jitted, args, kwargs, traced)
     try:
         exported = jax.export.export(jitted, platforms=[target.platform])(*args, **kwargs)
     except (ValueError, RuntimeError) as error:
@@ -45,7 +45,7 @@ def described_mesh(mesh: Mesh | None) -> dict[str, Any] | None:
     return {"sizes": tuple(mesh.axis_sizes), "names": tuple(mesh.axis_names), "kinds": kinds}
 
 
-def _without_outer_tracers(
+def without_outer_tracers(
     jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: jax.stages.Traced
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The function and its arguments, closed-over tracers of an outer transformation among them.

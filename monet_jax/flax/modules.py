@@ -17,7 +17,7 @@ def remat(
     module: Any = None,
     /,
     *,
-    budget: int | float | str,
+    budget: int | float | str | None = None,
     methods: str | Sequence[str] = "__call__",
     target: str | None = None,
     argnums: int | Sequence[int] = 0,
@@ -40,7 +40,8 @@ def remat(
     `nnx.Param` in NNX) and to what else `argnums` covers. Values, gradients and state differ from
     the plain module's by rounding, and random numbers not at all. Parameters are created as ever.
     A budget covers one call of what it stands on; where planned functions call each other, the
-    outermost plan decides for all of them, so that one round the loss is enough.
+    outermost plan decides for all of them, so that one round the loss is enough. Without a budget
+    the result is a mark, as in `monet_jax.remat`.
 
     Arguments:
         module: what to plan, or None to use `remat(...)` as a decorator.
@@ -63,7 +64,7 @@ def remat(
         ImportError: Flax is not installed.
     """
     options = _api.PlanOptions(
-        budget=budget,
+        budget="auto" if budget is None else budget,
         target=target,
         argnums=argnums,
         static_argnums=static_argnums,
@@ -79,7 +80,7 @@ def remat(
         verify=verify,
         cache=cache,
     )
-    planning = Planning(_api.Planned(options), options.given)
+    planning = Planning(_api.source_for(budget, options), options.given)
     if module is None:
         return functools.partial(decorate, planning, methods)
     return decorate(planning, methods, module)

@@ -33,7 +33,8 @@ def derivative_of(
         forward_mode: whether plans must be fit for it, too.
     """
     inputs = [i for i, d in zip(program.inputs, differentiated, strict=True) if d]
-    tracers = {i for i, c in program.constants.items() if isinstance(c, jax.core.Tracer)}
+    kinds = jax.core.Tracer, jax.ShapeDtypeStruct  # the second stands for one that has ended
+    tracers = {i for i, c in program.constants.items() if isinstance(c, kinds)}
     inputs += tracers - _closed_over_by_rules(program) if tracers else ()
     differentiable = frozenset(i for i in inputs if compat.is_float(program.avals[i]))
     return Differentiation(differentiable, _outputs_with_cotangents(program), forward_mode)

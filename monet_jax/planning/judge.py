@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import planners
 from planners.graph import Graph
@@ -31,6 +31,23 @@ class OtherOptions(Exception):
     """A program failed under the options of earlier ones, whose bytes do not compare with it."""
 
 
+@dataclasses.dataclass(frozen=True)
+class PlannedProgram:
+    """A plan of one program of a function.
+
+    Attributes:
+        decisions: the plan.
+        chunks: lengths of nested scans, as in `Plan.chunks`.
+    """
+
+    decisions: planners.Plan
+    chunks: tuple[int, ...] | None
+
+    def function(self, traced: Traced) -> FlatFunction:
+        """The traced function as planned."""
+        return transform(traced.staged(self.chunks), self.decisions)
+
+
 @dataclasses.dataclass
 class Compiler:
     """The compiler of a function's programs, and the conditions under which it has compiled them.
@@ -45,18 +62,23 @@ class Compiler:
     options: Options
     conditions: str = ""
 
-    def bytes_of(self, traced: Traced, function: FlatFunction) -> CompiledBytes:
-        """The bytes of a program.
+    def bytes_of(self, traced: Traced, planned: PlannedProgram | None = None) -> CompiledBytes:
+        """The bytes of a function, as planned or as it is.
 
         Raises:
             OtherOptions: earlier programs were compiled under other options.
         """
-        step = step_to_compile(traced, function)
-        figures = compile_bytes(*step, target=self.target, options=self.options)
+        figures = self._compiled(traced, planned)
         if str(self.options) != (self.conditions or str(self.options)):
             raise OtherOptions
         self.conditions = str(self.options)
         return figures
+
+    def _compiled(self, traced: Traced, planned: "PlannedProgram | None") -> CompiledBytes:
+        """Compile the value and gradient of a function."""
+        function = traced.flat if planned is None else planned.function(traced)
+        step = step_to_compile(traced, function)
+        return compile_bytes(*step, target=self.target, options=self.options)
 
 
 class TracedJudge(Judge):
@@ -69,6 +91,8 @@ class TracedJudge(Judge):
         bound: of the gradient errors of lossy codes.
         chunks: lengths of nested scans, as in `Plan.chunks`.
         compiler: shared with the judges of the function's other programs.
+        results: of a step that uses the gradients, as in `analyze`.
+        devices: over how many the step is sharded; None for what the function's arguments say.
     """
 
     def __init__(
@@ -80,11 +104,13 @@ class TracedJudge(Judge):
         bound: ErrorBound | None = None,
         chunks: tuple[int, ...] | None = None,
         compiler: Compiler | None = None,
+        results: Sequence[int] | None = None,
+        devices: int | None = None,
     ):
         self.traced, self.target, self.pins = traced, target, pins
-        self.bound, self.chunks = bound, chunks
+        self.bound, self.chunks, self.results = bound, chunks, results
         self.compiler = compiler or Compiler(target, options_of(target, traced.program_hash))
-        self.devices = devices_of(traced.avals)
+        self.devices = devices or devices_of(traced.avals)
         self.name = "the function with nested scans" if chunks else "the function"
 
     def other(
@@ -92,7 +118,8 @@ class TracedJudge(Judge):
     ) -> "TracedJudge":
         """The judge of another program of the function."""
         common = traced or self.traced, self.target, self.pins if pins is None else pins
-        return TracedJudge(*common, **{"compiler": self.compiler, **changes})
+        step = {"compiler": self.compiler, "results": self.results, "devices": self.devices}
+        return TracedJudge(*common, **{**step, **changes})
 
     @property
     def fingerprint(self) -> str:
@@ -103,7 +130,7 @@ class TracedJudge(Judge):
     def analyzed(self) -> tuple[Graph, InverseData]:
         """The planning graph as it was analyzed, and what leads from it back to the program."""
         roofline, backend = roofline_of(self.target), backend_of(self.target.name)
-        graph, inverse = analyze(self.staged, roofline, backend, self.pins)
+        graph, inverse = analyze(self.staged, roofline, backend, self.pins, self.results)
         if self.bound is not None:
             graph = with_errors(graph, self.staged, self.bound)
         return graph, inverse
@@ -150,7 +177,7 @@ class TracedJudge(Judge):
 
     def unplanned_bytes(self) -> CompiledBytes:
         """Compile the function as it is."""
-        return self.compiler.bytes_of(self.traced, self.traced.flat)
+        return self.compiler.bytes_of(self.traced)
 
     def planned_bytes(self, decisions: planners.Plan) -> CompiledBytes:
         """Compile a plan.
@@ -159,9 +186,8 @@ class TracedJudge(Judge):
             CompilationFailed: the compiler fails on this program.
             OtherOptions: it was compiled under other options than those before it.
         """
-        function = transform(self.staged, decisions)
         try:
-            return self.compiler.bytes_of(self.traced, function)
+            return self.compiler.bytes_of(self.traced, PlannedProgram(decisions, self.chunks))
         except (CompilerDied, RuntimeError) as error:
             if isinstance(error, NotImplementedError):
                 raise

@@ -7,8 +7,9 @@ a directory that cannot be written costs one warning. Nothing in a file is ever 
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 
 import platformdirs
 
@@ -20,6 +21,14 @@ from .record import PlanRecord, record_from_json
 DISABLE = "MONET_JAX_NO_CACHE"
 #: Where plans are kept instead of the user's cache directory.
 DIRECTORY = "MONET_JAX_CACHE_DIR"
+
+
+class Stored(Protocol):
+    """What can be kept: it can be written as JSON."""
+
+    def to_json(self) -> str:
+        """It as JSON text."""
+        ...
 
 
 def key_of(parts: Iterable[object]) -> str:
@@ -34,13 +43,23 @@ def is_enabled() -> bool:
 
 def read(key: str) -> PlanRecord | None:
     """The plan kept under `key`; None where there is none that can be trusted."""
+    return read_as(record_from_json, key)
+
+
+def read_as[Kept: Stored](from_json: Callable[[str], Kept], key: str) -> Kept | None:
+    """What is kept under `key`; None where there is nothing that can be trusted.
+
+    Arguments:
+        from_json: raises a ValueError of what it cannot read.
+        key: by `key_of`.
+    """
     try:
-        return record_from_json(_path(key).read_text(encoding="utf-8"))
+        return from_json(_path(key).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def write(key: str, plan: PlanRecord) -> None:
+def write(key: str, plan: Stored) -> None:
     """Keep a plan under `key`; warns where that is not possible."""
     path = _path(key)
     try:

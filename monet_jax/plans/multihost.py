@@ -11,6 +11,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from .cache import Stored
 from .record import PlanRecord, record_from_json
 
 #: Processes exchange arrays of one size, so the text is preceded by its length.
@@ -26,7 +27,21 @@ class FirstProcessFailed(ValueError):
 def from_first_process(
     make: Callable[[], PlanRecord], fatal: tuple[type[BaseException], ...] = ()
 ) -> PlanRecord:
-    """The plan of process 0.
+    """The plan of process 0; see `made_by_first_process`."""
+    return made_by_first_process(make, record_from_json, fatal)
+
+
+def made_by_first_process[Made: Stored](
+    make: Callable[[], Made],
+    from_json: Callable[[str], Made],
+    fatal: tuple[type[BaseException], ...] = (),
+) -> Made:
+    """What process 0 makes, in all processes.
+
+    Arguments:
+        make: makes it, in process 0.
+        from_json: reads it, in the others.
+        fatal: errors of `make` that are about the user's arguments.
 
     Raises:
         FirstProcessFailed: process 0 raised one of the `fatal` errors.
@@ -35,14 +50,14 @@ def from_first_process(
     if jax.process_count() == 1:
         return make()
     if jax.process_index() != 0:
-        return _receive()
+        return from_json(_receive())
     try:
-        plan = make()
+        made = make()
     except BaseException as error:
         _send((_FATAL if isinstance(error, fatal) else _FAILED) + str(error))
         raise
-    _send(_MADE + plan.to_json())
-    return plan
+    _send(_MADE + made.to_json())
+    return made
 
 
 def _send(message: str) -> None:
@@ -52,7 +67,7 @@ def _send(message: str) -> None:
     _broadcast(np.frombuffer(text, np.uint8))
 
 
-def _receive() -> PlanRecord:
+def _receive() -> str:
     header = _broadcast(np.zeros(_HEADER, np.uint8)).tobytes()
     text = _broadcast(np.zeros(int.from_bytes(header[:8], "big"), np.uint8)).tobytes()
     if hashlib.sha256(text).digest() != header[8:]:
@@ -61,7 +76,7 @@ def _receive() -> PlanRecord:
         )
     kind, content = text.decode()[0], text.decode()[1:]
     if kind == _MADE:
-        return record_from_json(content)
+        return content
     failure = FirstProcessFailed if kind == _FATAL else RuntimeError
     raise failure(f"Process 0 could not make a plan: {content}")
 

@@ -15,6 +15,8 @@ from ..compiler.targets import Target, compiler_version, resolve_target
 from ..planning.options import PlanOptions
 from ..planning.step import step_to_compile
 from ..plans.mismatch import mismatch
+from ..step.questions import StepNow, refuse_options
+from ..step.step_plan import StepPlan
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned
 
@@ -64,7 +66,7 @@ class Check:
 
 
 def check(
-    plan: Plan,
+    plan: Plan | StepPlan,
     fun: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
@@ -81,7 +83,8 @@ def check(
 
     Arguments:
         plan: made before.
-        fun: the function.
+        fun: the function; for a `StepPlan` the step that `monet_jax.jit` made, of which all else
+            but the budget is taken.
         *args: its arguments: arrays or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
         budget: what it may take, as in `remat`; None is the plan's budget.
@@ -99,10 +102,34 @@ def check(
         argnums=argnums,
         static_argnums=static_argnums,
         static_argnames=static_argnames,
-        operators=plan.operators,
-        checkpoints=plan.checkpoints,
     )
+    if isinstance(plan, StepPlan):
+        return _checked_step(plan, fun, (args, kwargs or {}), options)
+    terms = {"operators": plan.operators, "checkpoints": plan.checkpoints}
+    options = dataclasses.replace(options, **terms)
     return _checked(plan, options.traced(fun, args, kwargs), options)
+
+
+def _checked_step(plan: StepPlan, step: Any, given: tuple[Any, Any], options: PlanOptions) -> Check:
+    """Whether a step's plan still holds."""
+    refuse_options(options, ("budget", "target"))
+    target = resolve_target(plan.target)
+    now = StepNow.of(step, *given, plan.target)
+    allowed = options.budget_bytes(target, lambda: now.compiled_bytes(None))
+    problems, taken = [*now.mismatches(plan)], None
+    if not problems:
+        taken = now.compiled_bytes(plan)
+        problems = [*_outgrown(plan.target, 0, taken, allowed)]
+    return Check(
+        tuple(problems),
+        tuple(_changes(plan, target, taken, allowed)),
+        plan.compiled_bytes,
+        taken,
+        allowed,
+        0,
+        target.name,
+        compiler_version(target),
+    )
 
 
 def _checked(plan: Plan, traced: Traced, options: PlanOptions) -> Check:
@@ -112,7 +139,7 @@ def _checked(plan: Plan, traced: Traced, options: PlanOptions) -> Check:
     taken = None
     if not problems:
         taken = _bytes_of(traced, plan, target)
-        problems = list(_outgrown(plan, taken, allowed))
+        problems = list(_outgrown(plan.target, plan.reserved_bytes, taken, allowed))
     return Check(
         tuple(problems),
         tuple(_changes(plan, target, taken, allowed)),
@@ -147,19 +174,21 @@ def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
         yield f"the plan was made for {what}. Plan again."
 
 
-def _outgrown(plan: Plan, taken: int, allowed: int) -> Iterator[str]:
-    limit = allowed - plan.reserved_bytes
+def _outgrown(target: str, reserved_bytes: int, taken: int, allowed: int) -> Iterator[str]:
+    limit = allowed - reserved_bytes
     if taken <= limit:
         return
-    reserved = f" less {format_bytes(plan.reserved_bytes)} reserved" if plan.reserved_bytes else ""
+    reserved = f" less {format_bytes(reserved_bytes)} reserved" if reserved_bytes else ""
     yield (
-        f"the program takes {format_bytes(taken)} ({taken:,} bytes) as compiled for {plan.target}, "
+        f"the program takes {format_bytes(taken)} ({taken:,} bytes) as compiled for {target}, "
         f"{taken - limit:,} bytes more than its budget of {format_bytes(allowed)}{reserved}. Plan "
         "again, or raise the budget."
     )
 
 
-def _changes(plan: Plan, target: Target, taken: int | None, allowed: int) -> Iterator[str]:
+def _changes(
+    plan: Plan | StepPlan, target: Target, taken: int | None, allowed: int
+) -> Iterator[str]:
     """Differences since the plan was made, in words."""
     if allowed != plan.budget_bytes:
         tighter = "tighter" if allowed < plan.budget_bytes else "wider"

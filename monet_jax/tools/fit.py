@@ -20,6 +20,7 @@ from ..planning.plan_search import PlanSearch
 from ..planning.progress import progress
 from ..planning.reserved import Optimizer, reserved_bytes
 from ..plans.record import PlanRecord
+from ..step.questions import refuse_step
 from ..tracing.marked import name_of
 from ..tracing.modules import on_arrays
 from .arguments import arguments_of
@@ -67,6 +68,7 @@ def fit(
         InfeasibleBudget: not even the smallest size fits.
         TargetUnavailable: the target's compiler is not installed.
     """
+    refuse_step(fun, "fit")
     options = PlanOptions(
         budget=budget,
         target=target,

@@ -17,6 +17,7 @@ from ..planning.mistakes import refuse
 from ..planning.options import PlanOptions
 from ..planning.plan_search import PlanSearch
 from ..planning.progress import progress
+from ..step.questions import refuse_step
 from ..tracing.marked import name_of
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned, as_traced_for
@@ -61,6 +62,7 @@ def sweep(
     """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:
         raise ValueError(f"`points` must be 2 or more; got {points!r}.")
+    refuse_step(fun, "sweep")
     options = PlanOptions(
         target=target,
         argnums=argnums,

@@ -33,6 +33,7 @@ DIRECTIONS = (
     ("monet_jax/planning",),
     ("monet_jax/_sources",),
     ("monet_jax/_wrapped",),
+    ("monet_jax/step",),
     ("monet_jax/_plan",),
     ("monet_jax/_api",),
     ("monet_jax/tools", "monet_jax/flax"),

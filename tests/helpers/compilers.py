@@ -13,10 +13,10 @@ def is_installed(name):
     return True
 
 
-def foreign_target(name):
+def foreign_target(name, slow=False):
     mark = pytest.mark.gpu if name.startswith("gpu") else pytest.mark.tpu
     missing = pytest.mark.skipif(not is_installed(name), reason=f"no compiler for {name}")
-    return pytest.param(name, marks=[mark, missing])
+    return pytest.param(name, marks=[mark, missing, *[pytest.mark.slow] * slow])
 
 
 def compiler_targets():

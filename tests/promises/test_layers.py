@@ -153,6 +153,13 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/search/bisection.py": ("search/test_search.py", "planning/test_plan_search.py"),
     "monet_jax/search/crossover.py": ("search/test_search.py", "planning/test_plan_search.py"),
     "monet_jax/search/smallest.py": ("search/test_search.py", "planning/test_plan_search.py"),
+    # Whole steps
+    "monet_jax/step/call.py": ("step/test_jit.py", "step/test_planning.py"),
+    "monet_jax/step/compiler.py": ("step/test_jit.py", "step/test_planning.py"),
+    "monet_jax/step/context.py": ("step/test_marks.py",),
+    "monet_jax/step/questions.py": ("step/test_planning.py",),
+    "monet_jax/step/share.py": ("step/test_planning.py", "step/test_jit.py"),
+    "monet_jax/step/step_plan.py": ("step/test_planning.py",),
     # Questions asked of plans
     "monet_jax/tools/arguments.py": ("tools/test_fit.py",),
     "monet_jax/tools/baselines.py": ("tools/test_sweep.py",),

@@ -316,8 +316,8 @@ STEPS = [
     "planning.outcome.value_rows",
     "plans.cache.read",
     "plans.cache.write",
-    "_wrapped.as_traced_for",
-    "_wrapped.as_planned",
+    "_sources.as_traced_for",
+    "_sources.as_planned",
     "transformer.apply.mismatch",
     "transformer.transform._run_region",
 ]

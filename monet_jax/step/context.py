@@ -1,0 +1,148 @@
+"""The step that is being traced: it records the calls of its marks, or runs them as planned."""
+
+import abc
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from .._sources import FlatResults, Source
+from ..compiler.backend import backend_of
+from ..operators import Context, rewriter, selected
+from ..planning.failures import warn
+from ..planning.mistakes import missing_gradient
+from ..tracing.marked import Marked, Traces
+from ..tracing.signature import abstract_leaf
+from ..tracing.trace import Terms, Traced, outer_axes
+
+#: A traced function and its flat inputs -> its flat outputs, as planned.
+type Emission = Callable[[Traced, Sequence[Any]], Sequence[Any]]
+
+
+class Tracer:
+    """Traces the functions of a step's marks, each once where nothing tells two calls apart.
+
+    Arguments:
+        terms: the options that they are planned with.
+        target: the name of the target.
+        devices: over how many devices the step is sharded.
+    """
+
+    def __init__(self, terms: Terms, target: str, devices: int):
+        self.terms, self.target, self.devices = terms, target, devices
+        self._traces = Traces()
+
+    def traced(self, marked: Marked) -> Traced:
+        """The trace of a marked call, the same for every trace of the step round it."""
+        context = Context(backend_of(self.target), self.devices > 1)
+        rewrite = rewriter(selected(self.terms.operators), context)
+        with within(None):
+            return self._traces.traced(marked, rewrite, self.terms, self.target)
+
+    def forget(self) -> None:
+        """Drop all traces: JAX's caches keep what a step was traced with, and what that holds."""
+        self._traces = Traces()
+
+
+class StepTrace(abc.ABC):
+    """One trace of a step."""
+
+    def __init__(self, tracer: Tracer):
+        self.tracer = tracer
+
+    @abc.abstractmethod
+    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
+        """A mark's function in this trace; None where it runs as it is."""
+
+
+class Recording(StepTrace):
+    """A trace in which all marks run as they are, and are written down.
+
+    Attributes:
+        found: hash of a marked program -> its trace, in the order of their first calls.
+        names: the same hashes -> what the functions are called.
+    """
+
+    def __init__(self, tracer: Tracer):
+        super().__init__(tracer)
+        self.found: dict[str, Traced] = {}
+        self.names: dict[str, str] = {}
+
+    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
+        """The function as it is; a program that is known already needs no plan of its own."""
+        mistake = missing_gradient(traced)
+        if axes := outer_axes(traced, marked.call):
+            mistake = f"it depends on the mapped axes {axes} of what it is called in"
+        if mistake is not None:
+            warn(f"Nothing is planned for `{marked.name}`: {mistake}.")
+            return None
+        abstract = map(abstract_leaf, traced.recorded.closed_over)  # tracers end with their trace
+        self.found.setdefault(traced.program_hash, traced.closing_over([*abstract]))
+        self.names.setdefault(traced.program_hash, marked.name)
+        return traced.flat  # in which marks are no marks: the outer one decides
+
+
+class Applying(StepTrace):
+    """A trace in which marks run as planned.
+
+    Arguments:
+        tracer: of the marks.
+        emissions: hash of a marked program -> what runs it; others run as they are.
+        known: hashes of all marked programs that were recorded.
+    """
+
+    def __init__(self, tracer: Tracer, emissions: Mapping[str, Emission], known: Sequence[str]):
+        super().__init__(tracer)
+        self.emissions, self.known = emissions, known
+
+    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
+        """The function as planned."""
+        emission = self.emissions.get(traced.program_hash)
+        if emission is not None:
+            return lambda inputs: emission(traced, inputs)
+        if traced.program_hash in self.known:
+            return traced.flat
+        if missing_gradient(traced) is None and not outer_axes(traced, marked.call):
+            warn(
+                f"`{marked.name}` is another program in this trace of its step than in the first: "
+                "it runs as it is, whatever memory it takes. A step must do the same each time "
+                "that it is traced."
+            )
+        return None
+
+
+# A context of JAX, not a variable: what was traced in one trace of a step must not come out of a
+# cache of `jit` in another.
+_current = jax.make_user_context(None)
+
+
+def current_step() -> StepTrace | None:
+    """The trace of a step round the caller, if there is one."""
+    return _current.value
+
+
+def within(step: StepTrace | None) -> contextlib.AbstractContextManager[None]:
+    """What is called under it is part of a trace of a step; of none where it is None."""
+    return _current(step)
+
+
+class MarkSource(Source):
+    """The plans of a mark: those of the step round it."""
+
+    @property
+    def plans_here(self) -> bool:
+        """Whether the mark stands in a step."""
+        return _current.value is not None
+
+    def traced(self, marked: Marked) -> Traced:
+        """The trace of a call, as the step round it plans."""
+        return _current.value.tracer.traced(marked)
+
+    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
+        """The function in this trace of the step."""
+        step = _current.value  # none where a derivative is taken of the step itself, later
+        return None if step is None else step.function_for(traced, marked)
+
+    def give_up(self, traced: Traced, marked: Marked) -> None:
+        """Does nothing: each trace of a step is one try."""

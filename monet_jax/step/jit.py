@@ -1,0 +1,186 @@
+"""`monet_jax.jit`: a step under `jax.jit`, whose marks are planned when it is traced."""
+
+import functools
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..planning.failures import STATEMENTS, report
+from ..planning.options import PlanOptions
+from ..plans.multihost import FirstProcessFailed
+from ..plans.record import PlanMismatch
+from ..tracing.marked import name_of
+from .call import Shardings, StepCall, shardings_of
+from .context import current_step, within
+from .planning import applied, plan_step
+
+#: Errors of planning that a call raises.
+_RAISED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
+
+
+class PlannedStep:
+    """A step that runs as planned; made by `monet_jax.jit`. It has what a jitted function has."""
+
+    def __init__(
+        self, fun: Callable[..., Any], options: PlanOptions, jit_options: Mapping[str, Any]
+    ):
+        self._fun, self._options, self._jit_options = fun, options, dict(jit_options)
+        self._jitted: dict[Shardings | None, Any] = {}
+        self._jitted_for(None)  # refuses bad options now
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if jax.config.jax_disable_jit or current_step() is not None:
+            return self.as_it_is(*args, **kwargs)
+        shardings = None if jax.device_count() == 1 else shardings_of((args, kwargs))
+        return self._jitted_for(shardings)(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """As of a jitted function: the step as planned for these arguments, traced."""
+        return self._jitted_for(shardings_of((args, kwargs))).trace(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """As of a jitted function: the step as planned for these arguments, lowered."""
+        return self._jitted_for(shardings_of((args, kwargs))).lower(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As of a jitted function: shapes and types of the results; nothing is planned."""
+        return self.as_it_is.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """As of a jitted function: forget what was traced, planned and compiled."""
+        self.as_it_is.clear_cache()
+        for jitted in self._jitted.values():
+            jitted.clear_cache()
+        self._jitted.clear()
+
+    @functools.cached_property
+    def as_it_is(self) -> Any:
+        """The step under `jax.jit` alone."""
+        return jax.jit(self._fun, **self._jit_options)
+
+    @property
+    def options(self) -> PlanOptions:
+        """What its user wants of its plans."""
+        return self._options
+
+    def call_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
+        """The call with some arguments, as `jax.jit` tells what is static among them."""
+        found = []
+
+        @functools.wraps(self._fun)
+        def seen(*given: Any, **named: Any) -> None:
+            shardings = shardings_of((args, kwargs))
+            found.append(StepCall.of(self._fun, self._jit_options, (given, named), shardings))
+
+        options = {k: v for k, v in self._jit_options.items() if k != "out_shardings"}
+        jax.jit(seen, **options).trace(*args, **kwargs)
+        return found[0]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<planned step {name_of(self._fun)}>"
+
+    def _jitted_for(self, shardings: Shardings | None) -> Any:
+        """The step under `jax.jit`, planned for arguments that are sharded like that."""
+        if shardings not in self._jitted:
+
+            @functools.wraps(self._fun)
+            def planned(*args: Any, **kwargs: Any) -> Any:
+                return self._traced(shardings, args, kwargs)
+
+            self._jitted[shardings] = jax.jit(planned, **self._jit_options)
+        return self._jitted[shardings]
+
+    def _traced(
+        self, shardings: Shardings | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The results of the step while it is traced: as planned, where that succeeds."""
+        call = StepCall.of(self._fun, self._jit_options, (args, kwargs), shardings)
+        step, fault = None, None
+        try:
+            plan = plan_step(call, self._options)
+            step = applied(plan, call, self._options) if plan.plans else None
+        except _RAISED:
+            raise
+        except Exception as error:
+            fault = error
+        with within(step):
+            results = self._fun(*args, **kwargs)  # an error of the step's own is raised here
+        if step is not None:
+            step.tracer.forget()
+        if fault is not None:
+            report(name_of(self._fun), fault)
+        return results
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    budget: int | float | str,
+    target: str | None = None,
+    operators: str | Sequence[str] = "exact",
+    checkpoints: str = "keep",
+    pins: Mapping[str, str] | None = None,
+    planner: Any = None,
+    time_limit: float | None = None,
+    max_compilations: int = 6,
+    max_seconds: float | None = None,
+    verify: bool = True,
+    cache: bool = True,
+    **jit_options: Any,
+) -> Any:
+    """`jax.jit(fun)`, such that the compiled program takes at most `budget` bytes.
+
+    What is planned is marked: a gradient that `monet_jax.grad`, `value_and_grad`, `vjp` or
+    `linearize` takes, and each function under `monet_jax.remat` without a budget. All else of the
+    step runs as it is: the optimizer's update, clipping, averages. The step is planned once for
+    each signature of its arguments, when it is traced; where the plain step fits, it stays as it
+    is. Where planning fails, the step runs as under `jax.jit`, and a warning says so.
+
+    Arguments:
+        fun: the step, or None to use `jit(...)` as a decorator.
+        budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
+            fraction of what the step takes unplanned; "auto" is the target's memory less a reserve.
+            It covers argument + output + temp - alias of the compiled step, on one device: donate
+            what the step replaces.
+        target, operators, checkpoints, pins, planner, time_limit, verify, cache: as in `remat`.
+        max_compilations: steps that planning may compile for each mark, as in `remat`.
+        max_seconds: the same for seconds.
+        **jit_options: what `jax.jit` takes: `donate_argnums`, `static_argnames`, `in_shardings`...
+
+    Returns:
+        A function like those that `jax.jit` makes, with `lower`, `trace`, `eval_shape` and
+        `clear_cache`.
+
+    Raises:
+        TypeError, ValueError: an argument is not what it must be.
+        InfeasibleBudget: when called: no plan fits the budget.
+        TargetUnavailable: when called: the target's compiler is not installed.
+    """
+    options = PlanOptions(
+        budget=budget,
+        target=target,
+        operators=operators,
+        checkpoints=checkpoints,
+        pins=pins,
+        planner=planner,
+        time_limit=time_limit,
+        max_compilations=max_compilations,
+        max_seconds=max_seconds,
+        verify=verify,
+        cache=cache,
+    )
+    decorate = functools.partial(_decorate, options, jit_options)
+    return decorate if fun is None else decorate(fun)
+
+
+def _decorate(
+    options: PlanOptions, jit_options: Mapping[str, Any], fun: Callable[..., Any]
+) -> PlannedStep:
+    made = PlannedStep(fun, options, jit_options)
+    functools.update_wrapper(made, fun, updated=())
+    return made

@@ -1,0 +1,203 @@
+"""From a call of a step to its plan: read from the disk, received, or searched for."""
+
+import dataclasses
+import functools
+import logging
+import os
+import time
+
+import jax
+
+from .._version import __version__
+from ..analyzer import pins as pins_module
+from ..compiler.budget import format_bytes
+from ..compiler.compile import CompiledBytes
+from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
+from ..ir.program import unchanged
+from ..planning.failures import STATEMENTS, InfeasibleBudget
+from ..planning.options import PlanOptions
+from ..planning.progress import progress, say
+from ..plans import cache, multihost
+from ..plans.mismatch import mismatch
+from ..plans.record import FORMAT, PlanMismatch
+from ..tracing.trace import Recorded, Terms, traced_as
+from ..transformer.apply import as_traced_for
+from . import step_plan
+from .call import StepCall
+from .compiler import emission_of
+from .context import Applying, Recording, Tracer
+from .donation import donations_of
+from .share import StepSearch
+from .step_plan import StepPlan, step_plan_from_json
+
+log = logging.getLogger("monet_jax")
+
+#: What to do about a step in which nothing is marked.
+WHAT_TO_MARK = (
+    "Nothing in it is marked to be planned: take the gradient with `monet_jax.value_and_grad` or "
+    "`monet_jax.grad`, or put `monet_jax.remat` (without a budget) round the loss that JAX "
+    "differentiates."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedStep:
+    """A step whose marks were recorded.
+
+    Attributes:
+        call: the step.
+        marks: its marks.
+        fingerprint: a hash of its program.
+        donated: for each leaf of the arguments, whether it is donated.
+        result_bytes: bytes of each result that lies in no donated argument.
+    """
+
+    call: StepCall
+    marks: Recording
+    fingerprint: str
+    donated: tuple[bool, ...]
+    result_bytes: tuple[int, ...]
+
+    def mismatch(self, plan: StepPlan) -> str:
+        """What a plan was made for, where that is not this step; else ""."""
+        marks = self.marks.found
+        if self.fingerprint != plan.fingerprint or not plan.plans.keys() <= marks.keys():
+            return "another step, or for other arguments"
+        found = (mismatch(as_traced_for(marks[k], own), own) for k, own in plan.plans.items())
+        return next(filter(None, found), "")
+
+
+def plan_step(call: StepCall, options: PlanOptions) -> StepPlan:
+    """The plan of a step.
+
+    Raises:
+        InfeasibleBudget: no plan keeps the budget.
+        Exception: whatever the step itself raises.
+    """
+    started = time.perf_counter()
+    target = resolve_target(options.target)
+    with progress():
+        tracer = tracer_for(call, options, target)
+        step = record_step(call, tracer)
+        make = functools.partial(_found_or_made, step, options, target, started)
+        made = multihost.made_by_first_process(make, step_plan_from_json, STATEMENTS)
+        tracer.forget()
+    if made.fingerprint != step.fingerprint:
+        raise PlanMismatch(
+            "Process 0 has planned another step than this process: every process of a job must "
+            "trace the same steps in the same order."
+        )
+    log.info("%s", str(made).partition("\n")[0])
+    return made
+
+
+def applied(plan: StepPlan, call: StepCall, options: PlanOptions) -> Applying:
+    """A trace of a step in which its marks run as a plan says."""
+    emissions = {mark: emission_of(x) for mark, x in plan.plans.items()}
+    tracer = tracer_for(call, options, resolve_target(options.target))
+    return Applying(tracer, emissions, (*plan.marks,))
+
+
+def tracer_for(call: StepCall, options: PlanOptions, target: Target) -> Tracer:
+    """What traces the marks of a step."""
+    return Tracer(options.terms, target.name, call.devices)
+
+
+def record_step(call: StepCall, tracer: Tracer) -> RecordedStep:
+    """Trace a step and record its marks."""
+    marks = Recording(tracer)
+    traced = call.traced(marks)
+    infos = jax.tree.leaves(traced.args_info)
+    jaxpr = traced.jaxpr
+    recorded = Recorded(jaxpr, (), tuple(jaxpr.in_avals), list)
+    program = traced_as(recorded, [False] * len(recorded.avals), unchanged, Terms(()))
+    donated, results = tuple(x.donated for x in infos), donations_of(traced).result_bytes
+    return RecordedStep(call, marks, program.program_hash, donated, results)
+
+
+def _found_or_made(
+    step: RecordedStep, options: PlanOptions, target: Target, started: float
+) -> StepPlan:
+    uses_disk = options.cache and options.planner is None and cache.is_enabled()
+    key = _key(step, options, target) if uses_disk else ""
+    found = cache.read_as(step_plan_from_json, key) if uses_disk else None
+    if found is not None and not step.mismatch(found):
+        return dataclasses.replace(found, is_cached=True)
+    made = _made(step, options, target)
+    made = dataclasses.replace(made, planning_seconds=time.perf_counter() - started)
+    if uses_disk:
+        cache.write(key, made)
+    return made
+
+
+def _made(step: RecordedStep, options: PlanOptions, target: Target) -> StepPlan:
+    """The plan, searched for."""
+    search = StepSearch(step.call, step.marks, step.result_bytes, options, target)
+    say("compiling the step as it is")
+    unplanned = search.unplanned()
+    budget = options.budget_bytes(target, lambda: unplanned.total_bytes)
+    plans, compiled = {}, unplanned.total_bytes
+    if compiled > budget:
+        _refuse(unplanned, budget, search)
+        plans = search.plans(budget)
+        compiled = [*plans.values()][-1].compiled_bytes
+    return StepPlan(
+        budget_bytes=budget,
+        unplanned=unplanned,
+        compiled_bytes=compiled,
+        plans=plans,
+        marks=step.marks.names,
+        fingerprint=step.fingerprint,
+        devices=step.marks.tracer.devices,
+        jax_version=jax.__version__,
+        compilations=len(search.compiled),
+        planning_seconds=0.0,
+    )
+
+
+def _refuse(unplanned: CompiledBytes, budget_bytes: int, search: StepSearch) -> None:
+    """Refuse a budget that no plan can keep.
+
+    Raises:
+        InfeasibleBudget: arguments and results alone exceed it, or nothing is marked.
+    """
+    fixed = unplanned.total_bytes - unplanned.temp_bytes
+    takes = f"The step takes {format_bytes(unplanned.total_bytes)} as compiled for "
+    takes += f"{unplanned.target}, more than its budget of {format_bytes(budget_bytes)}."
+    if not search.recorded.found:
+        raise InfeasibleBudget(f"{takes} {WHAT_TO_MARK}", unplanned.total_bytes)
+    if fixed >= budget_bytes:
+        raise InfeasibleBudget(
+            f"{takes} Its arguments ({format_bytes(unplanned.argument_bytes)}) and results "
+            f"({format_bytes(unplanned.output_bytes)}, of which "
+            f"{format_bytes(unplanned.alias_bytes)} lie in donated arguments) alone take {fixed:,} "
+            "bytes, which no plan changes. Donate what the step replaces (`donate_argnums`), shard "
+            "or offload the state, or raise `budget`.",
+            search.smallest_bytes,
+        )
+
+
+def _key(step: RecordedStep, options: PlanOptions, target: Target) -> str:
+    """The name in the cache of a plan: a hash of all that it depends on."""
+    marks = step.marks.found
+    return cache.key_of(
+        (
+            "step",
+            (__version__, FORMAT, step_plan.FORMAT),
+            (jax.__version__, compiler_version(target), os.environ.get("XLA_FLAGS", "")),
+            (step.fingerprint, sorted(x.fingerprint for x in marks.values()), options.terms),
+            [str(getattr(x, "sharding", None)) for x in jax.tree.leaves(step.call.args)],
+            (step.donated, sorted((k, str(v)) for k, v in step.call.jit_options.items())),
+            (options.budget, usable_bytes(target) if options.budget == "auto" else None),
+            (options.time_limit, options.verify, options.max_compilations, options.max_seconds),
+            [_pinned(x, options) for x in marks.values()],
+            (target.name, step.marks.tracer.devices),
+        )
+    )
+
+
+def _pinned(traced, options: PlanOptions) -> list:
+    """The values of a mark that the pins name: names are no part of a fingerprint."""
+    staged = traced.staged()
+    found = pins_module.find(staged, options.pinned)
+    return [sorted(found.items()), sorted(pins_module.saved_by_name(staged, options.pinned))]

@@ -1,0 +1,150 @@
+"""Plans the marks of a step one after another, until the compiled step keeps its budget.
+
+The mark that leaves most residuals is planned first, as hard as the budget asks for. Where that is
+not enough, its smallest plan stays while the next one is planned. Once the step fits, the plans
+that were made the smallest are relaxed again, one after another.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Hashable, Mapping, Sequence
+
+from ..candidates.compiled_plans import CompiledPlans
+from ..compiler.compile import CompiledBytes
+from ..compiler.options import Options
+from ..compiler.targets import Target
+from ..planning.failures import InfeasibleBudget
+from ..planning.judge import TracedJudge, TracedPlans
+from ..planning.options import PlanOptions
+from ..planning.plan_search import PlanSearch
+from ..planning.progress import say
+from ..plans.record import PlanRecord
+from .call import StepCall
+from .compiler import StepCompiler
+from .context import Recording
+
+#: Hash of a mark's program -> its plan. Marks without one run as they are.
+type MarkPlans = dict[str, PlanRecord]
+
+
+@dataclasses.dataclass
+class StepSearch:
+    """The search for plans of a step's marks.
+
+    Attributes:
+        call: the step.
+        recorded: its marks.
+        result_bytes: bytes of each of its results that lies in no donated argument; None to take
+            the gradients for its results.
+        options: what a user wants of the plans.
+        target: what to compile for.
+        compiled: what was compiled so far: plans of marks -> bytes.
+    """
+
+    call: StepCall
+    recorded: Recording
+    result_bytes: Sequence[int] | None
+    options: PlanOptions
+    target: Target
+    compiled: dict[Hashable, CompiledBytes] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def compiler_options(self) -> Options:
+        """The options of all its compilations."""
+        return Options(self.target)
+
+    def unplanned(self) -> CompiledBytes:
+        """The step as it is, compiled."""
+        return self._compiler("", {}).compiled_as_it_is()
+
+    def smallest_bytes(self) -> int:
+        """The least bytes that are found for the step."""
+        try:
+            return [*self.plans(1).values()][-1].budget_bytes
+        except InfeasibleBudget as error:
+            return error.minimum_budget
+
+    def plans(self, budget_bytes: int) -> MarkPlans:
+        """Plans with which the compiled step keeps a budget; the bytes of the last are the step's.
+
+        Raises:
+            InfeasibleBudget: none are found; `minimum_budget` is the least that was.
+        """
+        found: MarkPlans = {}
+        infeasible = []
+        for mark in self._by_residuals():
+            search = self._search(mark, found)
+            try:
+                made = search.plan(lambda _: budget_bytes)
+            except InfeasibleBudget as error:
+                infeasible.append(error)
+                found |= self._smallest(mark, search, error.minimum_budget)
+            else:
+                return self._relaxed({**found, mark: made}, [*found], budget_bytes)
+        raise self._least(infeasible)
+
+    def _least(self, infeasible: Sequence[InfeasibleBudget]) -> InfeasibleBudget:
+        """The error that names the least bytes; plans may take more than the step as it is."""
+        least = min(infeasible, key=lambda error: error.minimum_budget)
+        unplanned = self.unplanned().total_bytes
+        if least.minimum_budget < unplanned:
+            return least
+        return InfeasibleBudget(
+            f"No plan takes less than the step as it is: {unplanned:,} bytes as compiled for "
+            f"{self.target.name}. What is marked is not what takes its memory: mark all that is "
+            f"differentiated, raise `budget` to {unplanned:,}, or reduce the batch.",
+            unplanned,
+        )
+
+    def _smallest(self, mark: str, search: PlanSearch, least: int) -> MarkPlans:
+        """The smallest plan of a mark; none where the step takes less without one."""
+        if least >= search.compiled_plans.unplanned.total_bytes:
+            return {}
+        return {mark: search.plan(lambda _: least)}
+
+    def _relaxed(self, found: MarkPlans, marks: Sequence[str], budget_bytes: int) -> MarkPlans:
+        """The plans, those of some marks made again with the bytes that are left to them."""
+        for mark in marks:
+            others = {k: x for k, x in found.items() if k != mark}
+            found = {**others, mark: self._search(mark, others).plan(lambda _: budget_bytes)}
+        return found
+
+    def _by_residuals(self) -> list[str]:
+        """The marks, that with most bytes of residuals first."""
+        if len(self.recorded.found) < 2:
+            return [*self.recorded.found]
+
+        def residual_bytes(mark: str) -> int:
+            graph = self.judge(mark, {}).graph
+            return graph.kept_bytes(0, len(graph.stages) - 1)
+
+        return sorted(self.recorded.found, key=residual_bytes, reverse=True)
+
+    def _search(self, mark: str, others: Mapping[str, PlanRecord]) -> PlanSearch:
+        """The search for plans of one mark beside those of others."""
+        cap = self.options.cap(announce=say)
+        plans: TracedPlans = CompiledPlans(self.judge(mark, others), cap, self.options.verify)
+        return PlanSearch(plans, self.options.region_planner, renews_cap=False)
+
+    def judge(self, mark: str, others: Mapping[str, PlanRecord]) -> TracedJudge:
+        """The judge of one mark's plans beside those of others."""
+        return TracedJudge(
+            self.recorded.found[mark],
+            self.target,
+            self.options.pinned,
+            compiler=self._compiler(mark, others),
+            results=self.result_bytes,
+            devices=self.recorded.tracer.devices,
+        )
+
+    def _compiler(self, mark: str, others: Mapping[str, PlanRecord]) -> StepCompiler:
+        return StepCompiler(
+            self.target,
+            self.compiler_options,
+            call=self.call,
+            tracer=self.recorded.tracer,
+            mark=mark,
+            others=others,
+            known=tuple(self.recorded.found),
+            memo=self.compiled,
+        )

@@ -1,0 +1,143 @@
+"""The plans of all marks of one step as a frozen record, as JSON and as text."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..compiler.budget import format_bytes
+from ..compiler.compile import CompiledBytes
+from ..plans.files import write_whole
+from ..plans.record import PlanRecord, record_from_json
+from ..report.text import report
+
+#: Raised when the stored fields change.
+FORMAT = 1
+_FORMAT_FIELD = "step_format"
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+    """How the marked parts of a training step run, and what the compiled step takes.
+
+    All bytes are totals on one device: argument + output + temp - alias.
+
+    Attributes:
+        budget_bytes: the limit on the step's bytes.
+        unplanned: the step as it is, XLA's own rematerialization off.
+        compiled_bytes: of the step as planned, by the compiler; None if it was not compiled.
+        plans: hash of a marked program -> its plan, whose bytes are those of the step; in the order
+            in which they were made. What has none runs as it is.
+        marks: hash of a marked program -> what its function is called, in the order of the step.
+        fingerprint: of the step's program.
+        devices: how many devices the step is sharded over.
+        jax_version: the version that traced the step.
+        compilations: how many steps were compiled, the step as it is included.
+        planning_seconds: wall time of planning; for a plan from the disk, when it was made.
+        is_cached: whether it was read from the disk. It is not stored.
+    """
+
+    budget_bytes: int
+    unplanned: CompiledBytes
+    compiled_bytes: int | None
+    plans: Mapping[str, PlanRecord]
+    marks: Mapping[str, str]
+    fingerprint: str
+    devices: int
+    jax_version: str
+    compilations: int
+    planning_seconds: float
+    is_cached: bool = dataclasses.field(default=False, compare=False)
+
+    @property
+    def target(self) -> str:
+        """What the step was compiled for."""
+        return self.unplanned.target
+
+    @property
+    def compiler(self) -> str:
+        """Which compiler gave the figures."""
+        return self.unplanned.compiler
+
+    @property
+    def unplanned_bytes(self) -> int:
+        """Bytes of the step as it is."""
+        return self.unplanned.total_bytes
+
+    @property
+    def overhead(self) -> float:
+        """Modelled seconds beyond recomputing nothing, as a share of the planned parts' own."""
+        own = sum(plan.base_seconds for plan in self.plans.values())
+        return sum(plan.seconds for plan in self.plans.values()) / own - 1 if own else 0.0
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        stored = (f.name for f in dataclasses.fields(self) if f.compare)
+        data: dict[str, Any] = {name: getattr(self, name) for name in stored}
+        data["unplanned"] = dataclasses.asdict(self.unplanned)
+        data["plans"] = {k: json.loads(x.to_json()) for k, x in self.plans.items()}
+        return json.dumps({_FORMAT_FIELD: FORMAT, **data}) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON; a file that stood there is replaced whole or not at all."""
+        write_whole(Path(path), self.to_json())
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as one HTML file: the page of the planned part, or summaries of several.
+
+        All bytes in it are those of the step.
+        """
+        from ..report.html import page, snippet  # jinja2 is imported only where a page is wanted
+
+        plans = [*self.plans.values()]
+        said = f"<!doctype html><meta charset=utf-8><title>Step</title><p>{escape(_verdict(self))}"
+        text = page(plans[0]) if len(plans) == 1 else "\n<hr>\n".join([said, *map(snippet, plans)])
+        write_whole(Path(path), text)
+
+    def __str__(self) -> str:
+        parts = [_verdict(self)]
+        for mark, plan in self.plans.items():
+            parts += ["", f"`{self.marks[mark]}` in this step:", report(plan)]
+        return "\n".join(parts)
+
+
+def step_plan_from_json(text: str) -> StepPlan:
+    """The plan in JSON text that `StepPlan.to_json` made.
+
+    Raises:
+        ValueError: the text is not JSON, or is no such plan.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.pop(_FORMAT_FIELD, None) != FORMAT:
+        raise ValueError(f'need a JSON object with "{_FORMAT_FIELD}": {FORMAT}; plan again')
+    try:
+        data["unplanned"] = CompiledBytes(**data["unplanned"])
+        data["plans"] = {k: record_from_json(json.dumps(x)) for k, x in data["plans"].items()}
+        return StepPlan(**data)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"a field is missing, unknown or of a wrong type: {error}") from error
+
+
+def holds_step_plan(text: str) -> bool:
+    """Whether JSON text is of a step's plan, and not of a function's."""
+    return text.startswith(f'{{"{_FORMAT_FIELD}"')
+
+
+def _verdict(plan: StepPlan) -> str:
+    """The line that says whether the step keeps its budget, and at what overhead."""
+    seconds = f"{'From the cache; planned' if plan.is_cached else 'Planned'} in "
+    seconds += f"{plan.planning_seconds:.1f} s, {plan.compilations} compilations of the step."
+    unplanned = f"{format_bytes(plan.unplanned_bytes)} unplanned"
+    budget = format_bytes(plan.budget_bytes)
+    if not plan.plans:
+        return f"The step fits as it is in {budget}: {plan.unplanned}. {seconds}"
+    if plan.compiled_bytes is None:
+        return f"The step is planned for {budget}, not verified; {unplanned}. {seconds}"
+    return (
+        f"The step keeps its budget of {budget}: {format_bytes(plan.compiled_bytes)} as compiled "
+        f"for {plan.target}, {unplanned}; overhead {plan.overhead:.2%} of what is planned. "
+        f"{seconds}"
+    )

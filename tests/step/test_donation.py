@@ -1,0 +1,58 @@
+"""Donations that come to nothing, and those that are missing, are named."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from steps import WIDTH, loss, normal, plain
+
+import monet_jax
+
+TAKEN = "each result of its shape has another type, or lies in another argument already"
+
+
+def step(state, cache, x):
+    """Returns a smaller `cache`, and drops the state's counter."""
+    new = jax.tree.map(lambda w: 0.9 * w, state["params"])
+    return {"params": new, "half": state["half"].astype(jnp.float32)}, cache[1:], loss(new, x)
+
+
+def arguments():
+    params = [normal(0, WIDTH, WIDTH)]
+    half = jnp.ones((WIDTH, 3), jnp.bfloat16)
+    return {"params": params, "half": half}, normal(1, 5, WIDTH), normal(2, 64, WIDTH)
+
+
+@pytest.mark.parametrize(
+    "jit", [jax.jit, lambda f, **options: monet_jax.jit(f, budget=1.0, **options)]
+)
+def test_donations_for_nothing_are_named_with_the_reason(jit):
+    report = monet_jax.donation_report(jit(step, donate_argnums=(0, 1)), *arguments())
+    found = {row.path: (row.nbytes, row.why) for row in report.wasted}
+    assert found == {
+        "args[0]['half']": (WIDTH * 3 * 2, TAKEN),
+        "args[1]": (5 * WIDTH * 4, "no result has its shape"),
+    }
+    assert report.donated_bytes - report.aliased_bytes == sum(row.nbytes for row in report.wasted)
+    assert "args[1]` float32[5, 32] (640 B) is donated: no result has its shape" in str(report)
+
+
+def test_donations_that_are_missing_are_named():
+    report = monet_jax.donation_report(jax.jit(step), *arguments())
+    assert [row.path for row in report.missing] == ["args[0]['params'][0]"]
+    assert not report.wasted
+
+
+def test_nothing_is_named_where_all_is_aliased():
+    case = plain()
+    report = monet_jax.donation_report(case.plain, case.state, case.batch)
+    assert not report.rows
+    compiled = case.plain.lower(case.state, case.batch).compile().memory_analysis()
+    assert report.aliased_bytes == compiled.alias_size_in_bytes
+    assert sum(report.result_bytes) == 4  # the loss
+    without = monet_jax.donation_report(jax.jit(case.make(jax)), case.state, case.batch)
+    assert sum(row.nbytes for row in without.missing) <= report.aliased_bytes
+
+
+def test_a_function_that_is_not_jitted_donates_nothing():
+    with pytest.raises(TypeError, match="jitted"):
+        monet_jax.donation_report(step, *arguments())
