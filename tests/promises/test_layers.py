@@ -166,7 +166,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/flax/": ("flax/test_linen.py", "flax/test_nnx.py", "tracing/test_modules.py"),
     "monet_jax/zoo/": ("zoo/test_zoo.py", "flax/test_linen.py"),
     "monet_jax/bench/": ("cli/test_shell.py", "bench/test_bench_planners.py"),
-    "monet_jax/bench/models/": ("cli/test_shell.py",),
+    "monet_jax/bench/models/": ("bench/test_bench_models.py", "cli/test_shell.py"),
     "monet_jax/bench/planners/": ("bench/test_bench_planners.py",),
     "monet_jax/cli/commands.py": ("cli/test_shell.py",),
     "monet_jax/cli/demo.py": ("cli/test_shell.py",),

@@ -68,14 +68,54 @@ def test_block_remat_wraps_blocks_and_keeps_the_arguments(name, policy):
     assert "remat" in str(jax.make_jaxpr(remat.loss)(*remat.args))
 
 
+#: What people compute in bfloat16, and, of the forward pass, what they compute in float32: sums and
+#: roots of statistics, the softmax of attention, the loss.
+PRODUCTS = {"dot_general", "conv_general_dilated"}
+IN_FLOAT32 = {"reduce_sum", "reduce_max", "rsqrt", "exp", "log", "scatter-add"}
+
+
+def equations(jaxpr):
+    """All equations of a jaxpr, those of loops and calls included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
+
+
+def of_other_dtypes(fun, args, names, dtype):
+    """Equations with these names that read or write floating-point numbers of another dtype."""
+    found = [e for e in equations(jax.make_jaxpr(fun)(*args).jaxpr) if e.primitive.name in names]
+    assert found, f"none of {names}"
+    return [
+        str(e)
+        for e in found
+        for v in (*e.invars, *e.outvars)
+        if jnp.issubdtype(v.aval.dtype, jnp.floating) and v.aval.dtype != dtype
+    ]
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_bfloat16_is_computed_in_and_parameters_stay_float32(name):
+def test_bfloat16_is_computed_in_as_people_do(name):
     problem = build(name, scale="tiny", batch=3, dtype=jnp.bfloat16)
-    loss, state = jax.eval_shape(problem.loss, *problem.args)
-    assert loss.dtype == jnp.float32
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((problem.args[0], state)))
+    (loss, state), gradients = jax.eval_shape(gradient(problem), *problem.args)
+    leaves = jax.tree.leaves((problem.args[0], gradients, state, loss))
+    assert all(leaf.dtype == jnp.float32 for leaf in leaves)
     assert all(leaf.shape[0] == 3 for leaf in jax.tree.leaves(problem.args[2]))
-    assert "bf16" in str(jax.make_jaxpr(problem.loss)(*problem.args))
+    assert not of_other_dtypes(gradient(problem), problem.args, PRODUCTS, jnp.bfloat16)
+    assert not of_other_dtypes(problem.loss, problem.args, IN_FLOAT32, jnp.float32)
+
+
+def test_another_dtype_is_found():
+    def narrow(x, w):
+        return jnp.sum(jax.nn.softmax(x.astype(jnp.bfloat16)) @ w)
+
+    args = [jax.ShapeDtypeStruct((4, 4), jnp.float32)] * 2
+    assert of_other_dtypes(narrow, args, PRODUCTS, jnp.bfloat16)
+    assert of_other_dtypes(jax.checkpoint(narrow), args, {"exp"}, jnp.float32)
+    plain = build("llama", scale="tiny")
+    assert of_other_dtypes(gradient(plain), plain.args, PRODUCTS, jnp.bfloat16)
 
 
 def test_the_full_llama_has_the_published_parameters():
