@@ -1,9 +1,12 @@
 """How far predicted temporaries are from compiled ones, at shares of plain's temporaries.
 
-    python docs/measurements/predictions.py gpu:h100 bfloat16 mlp gpt2 llama    # predictions-h100.json
+    python docs/measurements/predictions.py gpu:h100 bfloat16 mlp gpt2
 
-For each share the planner proposes a plan that is predicted to take it, by the model as two programs
-calibrate it, and the plan is compiled. Nothing that was compiled corrects a later prediction.
+The rows are kept in `predictions-TARGET.json`, beside those of other models.
+
+For each share the planner proposes a plan that is predicted to take it, by the model as two
+programs calibrate it, and the plan is compiled. Nothing that was compiled corrects a later
+prediction.
 """
 
 import json

@@ -163,13 +163,14 @@ class Fusions:
     def _materialised(self, anyway: Collection[int]) -> set[int]:
         returned = {i for i in self.program.outputs if isinstance(i, int)}
         kept = {self.root(i) for i in (*returned, *anyway)}
-        constant = {self.root(i) for i in self._constant()}  # which loops compute inside
+        constant = {self.root(i) for i in _constant(self.program.equations, self._kinds)}
         noise = set() if self.backend.fuses_into_products else self._noise()
         for equation, kind in zip(self.program.equations, self._kinds, strict=True):
             reads = {self.root(i) for i in equation.reads}
             if kind in (Kind.REDUCTION, Kind.SOLID):
                 kept.update(equation.outputs)
             if kind is Kind.SOLID or equation.primitive == "optimization_barrier":
+                # Loops compute what is constant inside.
                 kept.update(reads - constant if equation.primitive == "scan" else reads)
             if not noise.issuperset(equation.outputs):
                 kept.update(reads & noise)
@@ -183,22 +184,13 @@ class Fusions:
         random bits that it came from) is kept where it meets other data.
         """
         drawn: set[int] = set()
-        constant = self._constant()
+        constant = _constant(self.program.equations, self._kinds)
         for equation, kind in zip(self.program.equations, self._kinds, strict=True):
             reads = set(equation.reads) - constant
             fused = kind in (Kind.VIEW, Kind.FUSED)
             if is_random(equation) or (fused and reads and reads <= drawn):
                 drawn.update(equation.outputs)
         return drawn
-
-    def _constant(self) -> set[int]:
-        """Values that follow from literals alone: zeros, spread out."""
-        found: set[int] = set()
-        for equation, kind in zip(self.program.equations, self._kinds, strict=True):
-            fused = kind in (Kind.VIEW, Kind.FUSED) and not is_random(equation)
-            if fused and found.issuperset(equation.reads):
-                found.update(equation.outputs)
-        return found
 
 
 def temporary_bytes(program: Program, backend: Backend) -> int:
@@ -222,3 +214,13 @@ def temporary_bytes(program: Program, backend: Backend) -> int:
 
 def _is_in_place(equation: Equation) -> bool:
     return kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place
+
+
+def _constant(equations: Iterable[Equation], kinds: Iterable[Kind]) -> set[int]:
+    """Values that follow from literals alone: zeros, spread out."""
+    found: set[int] = set()
+    for equation, kind in zip(equations, kinds, strict=True):
+        fused = kind in (Kind.VIEW, Kind.FUSED) and not is_random(equation)
+        if fused and found.issuperset(equation.reads):
+            found.update(equation.outputs)
+    return found
