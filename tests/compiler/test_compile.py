@@ -17,7 +17,7 @@ from monet_jax import zoo
 from monet_jax.compiler import child as child_module
 from monet_jax.compiler import options as options_module
 from monet_jax.compiler import targets, worker
-from monet_jax.compiler.compile import compile_bytes, compiled_bytes
+from monet_jax.compiler.compile import CompilerFailed, compile_bytes, compiled_bytes
 from monet_jax.compiler.options import Options
 from monet_jax.compiler.targets import TARGETS, TargetUnavailable, resolve_target
 
@@ -159,11 +159,14 @@ def test_a_product_without_a_configuration_is_left_to_the_defaults(name):
 def test_an_error_is_believed_that_is_one_under_all_options(compilations, monkeypatch):
     monkeypatch.setitem(options_module._REMAT_OFF, "cpu", {"xla_nor_such": 1})
     options = Options(CPU_CHILD)
-    with pytest.raises(RuntimeError, match="xla_nor_such"):
+    with pytest.raises(CompilerFailed, match="xla_nor_such") as raised:
         compile_bytes(
             lambda x: x + 9, (Spec((8,), jnp.float32),), target=CPU_CHILD, options=options
         )
     assert len(compilations) == 2 and options.failure is None
+    said = str(raised.value)
+    assert "a program of 1 equations, with 32 B of arguments and 32 B of results" in said
+    assert "Compile it once with a smaller batch" in said
 
 
 @pytest.mark.parametrize(
