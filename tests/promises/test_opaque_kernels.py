@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilers import foreign_target
 from emission import flat, numpy_of, pulled, random_emissions
 from jax.experimental import pallas as pl
 from programs import Case, array
 
+import monet_jax
 import planners
 from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
@@ -119,3 +121,33 @@ def test_residuals_of_kernels_are_counted(kernel):
     assert figures is not None
     assert plans.modelled(nothing.regions, graph) == pytest.approx(figures.temp_bytes, rel=0.15)
     assert everything > LAYERS * 4 * ROWS * WIDTH  # a residual of each kernel at least
+
+
+@pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
+def test_attention_of_cudnn_is_planned_round(name):
+    """Needs the extra `cudnn`."""
+    pytest.importorskip("nvidia.cudnn")
+    spec = jax.ShapeDtypeStruct
+
+    def loss(weights, x):
+        for w in weights:
+            heads = (x @ w).reshape(8, 512, 8, 64)
+            y = jax.nn.dot_product_attention(
+                heads, heads, heads, is_causal=True, implementation="cudnn"
+            )
+            x = x + jax.nn.gelu(y.reshape(x.shape) @ w.T) @ w
+        return jnp.mean(x.astype(jnp.float32) ** 2)
+
+    args = [spec((512, 512), jnp.bfloat16)] * 4, spec((4096, 512), jnp.bfloat16)
+    target = resolve_target(name)
+    plans = compiled_plans_of(trace_loss(loss, args, target), target, Pins())
+    figures = plans.of(plans.calibration_plan).figures
+    assert figures is not None and figures.temp_bytes < 0.8 * plans.unplanned.temp_bytes
+
+
+def test_attention_of_a_missing_cudnn_names_what_to_install():
+    def loss(w, x):
+        raise RuntimeError("cuDNN not found.")  # as JAX does while it traces
+
+    with pytest.raises(monet_jax.TargetUnavailable, match=r'cuDNN not found.*"monet-jax\[cudnn\]"'):
+        monet_jax.plan(loss, jnp.ones(3), jnp.ones(3), budget=0.5, target="gpu:h100")
