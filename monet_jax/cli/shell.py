@@ -63,7 +63,7 @@ def bench(
         typer.Argument(help="Of the zoo; default: all. Or the word `planners`."),
     ] = None,
     target: Annotated[list[str] | None, typer.Option(help='Repeatable; default "cpu".')] = None,
-    scale: Annotated[str, typer.Option(help='"full", "bench" or "tiny".')] = "bench",
+    scale: Annotated[str, typer.Option(help='"full", "bench", "tiny" or "frontier".')] = "bench",
     dtype: Annotated[
         str | None,
         typer.Option(

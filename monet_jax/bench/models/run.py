@@ -24,7 +24,7 @@ from .text import one_line
 
 #: The groups of budgets that plans are made for.
 BUDGETS = ("minimum", "baselines", "temps", "free")
-SCALES = ("full", "bench", "tiny")
+SCALES = ("full", "bench", "tiny", "frontier")
 #: What models may compute in; parameters, statistics of normalizations and losses are float32.
 DTYPES = ("float32", "bfloat16")
 
@@ -70,7 +70,7 @@ def make_request(
     Args:
       models: names in the zoo; none means all of them.
       targets: names of targets.
-      scale: "full", "bench" or "tiny".
+      scale: "full", "bench", "tiny", or "frontier", which some models have.
       budgets: some of `BUDGETS` with commas between them, or "all".
       measure: time the steps, where the target is this device.
       dtype: what the models compute in; None takes bfloat16 on GPUs and TPUs, float32 on the CPU.
@@ -87,7 +87,8 @@ def make_request(
     resolved = tuple(resolve_target(name) for name in targets)
     for target in resolved:
         require_compiler(target)
-    return Request(tuple(models) or zoo.MODELS, resolved, scale, chosen, measure, dtype)
+    every = zoo.FRONTIER if scale == "frontier" else zoo.MODELS
+    return Request(tuple(models) or every, resolved, scale, chosen, measure, dtype)
 
 
 def run_bench(request: Request, out: Path | None, console: Console) -> Results:
