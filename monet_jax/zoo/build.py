@@ -41,7 +41,7 @@ _BUILDERS = {
 }
 
 MODELS: tuple[str, ...] = tuple(_BUILDERS)
-#: Models with a scale at which their plain step exceeds an H100.
+#: Models with a scale at which their plain step exceeds what JAX takes of an H100.
 FRONTIER = ("llama", "moe", "vit_s16", "diffusion_unet", "gpt2")
 
 
@@ -59,9 +59,9 @@ def build(
       name: the model.
       scale: "full" is the published architecture at a batch people train with; "bench" the same
         layers on less data, a few GB at most of float32 temporaries; "tiny" a few narrow layers,
-        whose steps run in seconds on a CPU; "frontier", of those in `FRONTIER`, what exceeds an
-        H100: Llama 3 8B, four layers of Mixtral, ViT-L/16, diffusion of 256 x 256 pixels, twelve
-        layers of GPT-2 XL.
+        whose steps run in seconds on a CPU; "frontier", of those in `FRONTIER`, what exceeds JAX's
+        pool on an H100: Llama 3 8B, four layers of Mixtral, ViT-L/16, diffusion of 256 x 256
+        pixels, twelve layers of GPT-2 XL.
       batch: the number of examples, in place of the scale's.
       dtype: the compute dtype; the parameters, the state and the loss stay float32.
       block_remat: None, or what `jax.checkpoint` around every natural block may save: "nothing",
