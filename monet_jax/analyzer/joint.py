@@ -145,11 +145,22 @@ def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
 
 
 def _workspace_bytes(traced: TracedStage, equation: Equation) -> int:
-    """What an op takes beside its operands and results; the body of a loop has temporaries."""
-    if equation.primitive == "scan":
+    """What an op takes beside its operands and results; the body of a loop has temporaries.
+
+    They are counted for loops that only add up, such as a chunked loss. Those of loops that JAX
+    differentiates are small beside what these stack; counted, they only blur the smallest budgets.
+    """
+    if equation.primitive == "scan" and _only_adds_up(traced, equation):
         bodies = map(flatten, compat.subjaxprs(equation.eqn))
         return max(temporary_bytes(body, traced.backend) for body in bodies)
     return workspace_bytes(equation) if traced.backend.needs_scratch else 0
+
+
+def _only_adds_up(traced: TracedStage, equation: Equation) -> bool:
+    """Whether a loop of the forward pass stacks nothing."""
+    _, carried, _ = compat.scan_counts(equation.eqn)
+    is_forward = not traced.backward.intersection(equation.outputs)
+    return is_forward and len(equation.outputs) == carried
 
 
 def _carries(traced: TracedStage, equation: Equation) -> tuple[int, ...]:
