@@ -18,6 +18,7 @@ from ._plan import load_plan as load_plan
 from ._version import __version__ as __version__
 from .compiler.compile import CompiledBytes as CompiledBytes
 from .compiler.compile import CompilerDied as CompilerDied
+from .compiler.compile import CompilerFailed as CompilerFailed
 from .compiler.compile import compiled_bytes as compiled_bytes
 from .compiler.targets import TargetUnavailable as TargetUnavailable
 from .planning.failures import InfeasibleBudget as InfeasibleBudget

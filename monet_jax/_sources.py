@@ -12,7 +12,7 @@ import planners
 
 from .compiler.backend import backend_of
 from .compiler.budget import format_bytes
-from .compiler.compile import CompilerDied, compile_bytes
+from .compiler.compile import CompilerFailed, compile_bytes
 from .compiler.targets import TargetUnavailable, resolve_target
 from .ir.program import aval_nbytes
 from .operators import Context, rewriter, selected
@@ -196,7 +196,7 @@ def _is_known_limit(error: Exception, request: PlanRequest) -> bool:
     """Whether an error is the compiler's or the user's own planner's, and no fault of ours."""
     has_planner = request.options.planner is not None
     is_planners = isinstance(error, planners.PlanningError) and has_planner
-    return is_planners or isinstance(error, NotImplementedError | CompilerDied)
+    return is_planners or isinstance(error, NotImplementedError | CompilerFailed)
 
 
 def _has_gradient(traced: Traced) -> bool:

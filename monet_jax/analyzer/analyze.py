@@ -82,7 +82,14 @@ def analyze(
         written = tuple(state.new(nbytes, returned=True) for nbytes in further)
         state.backwards[-1].append(Op("update", (), written, 0.0))
     graph = _graph(state, staged, choices, keys)
-    return graph, InverseData(state.output_bytes, state.lines)
+    return graph, InverseData(_as_returned(state), state.lines)
+
+
+def _as_returned(state: GraphState) -> dict[str, int]:
+    """The bytes of the step's results by name, gradients behind others and in their order."""
+    gradients = (state.gradients[i] for i in state.program.inputs if i in state.gradients)
+    place = {state.values[value].name: n for n, value in enumerate(gradients)}
+    return dict(sorted(state.output_bytes.items(), key=lambda x: place.get(x[0], -1)))
 
 
 def _graph(

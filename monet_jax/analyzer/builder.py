@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from planners.graph import Implementation, Op
 
+from ..ir.primitives import traits_of
 from ..ir.stage import Stage
 from .graph_state import GraphState, Place
 from .inverse import Line
@@ -70,12 +71,27 @@ def _finished(state: GraphState, stage: Stage, joint: Joint) -> set[int]:
 
 def _accumulate(state: GraphState, stage: Stage, joint: Joint, local: dict[int, int]) -> list[Op]:
     ops: list[Op] = []
+    fused = fused_into_sums(joint)
     for i, j in zip(stage.differentiated_inputs, joint.gradients, strict=True):
         state.pending[i] -= 1
         if j not in local:
             continue  # zero, or a cotangent that is an argument
+        if i in state.gradients and j in fused:
+            state.fuse(local[j])
         state.gradients[i] = state.added(i, local[j], ops)
     return ops
+
+
+def fused_into_sums(joint: Joint) -> set[int]:
+    """Gradients that XLA computes inside the sums that they enter: elementwise, read by no op."""
+    read = {i for op in joint.ops for i in op.inputs}
+    return {
+        i
+        for op in joint.ops
+        if op.in_place and not op.forward and not traits_of(op.primitive).updates_in_place
+        for i in op.outputs
+        if i not in read and joint.gradients.count(i) == 1
+    }
 
 
 def _add_op(

@@ -11,8 +11,9 @@ compilers keep a product's operands.
 import dataclasses
 from collections.abc import Collection, Iterable
 
+from ..compiler.backend import Backend
 from ..ir.costs import Roofline, Work, work_of
-from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of
+from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of, traits_of
 from ..ir.program import Equation, Program, positions_of
 from ..operators import is_hook
 
@@ -46,14 +47,12 @@ class Fusions:
 
     Arguments:
         program: a flat program.
-        into_products: whether products compute their operands, as on a TPU.
+        backend: the compiler; whether gathers and products compute their operands.
         kept: values that are kept in any case.
     """
 
-    def __init__(
-        self, program: Program, into_products: bool = False, kept: Collection[int] = frozenset()
-    ):
-        self.program, self.into_products = program, into_products
+    def __init__(self, program: Program, backend: Backend, kept: Collection[int] = frozenset()):
+        self.program, self.backend = program, backend
         self._kinds = [*map(self._kind, program.equations)]  # by position
         self._position = positions_of(program.equations)
         self._producer = {i: e for e in program.equations for i in e.outputs}
@@ -113,9 +112,11 @@ class Fusions:
         return found, hooks
 
     def _kind(self, equation: Equation) -> Kind:
-        if self.into_products and equation.primitive in PRODUCTS:
+        if self.backend.fuses_into_products and equation.primitive in PRODUCTS:
             return Kind.REDUCTION
-        if self.into_products and is_one_hot(equation):
+        if self.backend.fuses_into_gathers and equation.primitive == "gather":
+            return Kind.REDUCTION
+        if self.backend.fuses_into_products and is_one_hot(equation):
             return Kind.FUSED
         return kind_of(equation)
 
@@ -162,13 +163,15 @@ class Fusions:
     def _materialised(self, anyway: Collection[int]) -> set[int]:
         returned = {i for i in self.program.outputs if isinstance(i, int)}
         kept = {self.root(i) for i in (*returned, *anyway)}
-        noise = set() if self.into_products else self._noise()
+        constant = {self.root(i) for i in _constant(self.program.equations, self._kinds)}
+        noise = set() if self.backend.fuses_into_products else self._noise()
         for equation, kind in zip(self.program.equations, self._kinds, strict=True):
             reads = {self.root(i) for i in equation.reads}
             if kind in (Kind.REDUCTION, Kind.SOLID):
                 kept.update(equation.outputs)
             if kind is Kind.SOLID or equation.primitive == "optimization_barrier":
-                kept.update(reads)
+                # Loops compute what is constant inside.
+                kept.update(reads - constant if equation.primitive == "scan" else reads)
             if not noise.issuperset(equation.outputs):
                 kept.update(reads & noise)
         kept &= self._producer.keys()
@@ -181,12 +184,43 @@ class Fusions:
         random bits that it came from) is kept where it meets other data.
         """
         drawn: set[int] = set()
-        plain: set[int] = set()  # literals, spread out
+        constant = _constant(self.program.equations, self._kinds)
         for equation, kind in zip(self.program.equations, self._kinds, strict=True):
-            reads = set(equation.reads) - plain
+            reads = set(equation.reads) - constant
             fused = kind in (Kind.VIEW, Kind.FUSED)
             if is_random(equation) or (fused and reads and reads <= drawn):
                 drawn.update(equation.outputs)
-            elif fused and not reads:
-                plain.update(equation.outputs)
         return drawn
+
+
+def temporary_bytes(program: Program, backend: Backend) -> int:
+    """The most bytes that ops of a program keep at once, inputs and results left out.
+
+    An op that updates an operand, or is elementwise, writes its result over one that ends there.
+    """
+    fusions = Fusions(program, backend)
+    ops = list(fusions.all())
+    outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
+    last = {i: n for n, op in enumerate(ops) for i in op.inputs}
+    live, most = 0, 0
+    for n, op in enumerate(ops):
+        written = sum(program.nbytes(i) for i in op.outputs if i not in outside)
+        ending = [program.nbytes(i) for i in op.inputs if last[i] == n and i not in outside]
+        reused = written if _is_in_place(op.equation) and written <= max(ending, default=0) else 0
+        most = max(most, live + written - reused)
+        live += written - sum(ending)
+    return most
+
+
+def _is_in_place(equation: Equation) -> bool:
+    return kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place
+
+
+def _constant(equations: Iterable[Equation], kinds: Iterable[Kind]) -> set[int]:
+    """Values that follow from literals alone: zeros, spread out."""
+    found: set[int] = set()
+    for equation, kind in zip(equations, kinds, strict=True):
+        fused = kind in (Kind.VIEW, Kind.FUSED) and not is_random(equation)
+        if fused and found.issuperset(equation.reads):
+            found.update(equation.outputs)
+    return found

@@ -137,8 +137,14 @@ class GraphState:
         like = self.values[gradient].name
         if like in self.lines:
             self.lines[self.values[total].name] = self.lines[like]
-        ops.append(Op("add_any", (gradient, self.gradients[i]), (total,), 0.0))
+        reused_bytes = self.values[total].nbytes  # the sum so far is written over
+        terms = gradient, self.gradients[i]
+        ops.append(Op("add_any", terms, (total,), 0.0, workspace_bytes=-reused_bytes))
         return total
+
+    def fuse(self, i: int) -> None:
+        """Take a value to be computed inside the fusion that reads it: it has no memory."""
+        self.values[i] = dataclasses.replace(self.values[i], nbytes=0)
 
     def effect(self) -> int:
         """What an effect writes: nothing, which its stage's backward reads.

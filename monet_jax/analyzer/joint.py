@@ -18,10 +18,10 @@ from ..compiler.workspace import copied_operand, workspace_bytes
 from ..ir import compat
 from ..ir.costs import Roofline
 from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once, traits_of
-from ..ir.program import Equation, Program
+from ..ir.program import Equation, Program, flatten
 from ..ir.stage import Stage
 from ..operators import is_hook
-from .fusion import Fusion
+from .fusion import Fusion, temporary_bytes
 from .implementations import with_encoders
 from .local_ops import (
     LocalOp,
@@ -136,11 +136,40 @@ def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
         not any(must_run_once(e) for e in (equation, *fusion.fused)),
         has_effects,
         kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place,
+        _carries(traced, equation),
         _narrowed(traced, equation),
         copied_operand(equation) if scratch else None,
-        workspace_bytes(equation) if scratch else 0,
+        _workspace_bytes(traced, equation),
         source=compat.source_of(equation.eqn),
     )
+
+
+def _workspace_bytes(traced: TracedStage, equation: Equation) -> int:
+    """What an op takes beside its operands and results; the body of a loop has temporaries.
+
+    They are counted for loops that only add up, such as a chunked loss. Those of loops that JAX
+    differentiates are small beside what these stack; counted, they only blur the smallest budgets.
+    """
+    if equation.primitive == "scan" and _only_adds_up(traced, equation):
+        bodies = map(flatten, compat.subjaxprs(equation.eqn))
+        return max(temporary_bytes(body, traced.backend) for body in bodies)
+    return workspace_bytes(equation) if traced.backend.needs_scratch else 0
+
+
+def _only_adds_up(traced: TracedStage, equation: Equation) -> bool:
+    """Whether a loop of the forward pass stacks nothing."""
+    _, carried, _ = compat.scan_counts(equation.eqn)
+    is_forward = not traced.backward.intersection(equation.outputs)
+    return is_forward and len(equation.outputs) == carried
+
+
+def _carries(traced: TracedStage, equation: Equation) -> tuple[int, ...]:
+    """What a loop begins with: inputs whose memory its results take."""
+    if equation.primitive != "scan":
+        return ()
+    constants, carried, _ = compat.scan_counts(equation.eqn)
+    carries = equation.inputs[constants : constants + carried]
+    return tuple(traced.fusions.root(i) for i in carries if isinstance(i, int))
 
 
 def _narrowed(traced: TracedStage, equation: Equation) -> tuple[int, ...]:

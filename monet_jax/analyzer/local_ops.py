@@ -19,6 +19,7 @@ class LocalOp:
         recomputable: whether it may run again.
         has_effects: whether it must run even if nothing reads its outputs.
         in_place: whether its output may be written over an input.
+        carries: inputs that a loop begins with and writes its results over.
         narrowed: inputs that it reads as bfloat16, if they are float32.
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
@@ -37,6 +38,7 @@ class LocalOp:
     recomputable: bool
     has_effects: bool = False
     in_place: bool = False
+    carries: tuple[int, ...] = ()
     narrowed: tuple[int, ...] = ()
     copied: int | None = None
     workspace_bytes: int = 0
@@ -90,17 +92,20 @@ def with_reuse(
 ) -> tuple[LocalOp, ...]:
     """The ops; a backward one that XLA writes over an input has the bytes that are reused.
 
-    An elementwise result may lie where an input of its size lay that nothing reads later.
+    An elementwise result may lie where an input of its size lay that nothing reads later. A loop
+    writes what it carries over what it began with: of several carries, the largest is counted.
     """
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
     found = []
     for n, op in enumerate(ops):
         output_bytes = sum(joint.nbytes(i) for i in op.outputs)
-        dying = (i for i in op.inputs if last[i] == n and i not in kept)
+        dying = [i for i in op.inputs if last[i] == n and i not in kept]
         reuse = (
             op.in_place and not op.forward and any(joint.nbytes(i) >= output_bytes for i in dying)
         )
-        found.append(dataclasses.replace(op, reused_bytes=output_bytes if reuse else 0))
+        carried_bytes = max((joint.nbytes(i) for i in op.carries if i in dying), default=0)
+        reused_bytes = output_bytes if reuse else carried_bytes
+        found.append(dataclasses.replace(op, reused_bytes=reused_bytes))
     return tuple(found)
 
 

@@ -34,6 +34,6 @@ def step_costs(
 ) -> StepCosts:
     """The costs of `step(*args)`, traced on abstract values."""
     program = flatten(jax.make_jaxpr(step)(*args), inline_checkpoints=True)
-    fusions = Fusions(program, backend.fuses_into_products)
+    fusions = Fusions(program, backend)
     seconds = sum(fusion.seconds(program, roofline) for fusion in fusions.all())
     return StepCosts(flops_of(program.equations), seconds)

@@ -64,7 +64,7 @@ def traced_stage(
     named = [(i, e.outputs[0]) for e in joint.equations for i in _named(e)]
     hooked = {j: i for e in joint.equations for i in _named(e) for j in e.reads}
     kept = [value for i, value in named if i in pinned]
-    fusions = Fusions(joint, backend.fuses_into_products, kept)
+    fusions = Fusions(joint, backend, kept)
     cotangents = joint.inputs[len(stage.inputs) :]
     backward = dependents(joint.equations, cotangents)
     primal = _primal(named, fusions, backward)

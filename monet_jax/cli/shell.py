@@ -63,7 +63,14 @@ def bench(
         typer.Argument(help="Of the zoo; default: all. Or the word `planners`."),
     ] = None,
     target: Annotated[list[str] | None, typer.Option(help='Repeatable; default "cpu".')] = None,
-    scale: Annotated[str, typer.Option(help='"full", "bench" or "tiny".')] = "bench",
+    scale: Annotated[str, typer.Option(help='"full", "bench", "tiny" or "frontier".')] = "bench",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help='What models compute in: "float32" or "bfloat16"; default: bfloat16 on GPUs and '
+            "TPUs, float32 on CPUs. Parameters and losses are float32."
+        ),
+    ] = None,
     budgets: Annotated[
         str,
         typer.Option(
@@ -96,7 +103,9 @@ def bench(
         if "planners" not in (models or []):
             _require_unset(context, _OF_PLANNERS, "`bench planners`")
             _bench = needing_extra("monet_jax.bench.models", "flax")
-            request = _bench.make_request(models or [], target or ["cpu"], scale, budgets, measure)
+            request = _bench.make_request(
+                models or [], target or ["cpu"], scale, budgets, measure, dtype
+            )
         else:
             _require_unset(context, _OF_MODELS, "`bench MODEL...`")
             _bench = importlib.import_module("monet_jax.bench.planners")
@@ -111,7 +120,7 @@ def bench(
         print(_bench.to_json(results) if as_json else _bench.describe(results))
 
 
-_OF_MODELS = ("target", "scale", "measure")
+_OF_MODELS = ("target", "scale", "dtype", "measure")
 _OF_PLANNERS = ("instances", "planners", "time_limit", "sweep", "time_limits")
 
 

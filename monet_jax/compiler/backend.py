@@ -15,6 +15,8 @@ class Backend:
         needs_scratch: whether ops take memory beside their inputs and outputs (see `workspace`).
         narrows_operands: whether float32 values that only products read, at default precision, are
             kept as bfloat16.
+        fuses_into_gathers: whether a gather computes the elements that it takes, instead of reading
+            an operand from memory: the logits of the labels, say, widened to float32.
         fuses_into_products: whether products compute elementwise operands, random bits among them,
             instead of reading them from memory.
         lends_results: whether temporaries may lie in the memory of a result that is not yet
@@ -32,6 +34,7 @@ class Backend:
 
     needs_scratch: bool = False
     narrows_operands: bool = False
+    fuses_into_gathers: bool = False
     fuses_into_products: bool = False
     lends_results: bool = True
     on_chip_bytes: float = math.inf
@@ -42,7 +45,7 @@ class Backend:
 
 _BACKENDS = {
     "cpu": Backend(needs_scratch=True, recomputes_late=False),
-    "gpu": Backend(fuses_gradients=True),
+    "gpu": Backend(fuses_into_gathers=True, fuses_gradients=True),
     "tpu": Backend(
         narrows_operands=True,
         fuses_into_products=True,

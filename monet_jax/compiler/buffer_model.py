@@ -18,13 +18,16 @@ from planners.plan import Region
 from planners.replay import Changes, in_memory
 from planners.runs import Run, first_forward, runs, spans_alone
 
+from ..ir.primitives import Kind, traits_of
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Buffer:
     """An array of a schedule, live while runs `start` to `stop` execute.
 
     The compiler places a stack as a whole; a part of it reuses no other buffer by itself.
-    The buffer of a branch is live only where that branch runs.
+    The buffer of a branch is live only where that branch runs. Results of one size are placed in
+    the order in which the step returns them.
     """
 
     nbytes: int
@@ -33,6 +36,7 @@ class _Buffer:
     is_output: bool
     is_stacked: bool = False
     branch: tuple[Choice, int] | None = None
+    place: int = 0
 
 
 #: Disjoint intervals of runs, both ends included, in order.
@@ -53,7 +57,7 @@ def predicted_temp_bytes(
     buffers, stages = _buffers(graph, regions, output_bytes)
     homes: list[_Spans] = []  # per result: when its memory is taken
     heap: list[_Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: (-b.nbytes, not b.is_output)):
+    for buffer in sorted(buffers, key=_order_of_placement):
         if buffer.is_output:
             homes.append([(buffer.start, buffer.stop)])
         elif buffer.is_stacked or not _finds_home(buffer, homes):
@@ -101,6 +105,10 @@ def with_alone_bytes(graph: Graph, nbytes: int, counted: Collection[int] = ()) -
     return dataclasses.replace(graph, stages=stages)
 
 
+def _order_of_placement(buffer: _Buffer) -> tuple[int, bool, int]:
+    return -buffer.nbytes, not buffer.is_output, buffer.place
+
+
 def _finds_home(buffer: _Buffer, homes: Sequence[_Spans]) -> bool:
     """Puts the buffer into the smallest result in whose memory nothing lives at the same time."""
     for spans in reversed(homes):
@@ -126,6 +134,7 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
         v.kept_as: [] for v in graph.values if v.kept_as is not None
     }
     found: list[_Buffer] = []
+    places = {name: n for n, name in enumerate(output_bytes)}
 
     def close(i: int) -> None:
         start, stop = open_at[i]
@@ -138,10 +147,13 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
             nbytes = graph.values[kept].nbytes
             shared[kept].append(_Buffer(nbytes, start, stop, False, branch=branch))
         elif value.name in output_bytes:
-            found.append(_Buffer(output_bytes[value.name], start, len(schedule), True))
+            nbytes = output_bytes[value.name]
+            place = places[value.name]
+            found.append(_Buffer(nbytes, start, len(schedule), True, place=place))
         elif nbytes:
             branch = graph.branch_of_all(used_in[i])
-            found.append(_Buffer(nbytes, start, stop, False, waits and i in in_loops, branch))
+            is_stacked = waits and i in in_loops
+            found.append(_Buffer(nbytes, start, stop, False, is_stacked, branch))
 
     for k, op in enumerate(schedule):
         for i in op.inputs:
@@ -159,7 +171,9 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
         found += _kept_once(same)
     found += _kept_alone(graph, regions, executed)
     reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
-    return _written_over(found, reused), [run.stage for run in executed]
+    elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
+    buffers = begun_in_results(_written_over(found, reused), elementwise)
+    return buffers, [run.stage for run in executed]
 
 
 def _kept_once(same: Sequence[_Buffer]) -> list[_Buffer]:
@@ -195,6 +209,34 @@ def _written_over(buffers: list[_Buffer], reused_bytes: Mapping[int, int]) -> li
             buffer = dataclasses.replace(buffer, stop=buffer.stop - 1)
         found.append(buffer)
     return found
+
+
+def _is_elementwise(primitive: str) -> bool:
+    return traits_of(primitive).kind is Kind.FUSED
+
+
+def begun_in_results(buffers: list[_Buffer], elementwise: Collection[int]) -> list[_Buffer]:
+    """The buffers; a result that an elementwise op writes over its operand begins as the operand.
+
+    A gradient that is scaled or added up last of all lies in the memory of the result from its
+    first part on.
+    """
+    ending: dict[tuple[int, int], list[_Buffer]] = collections.defaultdict(list)
+    for buffer in buffers:
+        is_whole = not (buffer.is_output or buffer.is_stacked or buffer.branch)
+        if is_whole and buffer.start < buffer.stop:
+            ending[buffer.stop, buffer.nbytes].append(buffer)
+    merged, found = set[int](), []
+    for buffer in buffers:
+        while buffer.is_output and buffer.start in elementwise:
+            operands = ending[buffer.start, buffer.nbytes]
+            if not operands:
+                break
+            operand = operands.pop()
+            merged.add(id(operand))
+            buffer = dataclasses.replace(buffer, start=operand.start)
+        found.append(buffer)
+    return [buffer for buffer in found if id(buffer) not in merged]
 
 
 def _peak_bytes(buffers: Sequence[_Buffer], stages: Sequence[int]) -> int:

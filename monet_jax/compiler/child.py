@@ -45,7 +45,11 @@ def _enough_cpus(devices: int) -> dict[str, str]:
     return {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
 
 
-class CompilerDied(RuntimeError):
+class CompilerFailed(RuntimeError):
+    """The compiler of a target fails on a program, under every option that was tried."""
+
+
+class CompilerDied(CompilerFailed):
     """The child process that compiles for a target ended twice in a row."""
 
 
@@ -92,7 +96,7 @@ def _ask(target: Target, request: _Request) -> dict[str, Any]:
     if key not in _cache:
         reply = _compiler_child(target, request.devices).ask(vars(request))
         if "error" in reply:
-            raise RuntimeError(f"the compiler of {target.name} says: {reply['error']}")
+            raise CompilerFailed(f"the compiler of {target.name} says: {reply['error']}")
         _cache[key] = reply
     return _cache[key]
 

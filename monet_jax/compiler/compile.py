@@ -7,6 +7,7 @@ exported (`export`) and compiled by a child process (`child`).
 import dataclasses
 import functools
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,9 +15,11 @@ import jax
 import jax.core
 import jax.export
 
+from ..ir import compat
 from . import worker
 from .budget import format_bytes
 from .child import CompilerDied as CompilerDied
+from .child import CompilerFailed as CompilerFailed
 from .child import compiled_in_child
 from .export import Mesh, described_mesh, exported_program
 from .options import Options
@@ -106,7 +109,8 @@ def compile_bytes(
     Raises:
       TargetUnavailable: the target's compiler is not installed.
       NotImplementedError: the program cannot be compiled outside this process.
-      CompilerDied: the compiler took its process down, twice.
+      CompilerFailed: the compiler fails on the program under every option that was tried.
+      CompilerDied: the same, by taking its process down, twice.
     """
     options = options or Options(target)
     jitted = fun if hasattr(fun, "trace") else jax.jit(fun)
@@ -121,8 +125,34 @@ def compile_bytes(
         require_compiler(target)
         program = exported_program(jitted, args, dict(kwargs or {}), traced, target, mesh)
         compiled = compiled_in_child(target, *program, described_mesh(mesh))
-    figures = options.figures(compiled, xla_remat=xla_remat)
+    try:
+        figures = options.figures(compiled, xla_remat=xla_remat)
+    except NotImplementedError:
+        raise
+    except RuntimeError as error:
+        kind = CompilerDied if isinstance(error, CompilerDied) else CompilerFailed
+        raise kind(_failure(str(error), traced, target)) from error
     return _to_compiled_bytes(figures, traced, target, str(options))
+
+
+def _failure(said: str, traced: jax.stages.Traced, target: Target) -> str:
+    """What to tell of a failed compilation: the program's size, the compiler's words, advice."""
+    arguments = sum(map(_nbytes, jax.tree.leaves(traced.args_info)))
+    results = sum(map(_nbytes, jax.tree.leaves(traced.out_info)))
+    return (
+        f"{target.name}: the compiler fails on a program of {_equations_in(traced.jaxpr):,} "
+        f"equations, with {format_bytes(arguments)} of arguments and {format_bytes(results)} of "
+        f"results, under every option that was tried. It says: {textwrap.shorten(said, 2000)} "
+        "Compile it once with a smaller batch and fewer layers: if that succeeds, its size is too "
+        "much for the compiler. Otherwise try another version of JAX; the same program fails "
+        "without monet_jax, so that JAX's or XLA's developers can help."
+    )
+
+
+def _equations_in(jaxpr: Any) -> int:
+    """How many equations a closed jaxpr has, those of loops, branches and calls included."""
+    bodies = (body for eqn in jaxpr.jaxpr.eqns for body in compat.subjaxprs(eqn))
+    return len(jaxpr.jaxpr.eqns) + sum(map(_equations_in, bodies))
 
 
 def _to_compiled_bytes(

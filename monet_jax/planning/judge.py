@@ -14,8 +14,7 @@ from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
 from ..compiler.backend import backend_of
-from ..compiler.child import CompilerDied
-from ..compiler.compile import CompiledBytes, compile_bytes, devices_of
+from ..compiler.compile import CompiledBytes, CompilerFailed, compile_bytes, devices_of
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
@@ -188,9 +187,7 @@ class TracedJudge(Judge):
         """
         try:
             return self.compiler.bytes_of(self.traced, PlannedProgram(decisions, self.chunks))
-        except (CompilerDied, RuntimeError) as error:
-            if isinstance(error, NotImplementedError):
-                raise
+        except CompilerFailed as error:
             raise CompilationFailed(str(error)) from error
 
 

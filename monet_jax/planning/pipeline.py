@@ -31,6 +31,7 @@ from .mistakes import refuse_budget
 from .options import PlanRequest
 from .plan_search import PlanSearch
 from .progress import progress, say
+from .target_mistakes import refuse_for_target
 
 log = logging.getLogger("monet_jax")
 
@@ -39,10 +40,12 @@ def check_for(traced: Traced, request: PlanRequest, limit: ErrorLimit | None = N
     """Check what can be checked of a request for a function before anything is compiled.
 
     Raises:
-        ValueError: a pin names nothing, or nothing is left of the budget.
+        ValueError: the target lacks a dtype, a mesh does not divide an array, a pin names nothing,
+            or nothing is left of the budget.
         InfeasibleBudget: arguments and results alone exceed the budget.
     """
     target = resolve_target(request.options.target)
+    refuse_for_target(traced, target)
     traced = _as_pinned(traced, request, target)
     with statements():
         _pins_in(traced, request)

@@ -7,6 +7,7 @@ convolutional five are the models of MONeT (Shah et al., 2021, ICLR).
 Needs the extra `flax`.
 """
 
+from .build import FRONTIER as FRONTIER
 from .build import MODELS as MODELS
 from .build import build as build
 from .problem import Problem as Problem

@@ -5,12 +5,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from . import (
+    diffusion,
     googlenet,
     gpt2,
     llama,
     lstm,
     mlp,
     mobilenet,
+    moe,
     neural_ode,
     resnet,
     transformer,
@@ -34,9 +36,13 @@ _BUILDERS = {
     "transformer": transformer.problem,
     "lstm": lstm.problem,
     "neural_ode": neural_ode.problem,
+    "moe": moe.problem,
+    "diffusion_unet": diffusion.problem,
 }
 
 MODELS: tuple[str, ...] = tuple(_BUILDERS)
+#: Models with a scale at which their plain step exceeds what JAX takes of an H100.
+FRONTIER = ("llama", "moe", "vit_s16", "diffusion_unet", "gpt2")
 
 
 def build(
@@ -53,7 +59,9 @@ def build(
       name: the model.
       scale: "full" is the published architecture at a batch people train with; "bench" the same
         layers on less data, a few GB at most of float32 temporaries; "tiny" a few narrow layers,
-        whose steps run in seconds on a CPU.
+        whose steps run in seconds on a CPU; "frontier", of those in `FRONTIER`, what exceeds JAX's
+        pool on an H100: Llama 3 8B, four layers of Mixtral, ViT-L/16, diffusion of 256 x 256
+        pixels, twelve layers of GPT-2 XL.
       batch: the number of examples, in place of the scale's.
       dtype: the compute dtype; the parameters, the state and the loss stay float32.
       block_remat: None, or what `jax.checkpoint` around every natural block may save: "nothing",
@@ -62,4 +70,6 @@ def build(
     """
     if name not in _BUILDERS:
         raise ValueError(f"unknown model {name!r}: choose one of {', '.join(MODELS)}")
+    if scale == "frontier" and name not in FRONTIER:
+        raise ValueError(f"{name!r} has no scale 'frontier': choose of {', '.join(FRONTIER)}")
     return _BUILDERS[name](scale, batch, dtype, block_remat)

@@ -20,6 +20,7 @@ _INIT = nn.initializers.normal(0.02)
 _SCALES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "full": (8, 1024, {}),
     "bench": (2, 512, {}),
+    "frontier": (32, 1024, {"depth": 12, "width": 1600, "heads": 25}),  # 12 of GPT-2 XL's 48 layers
     "tiny": (2, 16, {"depth": 2, "width": 32, "heads": 2, "vocab": 128, "context": 16}),
 }
 

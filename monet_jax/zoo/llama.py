@@ -2,10 +2,12 @@
 
 RMSNorm, rotary positions (Su et al., 2021), attention in which several queries share a key and a
 value (Ainslie et al., 2023), SwiGLU (Shazeer, 2020); no biases and no dropout. The layers run under
-one scan. The defaults are those of Llama 3.2 1B.
+one scan. The defaults are those of Llama 3.2 1B; at the frontier it is Llama 3 8B, whose output
+layer is not tied to its embedding.
 """
 
 import functools as ft
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,10 +20,12 @@ from .problem import BlockRemat, Problem, Scale, make_problem, stacked, text
 # Batch, sequence length, and what differs from the defaults of Llama.
 _SMALL = {"depth": 12, "width": 768, "heads": 12, "groups": 4, "hidden": 2048, "vocab": 32000}
 _TINY = {"depth": 3, "width": 32, "heads": 4, "groups": 2, "hidden": 64, "vocab": 128}
+_LLAMA_3_8B = {"depth": 32, "width": 4096, "hidden": 14_336, "is_tied": False}
 _SCALES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "full": (1, 2048, {}),
     "bench": (2, 512, _SMALL),
     "tiny": (2, 16, _TINY),
+    "frontier": (8, 4096, _LLAMA_3_8B),
 }
 
 
@@ -49,9 +53,11 @@ class Block(nn.Module):
         dense = ft.partial(nn.Dense, use_bias=False, dtype=self.dtype)
         norm = ft.partial(nn.RMSNorm, epsilon=1e-5, dtype=self.dtype)
         x = x + dense(width, name="out")(self._attention(norm(name="norm0")(x), dense))
-        y = norm(name="norm1")(x)
-        gate, up = dense(self.hidden, name="gate")(y), dense(self.hidden, name="up")(y)
-        return x + dense(width, name="down")(jax.nn.silu(gate) * up)
+        return x + self._mlp(norm(name="norm1")(x), dense)
+
+    def _mlp(self, x: jax.Array, dense: Any) -> jax.Array:
+        gate, up = dense(self.hidden, name="gate")(x), dense(self.hidden, name="up")(x)
+        return dense(x.shape[-1], name="down")(jax.nn.silu(gate) * up)
 
     def _attention(self, x: jax.Array, dense: Any) -> jax.Array:
         batch, tokens, width = x.shape
@@ -77,15 +83,22 @@ class Llama(nn.Module):
     groups: int = 8
     hidden: int = 8192
     vocab: int = 128_256
+    is_tied: bool = True
     dtype: Any = jnp.float32
     block_remat: BlockRemat = None
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
         words = nn.Embed(self.vocab, self.width, dtype=self.dtype, name="words")
-        block = ft.partial(Block, self.heads, self.groups, self.hidden, self.dtype)
-        x, _ = stacked(block, self.depth, self.block_remat)(words(tokens))
-        return words.attend(nn.RMSNorm(epsilon=1e-5, dtype=self.dtype, name="norm")(x))
+        x, _ = stacked(self.block(), self.depth, self.block_remat)(words(tokens))
+        x = nn.RMSNorm(epsilon=1e-5, dtype=self.dtype, name="norm")(x)
+        if self.is_tied:
+            return words.attend(x)
+        return nn.Dense(self.vocab, use_bias=False, dtype=self.dtype, name="head")(x)
+
+    def block(self) -> Callable[..., nn.Module]:
+        """Makes one layer, given its name."""
+        return ft.partial(Block, self.heads, self.groups, self.hidden, self.dtype)
 
 
 def problem(scale: Scale, batch: int | None, dtype: Any, block_remat: BlockRemat) -> Problem:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 BlockRemat = Literal["nothing", "dots", "dots_no_batch"] | None
-Scale = Literal["full", "bench", "tiny"]
+Scale = Literal["full", "bench", "tiny", "frontier"]
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
 Sample = Callable[[jax.Array], tuple[Any, jax.Array]]
 
 _POLICIES = {
@@ -41,18 +42,35 @@ class Problem:
     make_args: Callable[[int], tuple]
 
 
-def make_problem(name: str, model: nn.Module, sample: Sample) -> Problem:
-    """The problem of training `model` by cross-entropy on the (inputs, labels) `sample` draws."""
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean cross-entropy, in float32, of logits [..., classes] against integer labels [...]."""
+    logits = logits.astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
+
+
+def squared_error(predicted: jax.Array, right: jax.Array) -> jax.Array:
+    """Mean squared error, in float32, of two arrays of one shape."""
+    return jnp.mean(jnp.square(predicted.astype(jnp.float32) - right))
+
+
+def make_problem(
+    name: str, model: nn.Module, sample: Sample, criterion: Loss = cross_entropy
+) -> Problem:
+    """The problem of training `model` on the (inputs, labels) that `sample` draws.
+
+    `criterion` maps the model's outputs and the labels to a float32 loss.
+    """
 
     def loss(params, state, batch, key):
         inputs, labels = batch
-        logits, updates = model.apply(
+        outputs, updates = model.apply(
             {"params": params, "batch_stats": state},
             inputs,
             rngs={"dropout": key},
             mutable=["batch_stats"],
         )
-        return cross_entropy(logits, labels), updates.get("batch_stats", {})
+        return criterion(outputs, labels), updates.get("batch_stats", {})
 
     def init(key):
         param_key, batch_key, step_key = jax.random.split(key, 3)
@@ -65,13 +83,6 @@ def make_problem(name: str, model: nn.Module, sample: Sample) -> Problem:
 
     args = jax.eval_shape(lambda: init(jax.random.key(0)))
     return Problem(name, loss, args, make_args)
-
-
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean cross-entropy, in float32, of logits [..., classes] against integer labels [...]."""
-    logits = logits.astype(jnp.float32)
-    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
 
 
 def labelled(inputs: tuple[int, ...], labels: tuple[int, ...], classes: int) -> Sample:

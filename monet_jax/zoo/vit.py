@@ -16,6 +16,7 @@ from .problem import BlockRemat, Problem, Scale, labelled, make_problem, rematte
 _SCALES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "full": (64, 224, {}),
     "bench": (8, 224, {}),
+    "frontier": (256, 224, {"depth": 24, "width": 1024, "heads": 16}),  # ViT-L/16
     "tiny": (4, 32, {"depth": 2, "width": 32, "heads": 2, "classes": 10}),
 }
 

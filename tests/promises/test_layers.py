@@ -66,6 +66,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/ir/stage.py": ("transformer/test_transform.py",),
     # Compilers
     "monet_jax/compiler/buffer_model.py": (
+        "analyzer/test_materialised.py",
         "compiler/test_backend.py",
         "tracing/passes/test_loops.py",
     ),
@@ -119,7 +120,11 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/tracing/staged.py": ("tracing/test_pipeline.py", "plans/test_mismatch.py"),
     "monet_jax/tracing/trace.py": ("promises/test_api.py", "plans/test_record.py"),
     # From a staged program to a planning graph
-    "monet_jax/analyzer/": ("compiler/test_backend.py", "transformer/test_transform.py"),
+    "monet_jax/analyzer/": (
+        "analyzer/test_materialised.py",
+        "compiler/test_backend.py",
+        "transformer/test_transform.py",
+    ),
     "monet_jax/analyzer/pins.py": ("plans/test_record.py", "search/test_search.py"),
     "monet_jax/analyzer/step_costs.py": ("tools/test_sweep.py", "cli/test_shell.py"),
     # From a staged program and its regions to a function
@@ -173,7 +178,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/flax/": ("flax/test_linen.py", "flax/test_nnx.py", "tracing/test_modules.py"),
     "monet_jax/zoo/": ("zoo/test_zoo.py", "flax/test_linen.py"),
     "monet_jax/bench/": ("cli/test_shell.py", "bench/test_bench_planners.py"),
-    "monet_jax/bench/models/": ("cli/test_shell.py",),
+    "monet_jax/bench/models/": ("bench/test_bench_models.py", "cli/test_shell.py"),
     "monet_jax/bench/planners/": ("bench/test_bench_planners.py",),
     "monet_jax/cli/commands.py": ("cli/test_shell.py",),
     "monet_jax/cli/demo.py": ("cli/test_shell.py",),

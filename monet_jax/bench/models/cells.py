@@ -51,9 +51,9 @@ class Program:
 class Cell:
     """One model on one target. Programs come one by one, so that no finished one is lost."""
 
-    def __init__(self, model: str, scale: Any, target: Target):
-        self.model, self.scale, self.target = model, scale, target
-        problem = zoo.build(model, scale=scale)
+    def __init__(self, model: str, scale: Any, target: Target, dtype: str):
+        self.model, self.scale, self.target, self.dtype = model, scale, target, dtype
+        problem = zoo.build(model, scale=scale, dtype=dtype)
         self.args = problem.args
         self.traced = trace_loss(problem.loss, problem.args, target)
         self.compiled_plans = compiled_plans_of(
@@ -71,7 +71,7 @@ class Cell:
 
     def _all(self, budgets: frozenset[str]) -> Iterator[Program]:
         yield self._plain()
-        for name, make in baselines(self.model, self.scale):
+        for name, make in baselines(self.model, self.scale, self.dtype):
             yield self._baseline(name, make)
         if "minimum" in budgets:
             yield from self._ours("minimum", "ours @ least", self._fixed_bytes + 1)
@@ -173,7 +173,8 @@ class Cell:
             yield self._plan("free", name, self._share_bytes(share))
 
     def _row(self, program: str, kind: str, **fields: Any) -> Row:
-        return Row(model=self.model, target=self.target.name, program=program, kind=kind, **fields)
+        cell = {"model": self.model, "target": self.target.name, "dtype": self.dtype}
+        return Row(program=program, kind=kind, **cell, **fields)
 
     def _failed(self, program: str, kind: str, error: Exception, **fields: Any) -> Row:
         message = f"{type(error).__name__}: {error}"

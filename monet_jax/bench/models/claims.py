@@ -17,7 +17,10 @@ POOR_USE = 0.75
 #: Largest median error of predicted temporaries; a TPU's where not named.
 PREDICTION_ERROR = {"cpu": 0.05, "gpu": 0.05, "tpu": 0.10}
 #: Largest share of plain's temporaries at plain's FLOPs, where one is promised.
-FREE_SHARES = {("gpt2", "gpu:h100"): 2 / 3, ("resnet50", "gpu:h100"): 0.85}
+FREE_SHARES = {
+    ("gpt2", "gpu:h100", "float32"): 2 / 3,
+    ("resnet50", "gpu:h100", "float32"): 0.85,
+}
 
 
 def check_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -43,7 +46,7 @@ def to_json(results: Results) -> str:
 
 def _claim(title: str, checked: int, against: Iterable[Row], what: str = "cells") -> Claim:
     """A claim that every checked cell must bear out."""
-    names = tuple(f"{r.model} {r.target} {r.program}" for r in against)
+    names = tuple(f"{r.cell_name} {r.program}" for r in against)
     figure = f"{checked - len(names)} of {checked} {what}"
     return Claim(title, figure, None if not checked else not names, names)
 
@@ -118,14 +121,14 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row, Row]]:
 
 def _free_memory(rows: Sequence[Row]) -> list[Claim]:
     claims = []
-    for (model, target), cell in _cells(rows).items():
+    for name, cell in _cells(rows).items():
         plain = next((r for r in cell if r.kind == "plain"), None)
         free = [r for r in _planned(cell) if r.flops_ratio <= FREE]
         if plain is None or not free:
             continue
         share = min(r.temp_bytes for r in free) / plain.temp_bytes
-        limit = FREE_SHARES.get((model, target))
-        title = f"4. temporaries at plain's FLOPs: {model} {target}"
+        limit = FREE_SHARES.get(name)
+        title = f"4. temporaries at plain's FLOPs: {' '.join(name)}"
         title += f", at most {limit:.0%}" if limit else ""
         claims.append(Claim(title, f"{share:.1%}", None if limit is None else share <= limit))
     return claims
@@ -151,18 +154,18 @@ def _predictions(rows: Sequence[Row]) -> list[Claim]:
     errors = collections.defaultdict(list)
     for row in rows:
         if row.prediction_error is not None:
-            errors[row.target].append(row.prediction_error)
+            errors[row.target, row.dtype].append(row.prediction_error)
     claims = []
-    for target, found in errors.items():
+    for (target, dtype), found in errors.items():
         limit, median = PREDICTION_ERROR[target.split(":")[0]], statistics.median(found)
-        title = f"6. median error of predicted temporaries: {target}, at most {limit:.0%}"
+        title = f"6. median error of predicted temporaries: {target} {dtype}, at most {limit:.0%}"
         figure = f"{median:.1%} of {len(found)} plans, largest {max(found):.1%}"
         claims.append(Claim(title, figure, median <= limit))
     return claims
 
 
-def _cells(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    found: dict[tuple[str, str], list[Row]] = collections.defaultdict(list)
+def _cells(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[Row]]:
+    found: dict[tuple[str, str, str], list[Row]] = collections.defaultdict(list)
     for row in rows:
         found[row.cell].append(row)
     return found

@@ -16,9 +16,11 @@ from .cells import Program
 TURNS = 6
 
 
-def step_seconds(model: str, scale: Any, programs: Iterable[Program]) -> dict[Any, float]:
+def step_seconds(
+    model: str, scale: Any, dtype: str, programs: Iterable[Program]
+) -> dict[Any, float]:
     """Median seconds of a step of each program, by its key."""
-    problem = zoo.build(model, scale=scale)
+    problem = zoo.build(model, scale=scale, dtype=dtype)
     args = problem.make_args(0)
     leaves = list(take_apart(make_options(problem.loss, 0, (), ()), args, {}).leaves)
     distinct = {p.key: p for p in programs if p.traced is not None}

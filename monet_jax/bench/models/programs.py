@@ -9,13 +9,18 @@ from ...tools.baselines import POLICIES, round_the_loss
 from ...tracing.trace import Traced, trace_for
 
 
-def baselines(model: str, scale: Any) -> Iterator[tuple[str, Callable[[], Callable[..., Any]]]]:
+def baselines(
+    model: str, scale: Any, dtype: str
+) -> Iterator[tuple[str, Callable[[], Callable[..., Any]]]]:
     """Names of the hand-made programs of a model, each with a function that makes its loss."""
     for policy in POLICIES:
-        loss = zoo.build(model, scale=scale).loss
+        loss = zoo.build(model, scale=scale, dtype=dtype).loss
         yield f"loss: {policy}", lambda loss=loss, policy=policy: round_the_loss(loss, policy)
     for policy in POLICIES:
-        yield f"blocks: {policy}", lambda policy=policy: _round_the_blocks(model, scale, policy)
+        yield (
+            f"blocks: {policy}",
+            lambda policy=policy: _round_the_blocks(model, scale, dtype, policy),
+        )
 
 
 def trace_loss(loss: Callable[..., Any], args: tuple[Any, ...], target: Target) -> Traced:
@@ -23,5 +28,5 @@ def trace_loss(loss: Callable[..., Any], args: tuple[Any, ...], target: Target) 
     return trace_for(target, loss, args)
 
 
-def _round_the_blocks(model: str, scale: Any, policy: Any) -> Callable[..., Any]:
-    return zoo.build(model, scale=scale, block_remat=policy).loss
+def _round_the_blocks(model: str, scale: Any, dtype: str, policy: Any) -> Callable[..., Any]:
+    return zoo.build(model, scale=scale, dtype=dtype, block_remat=policy).loss

@@ -22,6 +22,7 @@ class Row:
       target: what it was compiled for.
       program: "plain", "loss: dots", "blocks: nothing", "ours @ 80 %", ...
       kind: "plain", "baseline", "ours", or "error" where a whole model failed.
+      dtype: what the model computes in; files from before it was stored are of float32.
       budget: why ours has its budget: "baseline", "temps", "minimum", "below", "free".
       baseline: the baseline whose bytes are the budget.
       status: "ok", "infeasible" or "error".
@@ -49,6 +50,7 @@ class Row:
     target: str
     program: str
     kind: str
+    dtype: str = "float32"
     budget: str | None = None
     baseline: str | None = None
     status: str = "ok"
@@ -72,9 +74,14 @@ class Row:
     minimum_budget: Amount = None
 
     @property
-    def cell(self) -> tuple[str, str]:
-        """The model and the target."""
-        return self.model, self.target
+    def cell(self) -> tuple[str, str, str]:
+        """The model, the target and the dtype."""
+        return self.model, self.target, self.dtype
+
+    @property
+    def cell_name(self) -> str:
+        """The cell in words, as in "gpt2 gpu:h100 bfloat16"."""
+        return " ".join(self.cell)
 
 
 Results = _results.Results[Row]

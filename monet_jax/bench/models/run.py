@@ -24,7 +24,9 @@ from .text import one_line
 
 #: The groups of budgets that plans are made for.
 BUDGETS = ("minimum", "baselines", "temps", "free")
-SCALES = ("full", "bench", "tiny")
+SCALES = ("full", "bench", "tiny", "frontier")
+#: What models may compute in; parameters, statistics of normalizations and losses are float32.
+DTYPES = ("float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Request:
       scale: of the models.
       budgets: of `BUDGETS`.
       measure: whether steps are timed, where the target is this device.
+      dtype: of `DTYPES`, what the models compute in; None for what people compute in on a target.
     """
 
     models: tuple[str, ...]
@@ -44,19 +47,33 @@ class Request:
     scale: str
     budgets: frozenset[str]
     measure: bool
+    dtype: str | None = None
+
+    def dtype_on(self, target: Target) -> str:
+        """What the models compute in on a target.
+
+        XLA:CPU computes bfloat16 in float32, so that its bytes would mislead.
+        """
+        return self.dtype or ("float32" if target.platform == "cpu" else "bfloat16")
 
 
 def make_request(
-    models: Sequence[str], targets: Sequence[str], scale: str, budgets: str, measure: bool
+    models: Sequence[str],
+    targets: Sequence[str],
+    scale: str,
+    budgets: str,
+    measure: bool,
+    dtype: str | None = None,
 ) -> Request:
     """A checked request.
 
     Args:
       models: names in the zoo; none means all of them.
       targets: names of targets.
-      scale: "full", "bench" or "tiny".
+      scale: "full", "bench", "tiny", or "frontier", which some models have.
       budgets: some of `BUDGETS` with commas between them, or "all".
       measure: time the steps, where the target is this device.
+      dtype: what the models compute in; None takes bfloat16 on GPUs and TPUs, float32 on the CPU.
 
     Raises:
       ValueError: a name is unknown.
@@ -66,10 +83,12 @@ def make_request(
     _require_known("models", models, zoo.MODELS)
     _require_known("scale", [scale], SCALES)
     _require_known("budgets", sorted(chosen), BUDGETS)
+    _require_known("dtype", [dtype] if dtype else [], DTYPES)
     resolved = tuple(resolve_target(name) for name in targets)
     for target in resolved:
         require_compiler(target)
-    return Request(tuple(models) or zoo.MODELS, resolved, scale, chosen, measure)
+    every = zoo.FRONTIER if scale == "frontier" else zoo.MODELS
+    return Request(tuple(models) or every, resolved, scale, chosen, measure, dtype)
 
 
 def run_bench(request: Request, out: Path | None, console: Console) -> Results:
@@ -96,17 +115,19 @@ def run_bench(request: Request, out: Path | None, console: Console) -> Results:
 def _cell_rows(model: str, target: Target, request: Request) -> Iterator[list[Row]]:
     """The rows of a model on a target: one more each time, and at last with measured seconds."""
     made: list[Program] = []
+    dtype = request.dtype_on(target)
     try:
-        for program in Cell(model, request.scale, target).programs(request.budgets):
+        for program in Cell(model, request.scale, target, dtype).programs(request.budgets):
             made.append(program)
             yield [p.row for p in made]
         if request.measure and target.attached:
-            yield _with_seconds(made, step_seconds(model, request.scale, made))
+            yield _with_seconds(made, step_seconds(model, request.scale, dtype, made))
     except Exception as error:  # one model that fails must not end the others
         message = f"{type(error).__name__}: {error}"
         row = Row(
             model=model,
             target=target.name,
+            dtype=dtype,
             program="all",
             kind="error",
             status="error",
@@ -138,4 +159,5 @@ def _context(request: Request) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
         "scale": request.scale,
+        "dtypes": {target.name: request.dtype_on(target) for target in request.targets},
     }

@@ -28,10 +28,10 @@ _COLUMNS = (
 
 def describe(results: Results) -> str:
     """A table for each model and target, then the claims."""
-    cells: dict[tuple[str, str], list[Row]] = collections.defaultdict(list)
+    cells: dict[tuple[str, str, str], list[Row]] = collections.defaultdict(list)
     for row in results.rows:
         cells[row.cell].append(row)
-    tables = [_cell_table(f"{m} on {t}", rows) for (m, t), rows in cells.items()]
+    tables = [_cell_table(f"{m} on {t}, {d}", rows) for (m, t, d), rows in cells.items()]
     return "\n\n".join([*tables, claims_table(check_claims(results.rows))])
 
 
@@ -46,7 +46,7 @@ def claims_table(claims: Sequence[Claim]) -> str:
 
 def one_line(row: Row) -> str:
     """A row for a running log."""
-    name = f"{row.model} {row.target} {row.program}"
+    name = f"{row.cell_name} {row.program}"
     if row.status != "ok":
         return f"{name}: {row.status}: {row.message[:160]}"
     seconds = f", {row.planning_seconds:.1f} s" if row.planning_seconds is not None else ""

@@ -43,8 +43,8 @@ from .own_primitives import backward_only_p as backward_only_p
 from .own_primitives import constant_p as constant_p
 from .planned import planned_p as planned_p
 from .planned import until_differentiated as until_differentiated
-from .references import has_references as has_references
 from .references import is_reference as is_reference
+from .references import uses_references as uses_references
 from .references import without_references as without_references
 from .rules import NOT_DIFFERENTIABLE as NOT_DIFFERENTIABLE
 from .rules import closes_over_its_own as closes_over_its_own

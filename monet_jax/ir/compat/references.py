@@ -30,6 +30,18 @@ def has_references(eqn: Any) -> bool:
     return any(has_references(e) for body in subjaxprs(eqn) for e in body.jaxpr.eqns)
 
 
+def uses_references(eqn: Any) -> bool:
+    """Whether an equation, or one inside it, reads or writes mutable references from outside.
+
+    A kernel's operands are arrays, of which the equation itself makes references for its body.
+    """
+    if any(map(is_reference, (*eqn.invars, *eqn.outvars))):
+        return True
+    bodies = [body.jaxpr for body in subjaxprs(eqn)]
+    given = (body for body in bodies if not any(map(is_reference, body.invars)))
+    return any(uses_references(e) for body in given for e in body.eqns)
+
+
 def is_reference(atom: Any) -> bool:
     """Whether a variable or literal of a jaxpr stands for a mutable reference."""
     return isinstance(atom.aval, AbstractRef)

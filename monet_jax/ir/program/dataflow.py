@@ -11,7 +11,7 @@ from .program import Equation, Program
 
 def mutable_references(program: Program) -> bool:
     """Whether a program reads or writes references that it has not made: it must run as it is."""
-    return any(compat.has_references(e.eqn) for e in program.equations)
+    return any(compat.uses_references(e.eqn) for e in program.equations)
 
 
 def parameters_of(eqn: Any) -> str:

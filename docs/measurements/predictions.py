@@ -1,0 +1,90 @@
+"""How far predicted temporaries are from compiled ones, at shares of plain's temporaries.
+
+    python docs/measurements/predictions.py gpu:h100 bfloat16 mlp gpt2
+
+The rows are kept in `predictions-TARGET.json`, beside those of other models.
+
+For each share the planner proposes a plan that is predicted to take it, by the model as two
+programs calibrate it, and the plan is compiled. Nothing that was compiled corrects a later
+prediction.
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+from keeping import keep
+
+import planners
+from monet_jax import zoo
+from monet_jax.analyzer.pins import make_pins
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.candidates.proposals import Proposals
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.planning.judge import compiled_plans_of
+from planners.regions.solved import SolvedBudgets
+
+HERE = Path(__file__).parent
+SHARES = "0.9,0.8,0.7,0.6,0.52,0.45,0.4,0.35,0.3"
+#: Seconds of the solver for one plan.
+SOLVER_SECONDS = 5.0
+
+
+def rows_of(model: str, name: str, dtype: str, shares: list[float]) -> list[dict[str, Any]]:
+    """A row for each plan of a model."""
+    started, target = time.perf_counter(), resolve_target(name)
+    problem = zoo.build(model, scale="bench", dtype=dtype)
+    traced = trace_loss(problem.loss, problem.args, target)
+    plans = compiled_plans_of(traced, target, make_pins(None))
+    solved = SolvedBudgets(planners.Stages(time_limit=SOLVER_SECONDS), plans.graph)
+    proposals, rows = Proposals(plans, plans.graph, solved), []
+    for share in shares:
+        solved.restart(3 * SOLVER_SECONDS)
+        limit = plans.modelled_for(int(share * plans.unplanned.temp_bytes))
+        decisions = proposals.within(limit)
+        if decisions is None or decisions in plans:
+            continue
+        made = plans.of(decisions)
+        if made.figures is None:
+            continue
+        compiled = made.figures.temp_bytes
+        rows.append(
+            {
+                "model": model,
+                "dtype": dtype,
+                "share": share,
+                "predicted": made.predicted_temp_bytes,
+                "compiled": compiled,
+                "off": round(made.predicted_temp_bytes / compiled - 1, 4),
+                "jax": jax.__version__,
+            }
+        )
+        print(rows[-1], file=sys.stderr, flush=True)
+    print(f"{model}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    return rows
+
+
+def main(
+    target: Annotated[str, typer.Argument(help="What to compile for.")],
+    dtype: Annotated[str, typer.Argument(help="What models compute in.")],
+    models: Annotated[list[str], typer.Argument(help="Models of the zoo.")],
+    shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = SHARES,
+) -> None:
+    path = HERE / f"predictions-{target.split(':')[-1]}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    for model in models:
+        rows = [row for row in rows if (row["model"], row["dtype"]) != (model, dtype)]
+        rows += rows_of(model, target, dtype, [float(share) for share in shares.split(",")])
+        keep(path, f"predictions.py {target} DTYPE MODEL...", rows)
+        found = [abs(row["off"]) for row in rows if (row["model"], row["dtype"]) == (model, dtype)]
+        if found:
+            print(f"{model} {dtype}: {statistics.median(found):.1%} of {len(found)} plans")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,91 @@
+"""The bench computes in the dtype of its target, and its claims follow from the rows."""
+
+import dataclasses
+import json
+
+import pytest
+from paths import ROOT
+
+
+def test_bench_computes_as_people_do_on_a_target():
+    models = pytest.importorskip("monet_jax.bench.models")
+    from monet_jax.bench.models.cells import Cell
+    from monet_jax.compiler.targets import TARGETS
+
+    words = ["mlp"], ["cpu"], "tiny", "temps", False
+    request = models.make_request(*words)
+    names = "cpu", "gpu:h100", "tpu:v5e"
+    asked = models.make_request(*words, "bfloat16")
+    assert [asked.dtype_on(TARGETS[name]) for name in names] == ["bfloat16"] * 3
+    found = [request.dtype_on(TARGETS[name]) for name in names]
+    assert found == ["float32", "bfloat16", "bfloat16"]
+    cell = Cell("mlp", "tiny", TARGETS["cpu"], "bfloat16")
+    programs = cell.programs(frozenset())
+    plain = next(programs)
+    assert plain.row.cell == ("mlp", "cpu", "bfloat16") and plain.row.flops > 0
+    for program in (plain, *programs):
+        equations = program.traced.program.equations
+        products = [e.eqn for e in equations if e.primitive == "dot_general"]
+        assert all(v.aval.dtype == "bfloat16" for e in products for v in e.invars)
+
+
+def test_results_from_before_dtypes_are_of_float32():
+    models = pytest.importorskip("monet_jax.bench.models")
+    from monet_jax.bench.models.rows import from_json
+
+    stored = json.loads((ROOT / "docs" / "measurements" / "mlp-h100.json").read_text())
+    rows = from_json(json.dumps(stored)).rows
+    assert {row.dtype for row in rows} == {"float32"}
+    found = [(claim.figure, claim.holds) for claim in models.check_claims(rows)]
+    assert found == [(claim["figure"], claim["holds"]) for claim in stored["claims"]]
+
+
+def bench_rows():
+    from monet_jax.bench.models import Row
+
+    def make(program, kind, total, flops, **fields):
+        return Row(
+            model="m", target="cpu", program=program, kind=kind, total_bytes=total,
+            temp_bytes=total - 10, flops=flops, seconds=float(flops), flops_ratio=flops / 100,
+            seconds_ratio=flops / 100, **fields,
+        )  # fmt: skip
+
+    ours = {"kind": "ours", "budget": "baseline", "baseline": "loss: dots", "overhead": 0.1}
+    return [
+        make("plain", "plain", 110, 100),
+        make("loss: dots", "baseline", 60, 130),
+        make("ours @ loss: dots", total=58, flops=120, budget_bytes=60, used=58 / 60,
+             prediction_error=0.02, **ours),
+    ]  # fmt: skip
+
+
+def verdicts(rows):
+    from monet_jax.bench.models import check_claims
+
+    return [claim.title for claim in check_claims(rows) if claim.holds is False]
+
+
+def test_claims_hold_where_they_should():
+    pytest.importorskip("flax")
+    assert verdicts(bench_rows()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "claim"),
+    [
+        ({"total_bytes": 61}, "2. budgets are kept"),
+        ({"total_bytes": 61}, "3. the smallest plan"),
+        ({"flops": 140}, "3. at a baseline's bytes, at most its FLOPs"),
+        ({"seconds": 140.0}, "3. at a baseline's bytes, at most its roofline"),
+        ({"status": "error"}, "no program failed"),
+        ({"status": "infeasible"}, "3. at a baseline's bytes"),
+        ({"used": 0.8}, "5. the median plan"),
+        ({"used": 0.7}, "5. below 75%"),
+        ({"prediction_error": 0.2}, "6. median error"),
+    ],
+)
+def test_claims_fail_where_a_row_speaks_against_them(change, claim):
+    pytest.importorskip("flax")
+    plain, baseline, ours = bench_rows()
+    failed = verdicts([plain, baseline, dataclasses.replace(ours, **change)])
+    assert any(title.startswith(claim) for title in failed), failed
