@@ -35,7 +35,6 @@ from .regions.iterations import with_uniform_blocks as with_uniform_blocks
 from .regions.local_search import crossovers as crossovers
 from .regions.local_search import polished as polished
 from .regions.local_search import saved_bytes as saved_bytes
-from .regions.local_search import without_change as without_change
 from .regions.planner import PreparedPlanner as PreparedPlanner
 from .regions.planner import RegionPlanner as RegionPlanner
 from .regions.simple_plans import save_all as save_all

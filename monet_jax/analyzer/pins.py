@@ -43,6 +43,16 @@ def make_pins(pins: Mapping[str, str] | None) -> Pins:
     return Pins(tuple(sorted(pins.items())))
 
 
+def name_values(staged: StagedProgram, pins: Pins) -> bool:
+    """Whether some pin names a value by its name in a report of this program's plans."""
+    return any(name in staged.values for name, _ in pins.decisions)
+
+
+def without_values(staged: StagedProgram, pins: Pins) -> Pins:
+    """The pins but those that name values of this program, names that another one lacks."""
+    return Pins(tuple(x for x in pins.decisions if x[0] not in staged.values))
+
+
 def find(staged: StagedProgram, pins: Pins) -> dict[int, str]:
     """Value of the program -> its pinned decision.
 
@@ -55,7 +65,8 @@ def find(staged: StagedProgram, pins: Pins) -> dict[int, str]:
         if not values:
             raise ValueError(
                 f"`pins` names {name!r}, but the function has no such `checkpoint_name`, module "
-                "path or value. The names of values are in the report, `print(plan)`."
+                "path or value. The names of values are in the report, `print(plan)`; all must be "
+                "of one program, and none of one with nested scans (`n3.5`)."
             )
         found |= dict.fromkeys(values, decision)
     return found

@@ -44,6 +44,11 @@ class Cap:
         """Seconds until the cap; never negative."""
         return max(0.0, self.started + self.max_seconds - self.clock())
 
+    @property
+    def compilations_left(self) -> float:
+        """Compilations until the cap; infinite where there is none."""
+        return self.max_compilations - self.compilations
+
     def spend(self, what: str) -> None:
         """Count one compilation before it begins.
 

@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from ..tracing.signature import Call, Options, describe, is_traced, roles
+from ..tracing.closures import closure_key
+from ..tracing.signature import Call, Options, describe, is_hashable, is_traced, roles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,7 @@ def flat_call(
     differentiated: Sequence[bool],
     params: Any,
     written: Callable[..., Any],
+    reads: Callable[..., Any] | None = None,
 ) -> FlatCall:
     """The call `fun(value)` on the arrays of `value`.
 
@@ -103,6 +105,8 @@ def flat_call(
         differentiated: for each leaf, whether the gradient is taken with respect to it.
         params: the parameters, as an optimizer takes them.
         written: the original function.
+        reads: a function such that `fun` reads what it reads, and what `value` and its structure
+            say; None where modules may change from call to call.
     """
     leaves, structure = jax.tree.flatten(value)
     places = [n for n, leaf in enumerate(leaves) if is_traced(leaf)]
@@ -120,12 +124,19 @@ def flat_call(
     def finish(result: Any) -> Any:
         return jax.tree.map(lambda x: leaves[x.place] if isinstance(x, _Unchanged) else x, result)
 
+    fixed = functools.partial(reads or written, [x for x in leaves if not is_traced(x)])
+
+    def key() -> Hashable | None:
+        found = closure_key(fixed)
+        return found and (found, structure, tuple(places))
+
     call = Call(
         arrays,
         tuple(differentiated[n] for n in places),
         tuple(map(describe, arrays)),
         lambda inputs: ((inputs,), {}),
         params,
-        is_final=False,  # modules may change
+        is_final=reads is not None and is_hashable(structure),
+        key=key,
     )
     return FlatCall(on_arrays, call, finish)

@@ -7,6 +7,7 @@ one.
 
 import contextlib
 import copy
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -65,7 +66,8 @@ def _flattened(function: Function, args: Sequence[Any], kwargs: Any) -> Iterator
                 return out, after
 
         flags, params = _flags(arguments, values), _for_optimizer(arguments)
-        yield flat_call(pure, values, flags, params, function.fun)
+        static = functools.partial(function.fun, arguments.static)
+        yield flat_call(pure, values, flags, params, function.fun, static)
 
 
 def _state_only(values: Any) -> Any:

@@ -9,7 +9,7 @@ from planners.graph import Graph
 
 from ..analyzer.analyze import analyze
 from ..analyzer.inverse import InverseData
-from ..analyzer.pins import Pins
+from ..analyzer.pins import Pins, without_values
 from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
@@ -113,9 +113,11 @@ class TracedJudge(Judge):
         self.devices = devices or devices_of(traced.avals)
         self.name = "the function with nested scans" if chunks else "the function"
 
-    def other(self, traced: Traced | None = None, **changes) -> "TracedJudge":
+    def other(
+        self, traced: Traced | None = None, pins: Pins | None = None, **changes
+    ) -> "TracedJudge":
         """The judge of another program of the function."""
-        common = traced or self.traced, self.target, self.pins
+        common = traced or self.traced, self.target, self.pins if pins is None else pins
         step = {"compiler": self.compiler, "results": self.results, "devices": self.devices}
         return TracedJudge(*common, **{**step, **changes})
 
@@ -167,7 +169,9 @@ class TracedJudge(Judge):
         changes_program = self.traced.terms.operators and self.staged.program.keeps_other
         if not changes_program:
             return self
-        plain = self.other(without_operators(self.traced, self.target.name))
+        pins = without_values(self.staged, self.pins)
+        traced = without_operators(self.traced, self.target.name)
+        plain = self.other(traced, pins)
         plain.name = "the function without operators"
         return plain
 

@@ -21,7 +21,7 @@ from ..plans import cache as cache_module
 from ..plans import multihost
 from ..plans.mismatch import mismatch
 from ..plans.record import FORMAT, PlanMismatch, PlanRecord
-from ..tracing.trace import Traced
+from ..tracing.trace import Traced, without_operators
 from ..transformer.apply import as_traced_for
 from .error_limit import ErrorLimit, plan_within
 from .failures import STATEMENTS, InfeasibleBudget, statements, warn
@@ -43,6 +43,7 @@ def check_for(traced: Traced, request: PlanRequest, limit: ErrorLimit | None = N
         InfeasibleBudget: arguments and results alone exceed the budget.
     """
     target = resolve_target(request.options.target)
+    traced = _as_pinned(traced, request, target)
     with statements():
         _pins_in(traced, request)
         is_share = request.options.is_share
@@ -86,6 +87,7 @@ def _found_or_made(
     traced: Traced, request: PlanRequest, limit: ErrorLimit | None, started: float
 ) -> PlanRecord:
     target = resolve_target(request.options.target)
+    traced = _as_pinned(traced, request, target)
 
     def timed(made: PlanRecord) -> PlanRecord:
         return dataclasses.replace(made, planning_seconds=time.perf_counter() - started)
@@ -100,6 +102,15 @@ def _found_or_made(
     state = "cut short" if made.cut_short else "final"
     cache_module.write(_key(traced, request, target, floor, state), made)
     return made
+
+
+def _as_pinned(traced: Traced, request: PlanRequest, target: Target) -> Traced:
+    """The function as it is traced, or without operators where pins name values of that program."""
+    pins = request.options.pinned
+    if not pins or not traced.terms.operators:
+        return traced
+    plain = without_operators(traced, target.name)
+    return plain if pins_module.name_values(plain.staged(), pins) else traced
 
 
 def _uses_disk(request: PlanRequest) -> bool:

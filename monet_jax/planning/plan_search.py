@@ -9,6 +9,7 @@ import planners
 from planners.regions.planner import RegionPlanner
 from planners.regions.simple_plans import certified
 
+from ..analyzer import pins
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
 from ..plans.record import PlanRecord
@@ -57,7 +58,8 @@ class PlanSearch:
         plans = self.compiled_plans
         judge = plans.judge
         inlines = judge.traced.program.inlines_checkpoints
-        without = None if judge.bound is not None else _without_operators(plans)
+        is_one = judge.bound is not None or pins.name_values(judge.staged, judge.pins)
+        without = None if is_one else _without_operators(plans)
         planner = self.planner or _planner_for(plans.unplanned.compile_seconds)
         make_nested = functools.partial(_nested, plans)
         return Programs(plans, without, make_nested, planner, not judge.pins, not inlines)

@@ -5,11 +5,13 @@ plan moves the aim, the predicted bytes of the next proposal: down where the pro
 up where memory is left unused and time could be won.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.spaces import Proposal, Space, propose
 
@@ -17,6 +19,8 @@ from ..candidates.spaces import Proposal, Space, propose
 GOOD_USE = 0.97
 #: The share of its limit that a plan should use: in the middle of what is good.
 GOAL = (1 + GOOD_USE) / 2
+#: A plan that is off by this share of its limit says nothing of another program's plans.
+FAR_OFF = 0.25
 #: Steps of one bisection, at most; a step that meets a plan again compiles nothing.
 MAX_STEPS = 14
 #: A bisection ends when this share of the limit is all that is undecided.
@@ -29,7 +33,8 @@ def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
     Each program has a bisection of its own, since the model errs on each in its own way. So it does
     on plans of single stages and on those that recompute several stages together: where one of the
     latter misses its aim, the former have a bisection of their own. The fastest of all proposals is
-    compiled.
+    compiled. The last that may be, where none fits so far, is for less, by the most that one missed
+    its aim by.
 
     Arguments:
         spaces: of plans, in order.
@@ -42,6 +47,10 @@ def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
     bisections = [_Bisection([x for x in spaces if x.plans is y], limit) for y in programs]
     for _ in range(MAX_STEPS):
         best = min(x.seconds for x in bisections)
+        if best == math.inf and bisections[0].cap.compilations_left == 1:
+            excess = max(most_excess_bytes(x) for x in programs)
+            for bisection in bisections:
+                bisection.aim_below(limit - excess)
         bisection, found = _fastest(bisections)
         if found is None:
             return
@@ -51,18 +60,22 @@ def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
             return
         for other in bisections:
             other.follow(bisection)
-        bisections += bisection.of_single_stages(found)
+        bisections += bisection.of_single_stages(found, bisections)
 
 
 def _fastest(bisections: Sequence["_Bisection"]) -> tuple["_Bisection", Proposal | None]:
-    """The bisection with the fastest proposal; one that is free makes later ones needless."""
+    """The bisection with the fastest proposal, and that proposal.
+
+    One that is free makes later ones needless, and so is one that cannot be faster.
+    """
     best: tuple[_Bisection, Proposal | None] = bisections[0], None
     for bisection in bisections:
+        known = best[1]
+        if known is not None and (known.is_free or known.seconds <= bisection.least_seconds()):
+            continue
         found = bisection.propose()
-        if found is not None and (best[1] is None or found.seconds < best[1].seconds):
+        if found is not None and (known is None or found.seconds < known.seconds):
             best = bisection, found
-        if best[1] is not None and best[1].is_free:
-            break
     return best
 
 
@@ -76,8 +89,9 @@ class _Bisection:
         is_done: whether no aim is left.
     """
 
-    def __init__(self, spaces: Sequence[Space], limit: int, follows: bool = True):
-        self._spaces, self._limit, self._aim, self._follows = spaces, limit, limit, follows
+    def __init__(self, spaces: Sequence[Space], limit: int, is_of_single_stages: bool = False):
+        self._spaces, self._limit, self._aim = spaces, limit, limit
+        self._is_of_single_stages = is_of_single_stages
         self._low, self._high = 0, math.inf
         # Predicted and compiled bytes of the nearest plans that fit, and do not.
         self._below: tuple[int, int] | None = None
@@ -98,6 +112,10 @@ class _Bisection:
             self.is_done = self._aim <= aim or self._is_decided()
         return None
 
+    def least_seconds(self) -> float:
+        """A bound on the proposal for the aim, by those for larger ones."""
+        return min(space.least_seconds(self._aim) for space in self._spaces)
+
     def compile(self, found: Proposal) -> bool:
         """Compile a proposal and correct the aim; whether it fits."""
         is_new = found.decisions not in found.plans
@@ -117,23 +135,44 @@ class _Bisection:
         return fits
 
     def follow(self, other: "_Bisection") -> None:
-        """Take over what another program's compiled plans say, until this one has some."""
-        can_follow = self._follows and not self._has_compiled
-        if can_follow and other._follows and other._has_compiled and not other.is_done:
+        """Take over what compiled plans of another program say, until this one has some."""
+        is_of_kind = self._is_of_single_stages == other._is_of_single_stages
+        if is_of_kind and not self._has_compiled and other._is_near and not other.is_done:
             self._aim, self._low, self._high = other._aim, other._low, other._high
             self._below, self._above = other._below, other._above
 
-    def of_single_stages(self, last: Proposal) -> list["_Bisection"]:
+    def of_single_stages(
+        self, last: Proposal, others: Sequence["_Bisection"]
+    ) -> list["_Bisection"]:
         """A bisection of plans of single stages, if it is the first time that one is needed.
 
         Arguments:
             last: the proposal that was compiled last.
+            others: the bisections so far.
         """
-        if self.is_done or not self._follows or last.is_of_single_stages or self._has_singles:
+        if self.is_done or last.is_of_single_stages or self._has_singles:
             return []
         self._has_singles = True
         spaces = [x for x in (space.of_single_stages for space in self._spaces) if x is not None]
-        return [_Bisection(spaces, self._limit, follows=False)] if spaces else []
+        found = [_Bisection(spaces, self._limit, is_of_single_stages=True)] if spaces else []
+        for new, other in itertools.product(found, others):
+            new.follow(other)
+        return found
+
+    @property
+    def cap(self) -> Cap:
+        """The cap on compilations."""
+        return self._spaces[0].plans.cap
+
+    def aim_below(self, nbytes: int) -> None:
+        """Aim for fewer bytes."""
+        self._aim = max(0, min(self._aim, nbytes))
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether plans were compiled, and some were about as large as predicted."""
+        ends = (x for x in (self._below, self._above) if x is not None)
+        return any(abs(used - predicted) < FAR_OFF * self._limit for predicted, used in ends)
 
     def _is_decided(self) -> bool:
         return self._high - self._low < ENOUGH * self._limit
@@ -170,6 +209,15 @@ def hoped_for_bytes(plans: CompiledPlans, limit: int) -> int:
     """
     fits = plans.fastest_within(limit) is not None
     return limit - least_excess_bytes(plans) if fits else 0
+
+
+def most_excess_bytes(plans: CompiledPlans) -> int:
+    """The most of compiled minus predicted temporaries, over the compiled plans; at least 0.
+
+    The calibration plan is left out: what it takes is what the prediction rests on.
+    """
+    some = (x for x in plans if x.decisions.regions != plans.calibration_plan.regions)
+    return max([0, *(plans.temp_bytes(x) - x.predicted_temp_bytes for x in some)])
 
 
 def least_excess_bytes(plans: CompiledPlans) -> int:

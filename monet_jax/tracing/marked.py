@@ -69,7 +69,7 @@ class Traces:
         call = marked.call
         assert marked.fun is not None
         given = call.signature, call.differentiated, target, compat.trace_context()
-        key = closure_key(marked.fun) if call.is_final else None, given
+        key = _read_by(marked), given
         found = self._kept.get(key)
         if found is not None:
             return found
@@ -79,12 +79,20 @@ class Traces:
             raise Untraceable(f"{type(error).__name__}: {error}") from error
         traced = trace.traced_as(recorded, call.differentiated, rewrite, terms)
         # As the function leaves what it reads: one that counts its traces is still the same.
-        known = closure_key(marked.fun) if call.is_final else None
+        known = _read_by(marked)
         if known is not None and not recorded.closed_over:
             self._kept[known, given] = traced
             if len(self._kept) > MOST_TRACES:
                 self._kept.pop(next(iter(self._kept)), None)
         return traced
+
+
+def _read_by(marked: Marked) -> Hashable | None:
+    """A key of what a call reads beside its leaves; None where that is not known."""
+    call = marked.call
+    if not call.is_final or marked.fun is None:
+        return None
+    return closure_key(marked.fun) if call.key is None else call.key()
 
 
 class Untraceable(Exception):

@@ -61,6 +61,8 @@ class Call:
             are not hashable, or are what they are by identity, may change from call to call.
         rebuild: traced leaves -> `(args, kwargs)`.
         params: what `argnums` covers, as an optimizer takes it: one argument, or a tuple of them.
+        key: of what the function reads beside the leaves, or None, as `closure_key` has it; None
+            where all that it closes over counts.
     """
 
     leaves: tuple[Any, ...]
@@ -69,6 +71,7 @@ class Call:
     rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
     params: Any
     is_final: bool = True
+    key: Callable[[], Hashable | None] | None = None
 
 
 def make_options(fun: Callable[..., Any], argnums, static_argnums, static_argnames) -> Options:
@@ -241,10 +244,11 @@ def _as_key(static: Any) -> Hashable:
 
     A plan is for a program, which is traced for each such call anew: it need not be told apart.
     """
-    return type(static), static if _is_hashable(static) else None
+    return type(static), static if is_hashable(static) else None
 
 
-def _is_hashable(x: Any) -> bool:
+def is_hashable(x: Any) -> bool:
+    """Whether an object has a hash."""
     try:
         hash(x)
     except TypeError:
@@ -258,7 +262,7 @@ def _is_final(static: Any) -> bool:
     An object that may be changed is not final: one without a hash, or with `object`'s hash.
     Functions and classes count as what they were when they were first called, as for `jax.jit`.
     """
-    if not _is_hashable(static):
+    if not is_hashable(static):
         return False
     if isinstance(static, tuple | frozenset):
         return all(map(_is_final, static))

@@ -2,7 +2,9 @@
 
 A plan names a value by the stage that writes it and by its place among what that stage writes, as
 `s3.5`. A value that several stages compute, each for itself, has the name that the first of them
-gives it. Names are made here and are looked up in tables; nothing takes them apart.
+gives it. Names are made here and are looked up in tables; nothing takes them apart. The letter
+tells programs of one function apart: `s` of the function as it is traced, `p` of the plain one,
+without operators, and `n` of one with nested scans.
 """
 
 import collections
@@ -33,6 +35,7 @@ class StagedProgram:
             block. However many blocks save such a value, JAX keeps that one.
         nested_lengths: iterations of the inner scans, for each `scan` of the flat program; None
             where all loops run as they are.
+        letter: of the names of its values.
     """
 
     flat: Program
@@ -43,6 +46,7 @@ class StagedProgram:
     choices: tuple[Choice, ...] = ()
     invariant_values: Mapping[int, int] = dataclasses.field(default_factory=dict)
     nested_lengths: tuple[int, ...] | None = None
+    letter: str = "s"
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -58,7 +62,7 @@ class StagedProgram:
         found: dict[int, str] = {}
         for s, stage in enumerate(self.stages):
             for n, i in enumerate(i for e in stage.equations for i in e.outputs):
-                found.setdefault(i, f"s{s}.{n}")
+                found.setdefault(i, f"{self.letter}{s}.{n}")
         return found
 
     @functools.cached_property

@@ -98,7 +98,9 @@ class Traced:
         """The program in stages, made once; with nested scans of these lengths, if any."""
         made = self._staged
         if nested_lengths not in made:
-            made[nested_lengths] = stage(self.program, self.derivative, nested_lengths)
+            letter = "n" if nested_lengths else "s" if self.terms.operators else "p"
+            staged = stage(self.program, self.derivative, nested_lengths)
+            made[nested_lengths] = dataclasses.replace(staged, letter=letter)
         return made[nested_lengths]
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""Local search on plans: repair, crossover, and changes of single stages.
+"""Local search on plans: crossover, and changes of single stages.
 
 The integer program bounds the live bytes of a schedule. What a compiler makes of a schedule can
 differ, and then plans that the program takes for equals do not fit equally. So options of single
@@ -6,32 +6,12 @@ stages are changed one by one, as long as the plan still fits; or a plan that fi
 of one that does not (crossover).
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from ..graph import Graph
 from ..plan import Region
 from .effects.candidate import Candidate
-
-#: Values smaller than this share of the region's largest saved value are dropped.
-_CHANGE = 0.01
-
-
-def without_change(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
-    """The plan, its leaves saving nothing that is small beside the largest value they save.
-
-    Programs tuned by hand save products and nothing else; the sums of a normalization beside them
-    can be what exceeds a budget.
-    """
-    nbytes = {value.name: value.nbytes for value in graph.values}
-
-    def less(region: Region) -> Region:
-        least = _CHANGE * max((nbytes[name] for name in region.saved), default=0)
-        saved = tuple(name for name in region.saved if not 0 < nbytes[name] < least)
-        return region if region.inner else dataclasses.replace(region, saved=saved)
-
-    return tuple(map(less, regions))
 
 
 def crossovers(

@@ -93,6 +93,6 @@ class SolvedBudgets:
         return self._known[budget]
 
     def bound_seconds(self, budget: int) -> float:
-        """The solver's lower bound on the seconds of all plans within a model budget."""
-        found = self.fastest(budget)
-        return found.bound_seconds if found else self._graph.seconds
+        """The best lower bound at hand on the seconds of all plans within a model budget."""
+        known = (x.bound_seconds for larger, x in self._known.items() if x and larger >= budget)
+        return max(self._graph.seconds, self.prepared.bound_seconds(budget), *known)

@@ -243,6 +243,35 @@ def test_an_eager_gradient_updates_the_module(planning_calls):
     assert_same(nnx.to_pure_dict(nnx.state(module)), nnx.to_pure_dict(nnx.state(plain)))
 
 
+class Scaled(nnx.Module):
+    """A block with a number that is no state."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.block, self.scale = Block(rngs), 1.0
+
+    def __call__(self, x):
+        TRACED.append(self.scale)
+        return self.scale * self.block(x)
+
+
+TRACED: list[float] = []
+
+
+def test_eager_gradients_share_a_trace_until_something_changes(planning_calls):
+    """State may change; what is no state makes another trace, as in `nnx.remat`."""
+    results = []
+    for call in (planned(Scaled.__call__), Scaled.__call__):
+        net, gradients = model(Scaled), []
+        for scale in (1.0, 1.0, 1.0, 2.0, 2.0):
+            net.scale = scale
+            gradients.append(nnx.grad(lambda net, call=call: jnp.sum(call(net, X) ** 2))(net))
+            net.block.widen.kernel[...] += 0.1
+        results.append([jax.tree.leaves(x) for x in gradients])
+        TRACED.append(0.0)
+    assert TRACED[: TRACED.index(0.0)] == [1.0, 2.0]
+    assert_near(*results)
+
+
 def test_without_a_gradient_nothing_is_planned(planning_calls):
     module, plain = model(block=planned(Block)), model()
     assert_same(module(X), plain(X))

@@ -103,6 +103,15 @@ class Search(PreparedPlanner):
             return least
         raise _stopped(self._clock, budget_bytes)
 
+    def bound_seconds(self, budget_bytes: int) -> float:
+        """What the linear relaxation proves of all plans within the budget."""
+        self._clock.restart()
+        spaces = self._spaces
+        if not self._finds_candidates() or spaces.is_late(spaces.everything):
+            return self._graph.seconds
+        relaxation = spaces.of_everything.relaxed(budget_bytes, time_limit=self._clock.left())
+        return self._graph.seconds + relaxation.bound
+
     def smallest(self) -> Plan:
         """The plan with the least peak, and then least seconds within that peak."""
         self._clock.restart()
@@ -114,22 +123,11 @@ class Search(PreparedPlanner):
             return self._certified(self._replays.save_nothing.regions, 0.0)
         left = max(self._clock.left(), 0.0)
         if self._least is None or left > _MORE * self._least_seconds:
-            known = self._smallest_known()
+            known = _smallest_known(self._replays, self._guesses(), self._spaces, self._clock)
             best = self._beyond(known, self._replays.peak_bytes(known))
             self._least = self._certified(best.regions or known, best.bound_seconds)
             self._least_seconds = float("inf") if self._clock.left() > 0 else left
         return self._least
-
-    def _smallest_known(self) -> tuple[Region, ...]:
-        """The smallest plan of the chain heuristic, or of the integer program in time."""
-        peak_bytes, spaces = self._replays.peak_bytes, self._spaces
-        guesses = it.chain([self._replays.save_nothing.regions], self._guesses().smaller())
-        known = min(guesses, key=peak_bytes)  # which replays one before it asks for the next
-        if not spaces.is_late(spaces.everything):
-            outcome = spaces.of_everything.smallest(time_limit=self._clock.left())
-            if outcome.found:
-                known = min(known, spaces.of_everything.regions(), key=peak_bytes)
-        return known
 
     def _beyond(self, known: tuple[Region, ...] | None, budget_bytes: int) -> _Attempt:
         """The best plan of all candidates, `known` where that is within the gap of it."""
@@ -204,6 +202,20 @@ class Search(PreparedPlanner):
         limit = f"stages (not proven in {self._clock.limit_seconds:g} s)"
         planner = plan.planner if proven else limit
         return dataclasses.replace(plan, bound_seconds=bound, planner=planner)
+
+
+def _smallest_known(
+    replays: Replays, guesses: Guesses, spaces: Spaces, clock: Clock
+) -> tuple[Region, ...]:
+    """The smallest plan of the chain heuristic, or of the integer program in time."""
+    peak_bytes = replays.peak_bytes
+    every = it.chain([replays.save_nothing.regions], guesses.smaller())
+    known = min(every, key=peak_bytes)  # which replays one before it asks for the next
+    if not spaces.is_late(spaces.everything):
+        outcome = spaces.of_everything.smallest(time_limit=clock.left())
+        if outcome.found:
+            known = min(known, spaces.of_everything.regions(), key=peak_bytes)
+    return known
 
 
 def _infeasible(graph: Graph, smallest: Plan, budget_bytes: int) -> InfeasibleBudget:
