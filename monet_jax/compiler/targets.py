@@ -1,5 +1,6 @@
 """Resolves a target by its name, with its usable memory, its topology and its compiler."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import os
@@ -93,6 +94,25 @@ def require_compiler(target: Target) -> None:
             f"compiling for {target.name} needs {' and '.join(missing)}, not installed here; "
             f'run: pip install "monet-jax[{extra}]" (no {target.name} has to be attached)'
         )
+
+
+@contextlib.contextmanager
+def naming_cudnn() -> Iterator[None]:
+    """Says what to install where JAX does not find cuDNN, which it looks for while tracing.
+
+    Raises:
+        TargetUnavailable: in the place of JAX's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "cuDNN" not in str(error):
+            raise
+        raise TargetUnavailable(
+            f"JAX cannot trace the attention of cuDNN here: {error} The library is enough, no GPU "
+            'is needed for it; run: pip install "monet-jax[cudnn]". Or leave '
+            '`implementation="cudnn"` out, which takes XLA\'s attention.'
+        ) from error
 
 
 def compiler_version(target: Target) -> str:

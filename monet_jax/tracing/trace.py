@@ -1,9 +1,8 @@
 """Traces a function on example arguments to a flat program, and rebuilds its outputs."""
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import jax.core
 
 from ..compiler.backend import backend_of
 from ..compiler.compile import devices_of
-from ..compiler.targets import Target, TargetUnavailable
+from ..compiler.targets import Target, naming_cudnn
 from ..ir import compat
 from ..ir.fingerprint import program_hash
 from ..ir.gradient import derivative_of
@@ -192,7 +191,7 @@ def record(fun: Callable[..., Any], call: Call) -> Recorded:
         return jax.tree.unflatten(shape["tree"], [next(remaining) if a else x for a, x in pairs])
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
-    with _naming_cudnn():
+    with naming_cudnn():
         jaxpr = jax.make_jaxpr(flat)(*avals)
     if compat.closes_over_its_own(jaxpr, shape.pop("trace")):
         raise TypeError(
@@ -204,21 +203,6 @@ def record(fun: Callable[..., Any], call: Call) -> Recorded:
         return Recorded(jaxpr, (), avals, rebuild)
     # A tracer must not outlive its trace, and what is recorded may: see `_wrapped`.
     return Recorded(compat.of_constants(jaxpr), tuple(closed_over), avals, rebuild)
-
-
-@contextlib.contextmanager
-def _naming_cudnn() -> Iterator[None]:
-    """Says what to install where JAX does not find cuDNN, which it looks for while tracing."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "cuDNN" not in str(error):
-            raise
-        raise TargetUnavailable(
-            f"JAX cannot trace the attention of cuDNN here: {error} The library is enough, no GPU "
-            'is needed for it; run: pip install "monet-jax[cudnn]". Or leave '
-            '`implementation="cudnn"` out, which takes XLA\'s attention.'
-        ) from error
 
 
 def traced_as(
