@@ -429,6 +429,7 @@ LEFT_OUT = {
         "lax": "ragged_dot_general"
     },
     "it marks a value for another thread of tracing": {"lax": "stage"},
+    "it sends to another device (JAX 0.11)": {"lax": "precv psend"},
 }
 
 _DOMAINS = {

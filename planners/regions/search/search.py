@@ -145,6 +145,8 @@ class Search(PreparedPlanner):
         if known is None:
             return self._attempt(spaces.of_everything, budget_bytes, 1.0)
         seconds = overhead(known)
+        if seconds - bound <= self._tolerated:  # uniform iterations may be no candidates
+            return _Attempt(known, False, bound)
         useful = zip(spaces.everything, relaxation.least_seconds, strict=True)
         some = [x for x, least in useful if least < seconds or x.region in known]
         if spaces.is_late(some):

@@ -4,6 +4,7 @@ Three searches stand against the planner: every plan of its own candidates; ever
 values of every single stage; and, for the stage program alone, every subset of one stage.
 """
 
+import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
@@ -13,6 +14,8 @@ import pickle
 import subprocess
 import sys
 import time
+import types
+from typing import Any
 
 import graphs
 import numpy as np
@@ -44,6 +47,7 @@ from planners.regions.effects import walk, walker
 from planners.regions.effects.candidate import Candidate
 from planners.regions.effects.gradients import Gradients
 from planners.regions.effects.walker import Walker
+from planners.regions.search import search
 from planners.regions.stage_program import options as options_module
 from planners.runs import backward_runs, error_of
 from planners.solver import highs
@@ -655,6 +659,32 @@ def test_importing_planners_imports_neither_cvxpy_nor_jax():
     code = "import sys, planners; print([x for x in ('jax', 'cvxpy', 'scipy') if x in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_guess_that_beats_the_bound_of_all_candidates_is_the_plan(monkeypatch):
+    """Uniform iterations may be regions that are no candidates: then none of these is of use."""
+    beaten = 0
+    for seed in range(20):
+        graph = some_graph(seed)
+        budget = int(0.95 * save_all(graph).peak_bytes)
+        few: Any = Stages().prepare(graph)
+        slowest = [max(some, key=lambda x: x.seconds) for some in few.singles]
+        vars(few._spaces)["everything"] = slowest
+        with contextlib.suppress(InfeasibleBudget):
+            best = Stages().prepare(graph).fastest(budget)
+            relaxed = few._spaces.of_everything.relaxed(budget, time_limit=9.0)
+            if relaxed.infeasible or best.seconds - graph.seconds >= relaxed.bound:
+                continue
+            beaten += 1
+            guesses = types.SimpleNamespace(fastest=lambda budget, best=best: best.regions)
+            monkeypatch.setattr(few, "_guesses", lambda guesses=guesses: guesses)
+            monkeypatch.setattr(few, "_attempt", _nothing_found)
+            assert few.fastest(budget).regions == best.regions
+    assert beaten > 2
+
+
+def _nothing_found(*_):
+    return search._Attempt(None, False, 0.0)
 
 
 def test_saved_bytes_count_inner_regions():
