@@ -73,7 +73,7 @@ class Compiler:
         self.conditions = str(self.options)
         return figures
 
-    def _compiled(self, traced: Traced, planned: "PlannedProgram | None") -> CompiledBytes:
+    def _compiled(self, traced: Traced, planned: PlannedProgram | None) -> CompiledBytes:
         """Compile the value and gradient of a function."""
         function = traced.flat if planned is None else planned.function(traced)
         step = step_to_compile(traced, function)

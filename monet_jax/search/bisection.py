@@ -5,7 +5,6 @@ plan moves the aim, the predicted bytes of the next proposal: down where the pro
 up where memory is left unused and time could be won.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -154,10 +153,12 @@ class _Bisection:
             return []
         self._has_singles = True
         spaces = [x for x in (space.of_single_stages for space in self._spaces) if x is not None]
-        found = [_Bisection(spaces, self._limit, is_of_single_stages=True)] if spaces else []
-        for new, other in itertools.product(found, others):
-            new.follow(other)
-        return found
+        if not spaces:
+            return []
+        found = _Bisection(spaces, self._limit, is_of_single_stages=True)
+        for other in others:
+            found.follow(other)
+        return [found]
 
     @property
     def cap(self) -> Cap:

@@ -7,7 +7,7 @@ it. So arguments and results are paired by these, as JAX pairs them when it lowe
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -155,7 +155,7 @@ def _take(free: collections.Counter, leaf: _Leaf) -> bool:
     return False
 
 
-def _why_wasted(leaf: _Leaf, shapes: Sequence[tuple[int, ...]] | set[tuple[int, ...]]) -> str:
+def _why_wasted(leaf: _Leaf, shapes: Collection[tuple[int, ...]]) -> str:
     """Why no result lies in a donated leaf."""
     if tuple(leaf.info.shape) not in shapes:
         return "no result has its shape"

@@ -1,8 +1,9 @@
 """Checks that a stored plan still holds: the program is the one that was planned, and it fits."""
 
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -113,40 +114,49 @@ def check(
 def _checked_step(plan: StepPlan, step: Any, given: tuple[Any, Any], options: PlanOptions) -> Check:
     """Whether a step's plan still holds."""
     refuse_options(options, ("budget", "target"))
-    target = resolve_target(plan.target)
-    now = StepNow.of(step, *given, plan.target)
+    now, target = StepNow.of(step, *given, plan.target), resolve_target(plan.target)
     allowed = options.budget_bytes(target, lambda: now.compiled_bytes(None))
-    problems, taken = [*now.mismatches(plan)], None
-    if not problems:
-        taken = now.compiled_bytes(plan)
-        problems = [*_outgrown(plan.target, 0, taken, allowed)]
-    return Check(
-        tuple(problems),
-        tuple(_changes(plan, target, taken, allowed)),
-        plan.compiled_bytes,
-        taken,
-        allowed,
-        0,
-        target.name,
-        compiler_version(target),
-    )
+    taken = functools.partial(now.compiled_bytes, plan)
+    return _compared(plan, target, allowed, 0, now.mismatches(plan), taken)
 
 
 def _checked(plan: Plan, traced: Traced, options: PlanOptions) -> Check:
     target = resolve_target(options.target)
     allowed = options.budget_bytes(target, lambda: _bytes_of(traced, None, target))
-    problems = list(_mismatches(plan, traced))
-    taken = None
+    taken = functools.partial(_bytes_of, traced, plan, target)
+    mismatches = _mismatches(plan, traced)
+    return _compared(plan, target, allowed, plan.reserved_bytes, mismatches, taken)
+
+
+def _compared(
+    plan: Plan | StepPlan,
+    target: Target,
+    allowed: int,
+    reserved_bytes: int,
+    mismatches: Iterable[str],
+    compiled: Callable[[], int],
+) -> Check:
+    """A plan beside the program of today, which is compiled only if the plan is of it.
+
+    Arguments:
+        plan: made before.
+        target: what to compile for.
+        allowed: bytes that the program may take, with those that are reserved.
+        reserved_bytes: the part for other things.
+        mismatches: why the plan is not of the program, if so.
+        compiled: compiles the program as planned; its bytes.
+    """
+    problems, taken = [*mismatches], None
     if not problems:
-        taken = _bytes_of(traced, plan, target)
-        problems = list(_outgrown(plan.target, plan.reserved_bytes, taken, allowed))
+        taken = compiled()
+        problems = [*_outgrown(plan.target, reserved_bytes, taken, allowed)]
     return Check(
         tuple(problems),
         tuple(_changes(plan, target, taken, allowed)),
         plan.compiled_bytes,
         taken,
         allowed,
-        plan.reserved_bytes,
+        reserved_bytes,
         target.name,
         compiler_version(target),
     )
