@@ -17,7 +17,7 @@ import typer
 
 import monet_jax
 from monet_jax import zoo
-from monet_jax.candidates.spaces import WORTH
+from monet_jax.candidates.worth import WORTH
 
 HERE = Path(__file__).parent
 SHARES = "0.8,0.6,0.45,0.35"

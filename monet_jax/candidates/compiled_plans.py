@@ -75,13 +75,30 @@ class CompiledPlans[SomeJudge: Judge]:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """The planning graph; stages left alone are charged with the unplanned program's excess.
+        """The planning graph, by what the calibration plan says."""
+        return self._charged(self._calibration_shift)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the calibration plan has been compiled."""
+        return "_calibration_shift" in vars(self)
+
+    @functools.cached_property
+    def uncalibrated_graph(self) -> Graph:
+        """The planning graph as if the model erred on stages left alone only."""
+        return self._charged(0)
+
+    def _charged(self, shift: int) -> Graph:
+        """The graph; stages left alone are charged with the unplanned program's excess.
 
         There the compiler keeps more than the backward needs, such as copies in another layout.
+
+        Arguments:
+            shift: what all plans take beyond the model.
         """
         graph = self.judge.graph
         modelled = self.modelled(planners.save_all(graph).regions, graph)
-        more = self._all_saved_bytes - modelled - self._calibration_shift
+        more = self._all_saved_bytes - modelled - shift
         alone = {region.first for region in self.calibration_plan.regions if region.alone}
         return with_alone_bytes(graph, max(0, more), alone)
 
@@ -101,11 +118,24 @@ class CompiledPlans[SomeJudge: Judge]:
             self._add(decisions, predicted, is_compiled=self.verify)
         return self._made[decisions.regions]
 
+    def of_uncalibrated(self, decisions: planners.Plan) -> CompiledPlan:
+        """A new plan as compiled, predicted without any calibration.
+
+        Raises:
+            CapReached: nothing more may be compiled.
+        """
+        predicted = self.modelled(decisions.regions, self.uncalibrated_graph)
+        return self._add(decisions, predicted, is_compiled=True)
+
     def temp_bytes(self, plan: CompiledPlan) -> int:
         """Bytes without arguments and results: as compiled where known, else as predicted."""
         if plan.figures is None:
             return plan.predicted_temp_bytes
         return plan.figures.total_bytes - self.fixed_bytes
+
+    def excess_bytes(self, plan: CompiledPlan) -> int:
+        """Compiled minus predicted bytes of a plan, by what is known of the program by now."""
+        return self.temp_bytes(plan) - self.predicted_temp_bytes(plan.decisions.regions)
 
     def smallest(self) -> CompiledPlan | None:
         """The plan with the least temporaries."""

@@ -23,6 +23,7 @@ from planners.regions.uniform import (
 )
 
 from .compiled_plans import CompiledPlans
+from .worth import is_free
 
 #: Corrections of the planner's budget by the model of the buffer assignment, for one limit.
 MODEL_ROUNDS = 8
@@ -101,7 +102,7 @@ class Proposals:
 
     def _fastest(self, limit: int) -> planners.Plan | None:
         best = self._polished(self._bisected(limit), limit)
-        if best is not None and self._takes_less(best) and best.seconds > self.graph.seconds:
+        if best is not None and self._takes_less(best) and not is_free(best, self.graph):
             others = [x for x in self._with_more_live(limit) if self.modelled(x.regions) <= limit]
             other = min(others, key=lambda x: x.seconds, default=best)
             if other.seconds < best.seconds:
@@ -127,7 +128,7 @@ class Proposals:
                 low = max(low, budget)
                 if best is None or decisions.seconds < best.seconds:
                     best = decisions
-                if modelled >= GOOD_USE * limit or decisions.seconds <= self.graph.seconds:
+                if modelled >= GOOD_USE * limit or is_free(decisions, self.graph):
                     break
             else:  # and so does every plan for as much as this one takes
                 high = min(budget, decisions.peak_bytes, high or budget)
@@ -169,7 +170,7 @@ class Proposals:
             for x in (decisions, self._compiled_plans.calibration_plan)
             if x and self.modelled(x.regions) <= limit
         ]
-        if singles is None or not starts or starts[0].seconds <= self.graph.seconds:
+        if singles is None or not starts or is_free(starts[0], self.graph):
             return decisions
         found = starts[0]
         for start, aliased_share in itertools.product(starts, ALIASED_SHARES):

@@ -12,10 +12,7 @@ from planners.regions.solved import SolvedBudgets
 
 from .compiled_plans import CompiledPlans
 from .proposals import Proposals
-
-#: The share of the time that a search leaves open: planners stop within it (`Stages.gap`).
-#: Operators stay where they save as much, for without them tangents may go forward.
-WORTH = 1e-3
+from .worth import is_free
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +38,8 @@ class Proposal:
 
     @property
     def is_free(self) -> bool:
-        """Whether it takes no longer than recomputing nothing, by what a search leaves open."""
-        return self.decisions.seconds <= (1 + WORTH) * self.plans.graph.seconds
+        """Whether it takes no longer than recomputing nothing."""
+        return is_free(self.decisions, self.plans.graph)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +116,7 @@ def spaces_of(
     """
     graph, lossy = plans.graph, plans.judge.lossy_codes
     graphs = [
-        _with_alternatives(graph, lambda codes: False),
+        without_alternatives(graph),
         _with_alternatives(graph, lambda codes: codes.isdisjoint(lossy)),
         graph,
     ]
@@ -139,6 +136,11 @@ def _models_of(graph: Graph, plans: CompiledPlans, planner: RegionPlanner) -> tu
     if graph.recomputes_late:
         graphs.append(dataclasses.replace(graph, recomputes_late=False, uniform_blocks=False))
     return tuple(Proposals(plans, x, SolvedBudgets(planner, x)) for x in graphs)
+
+
+def without_alternatives(graph: Graph) -> Graph:
+    """The graph in which derivatives read what JAX has them read."""
+    return _with_alternatives(graph, lambda codes: False)
 
 
 def _with_alternatives(graph: Graph, is_open: Callable[[frozenset[int]], bool]) -> Graph:

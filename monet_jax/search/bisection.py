@@ -218,7 +218,7 @@ def most_excess_bytes(plans: CompiledPlans) -> int:
     The calibration plan is left out: what it takes is what the prediction rests on.
     """
     some = (x for x in plans if x.decisions.regions != plans.calibration_plan.regions)
-    return max([0, *(plans.temp_bytes(x) - x.predicted_temp_bytes for x in some)])
+    return max([0, *(plans.excess_bytes(x) for x in some)])
 
 
 def least_excess_bytes(plans: CompiledPlans) -> int:
@@ -226,5 +226,4 @@ def least_excess_bytes(plans: CompiledPlans) -> int:
 
     It is negative where some plan takes less than predicted: so may others.
     """
-    excess = (plans.temp_bytes(x) - x.predicted_temp_bytes for x in plans)
-    return min(excess, default=0)
+    return min(map(plans.excess_bytes, plans), default=0)

@@ -14,9 +14,11 @@ from planners.regions.planner import RegionPlanner
 
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.free import compile_free_plan
 from ..candidates.judge import CompiledPlan
 from ..candidates.proposals import Proposals
-from ..candidates.spaces import WORTH, Space, spaces_of
+from ..candidates.spaces import Space, spaces_of
+from ..candidates.worth import WORTH
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
 from .smallest import compile_small_plans
@@ -127,11 +129,12 @@ def find(programs: Programs, limit: int) -> Found:
         return Found(plans, None, True, "")
     temps = limit - plans.fixed_bytes
     try:
-        spaces = programs.spaces
-        programs.restart()
-        compile_proposals(spaces, temps)
-        if (best := fastest_within(programs, temps)) is not None:
-            compile_crossovers(best[0], temps)
+        if not compile_free_plan(plans, programs.planner, temps):
+            spaces = programs.spaces
+            programs.restart()
+            compile_proposals(spaces, temps)
+            if (best := fastest_within(programs, temps)) is not None:
+                compile_crossovers(best[0], temps)
     except CapReached:
         pass
     found = fastest_within(programs, temps)

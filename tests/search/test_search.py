@@ -23,7 +23,7 @@ from synthetic_judge import (
 
 from monet_jax.candidates.cap import Cap, CapReached
 from monet_jax.candidates.compiled_plans import CompiledPlans
-from monet_jax.candidates.spaces import WORTH
+from monet_jax.candidates.worth import WORTH
 from monet_jax.search.search import Found, Programs, find
 from planners.graph import Graph
 
