@@ -1,11 +1,59 @@
-"""The programs that calibrate the model of compiled bytes: one saves nothing, one saves all."""
+"""The model of compiled bytes, and the programs that calibrate it: one saves nothing, one all."""
+
+import dataclasses
+import functools
 
 import planners
 from planners.graph import Graph
+from planners.plan import Region
 from planners.regions.simple_plans import certified, left_alone, minimal_region
 
-from ..compiler.buffer_model import predicted_temp_bytes
+from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_bytes
 from .judge import Judge
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Predicts the compiled temporaries of a program's plans.
+
+    Attributes:
+        judge: of the program.
+        all_saved_bytes: compiled temporaries where nothing is recomputed.
+        shift: compiled minus modelled temporaries of the calibration plan; 0 before it is compiled.
+    """
+
+    judge: Judge
+    all_saved_bytes: int
+    shift: int
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """The planning graph; stages left alone are charged with the unplanned program's excess.
+
+        There the compiler keeps more than the backward needs, such as copies in another layout.
+        """
+        graph = self.judge.graph
+        modelled = self.modelled(planners.save_all(graph).regions, graph)
+        more = self.all_saved_bytes - modelled - self.shift
+        regions = calibration_plan_of(graph).regions
+        return with_alone_bytes(graph, max(0, more), {x.first for x in regions if x.alone})
+
+    def modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
+        """Temporaries of a plan, not yet on the compiler's scale."""
+        return predicted_temp_bytes(graph or self.graph, regions, self.judge.output_bytes)
+
+    @functools.cached_property
+    def scale(self) -> Scale:
+        """From modelled to compiled temporaries, by the calibration plan and by saving all."""
+        calibration = calibration_plan_of(self.judge.graph).regions
+        small = self.modelled(calibration, self.judge.graph)
+        least = small + self.shift
+        large, most = self.modelled(planners.save_all(self.graph).regions), self.all_saved_bytes
+        if large <= small or most <= least:  # saving all takes no more: one plan sets the scale
+            large, most = small + 1, least + 1
+        if self.judge.devices > 1:  # the model counts the bytes on all of them
+            return Scale((0, small, large), (0, least, most))
+        return Scale((small, large), (least, most))
 
 
 def calibration_plan_of(graph: Graph) -> planners.Plan:

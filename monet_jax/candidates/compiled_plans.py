@@ -12,9 +12,8 @@ import planners
 from planners.graph import Graph
 from planners.plan import Region
 
-from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_bytes
 from ..compiler.compile import CompiledBytes
-from .calibration import all_saved_bytes, calibration_plan_of
+from .calibration import Model, all_saved_bytes, calibration_plan_of
 from .cap import Cap
 from .judge import CompilationFailed, CompiledPlan, Judge
 
@@ -74,33 +73,24 @@ class CompiledPlans[SomeJudge: Judge]:
         return self.unplanned.total_bytes - self.unplanned.temp_bytes
 
     @functools.cached_property
-    def graph(self) -> Graph:
-        """The planning graph, by what the calibration plan says."""
-        return self._charged(self._calibration_shift)
+    def model(self) -> Model:
+        """The model of compiled bytes; what calibrates it is compiled if need be."""
+        return Model(self.judge, self._all_saved_bytes, self._calibration_shift)
+
+    @functools.cached_property
+    def uncalibrated(self) -> Model:
+        """The model by the unplanned program alone."""
+        return Model(self.judge, self._all_saved_bytes, 0)
 
     @property
     def is_calibrated(self) -> bool:
         """Whether the calibration plan has been compiled."""
         return "_calibration_shift" in vars(self)
 
-    @functools.cached_property
-    def uncalibrated_graph(self) -> Graph:
-        """The planning graph as if the model erred on stages left alone only."""
-        return self._charged(0)
-
-    def _charged(self, shift: int) -> Graph:
-        """The graph; stages left alone are charged with the unplanned program's excess.
-
-        There the compiler keeps more than the backward needs, such as copies in another layout.
-
-        Arguments:
-            shift: what all plans take beyond the model.
-        """
-        graph = self.judge.graph
-        modelled = self.modelled(planners.save_all(graph).regions, graph)
-        more = self._all_saved_bytes - modelled - shift
-        alone = {region.first for region in self.calibration_plan.regions if region.alone}
-        return with_alone_bytes(graph, max(0, more), alone)
+    @property
+    def graph(self) -> Graph:
+        """The planning graph, by as much as is known so far."""
+        return (self.model if self.is_calibrated else self.uncalibrated).graph
 
     @functools.cached_property
     def calibration_plan(self) -> planners.Plan:
@@ -124,7 +114,7 @@ class CompiledPlans[SomeJudge: Judge]:
         Raises:
             CapReached: nothing more may be compiled.
         """
-        predicted = self.modelled(decisions.regions, self.uncalibrated_graph)
+        predicted = self.uncalibrated.modelled(decisions.regions)
         return self._add(decisions, predicted, is_compiled=True)
 
     def temp_bytes(self, plan: CompiledPlan) -> int:
@@ -148,31 +138,7 @@ class CompiledPlans[SomeJudge: Judge]:
 
     def predicted_temp_bytes(self, regions: _Regions) -> int:
         """Temporaries of a plan by the model, placed on the compiler's scale."""
-        return self.compiled_for(self.modelled(regions))
-
-    def modelled(self, regions: _Regions, graph: Graph | None = None) -> int:
-        """Temporaries of a plan by the model alone."""
-        return predicted_temp_bytes(graph or self.graph, regions, self.judge.output_bytes)
-
-    def compiled_for(self, modelled: int) -> int:
-        """Temporaries that plans of so many modelled ones should compile to."""
-        return self._scale.compiled_for(modelled)
-
-    def modelled_for(self, temp_bytes: int) -> int:
-        """Modelled temporaries of plans that will compile to `temp_bytes`."""
-        return self._scale.modelled_for(temp_bytes)
-
-    @functools.cached_property
-    def _scale(self) -> Scale:
-        """From modelled to compiled temporaries, by the calibration plan and by saving all."""
-        small = self.modelled(self.calibration_plan.regions, self.judge.graph)
-        least = small + self._calibration_shift
-        large, most = self.modelled(planners.save_all(self.graph).regions), self._all_saved_bytes
-        if large <= small or most <= least:  # saving all takes no more: one plan sets the scale
-            large, most = small + 1, least + 1
-        if self.judge.devices > 1:  # the model counts the bytes on all of them
-            return Scale((0, small, large), (0, least, most))
-        return Scale((small, large), (least, most))
+        return self.model.scale.compiled_for(self.model.modelled(regions))
 
     @functools.cached_property
     def _all_saved_bytes(self) -> int:
@@ -185,7 +151,7 @@ class CompiledPlans[SomeJudge: Judge]:
         if self.like is not None and not self.calibrates:
             return self.like._calibration_shift
         plan = self.calibration_plan
-        modelled = self.modelled(plan.regions, self.judge.graph)
+        modelled = self.uncalibrated.modelled(plan.regions, self.judge.graph)
         figures = self._add(plan, modelled, is_compiled=True).figures
         return 0 if figures is None else figures.temp_bytes - modelled
 

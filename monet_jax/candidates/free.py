@@ -42,13 +42,13 @@ def compile_free_plan(plans: CompiledPlans, planner: RegionPlanner, limit: int) 
 
 def _free_plan(plans: CompiledPlans, planner: RegionPlanner, aim: int) -> planners.Plan | None:
     """A plan that takes at most `aim` bytes by the model and no time to speak of."""
-    graph, budget = plans.uncalibrated_graph, aim
-    solved = SolvedBudgets(planner, without_alternatives(graph))
+    model, budget = plans.uncalibrated, aim
+    solved = SolvedBudgets(planner, without_alternatives(model.graph))
     for _ in range(ROUNDS):
         decisions = solved.fastest(budget)
-        if decisions is None or not is_free(decisions, graph):
+        if decisions is None or not is_free(decisions, model.graph):
             return None
-        modelled = plans.modelled(decisions.regions, graph)
+        modelled = model.modelled(decisions.regions)
         if modelled <= aim:
             return decisions
         budget = min(budget, decisions.peak_bytes) - (modelled - aim)

@@ -65,12 +65,12 @@ class Proposals:
     def modelled(self, regions: Regions) -> int:
         """Temporaries of a plan by this model."""
         if regions not in self._modelled:
-            self._modelled[regions] = self._compiled_plans.modelled(regions, self.graph)
+            self._modelled[regions] = self._compiled_plans.model.modelled(regions, self.graph)
         return self._modelled[regions]
 
     def predicted(self, regions: Regions) -> int:
         """Temporaries that a plan should compile to, by this model."""
-        return self._compiled_plans.compiled_for(self.modelled(regions))
+        return self._compiled_plans.model.scale.compiled_for(self.modelled(regions))
 
     def error_bytes(self) -> int:
         """Summed absolute errors of this model, over the plans that did not calibrate it."""

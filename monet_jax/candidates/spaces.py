@@ -75,7 +75,7 @@ class Space:
         """
         self.plans.cap.check_seconds()
         model = min(self.models, key=Proposals.error_bytes)
-        found = model.within(self.plans.modelled_for(aim_bytes))
+        found = model.within(self.plans.model.scale.modelled_for(aim_bytes))
         if found is None:
             self.known[aim_bytes] = math.inf
             return None
@@ -114,7 +114,7 @@ def spaces_of(
     the exact codes before the lossy ones. The first space is searched much sooner, and a budget
     that one of its plans keeps for free needs no other.
     """
-    graph, lossy = plans.graph, plans.judge.lossy_codes
+    graph, lossy = plans.model.graph, plans.judge.lossy_codes
     graphs = [
         without_alternatives(graph),
         _with_alternatives(graph, lambda codes: codes.isdisjoint(lossy)),

@@ -142,8 +142,8 @@ def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
     of_codes, errors = dict.fromkeys(compiled_plans.judge.staged.writer, 1.0), []
     for most in (6.0, 9.0):
         bounded = compiled_plans_of(traced, CPU, NO_PINS, bound=ErrorBound(of_codes, most))
-        solved = SolvedBudgets(planners.Stages(), bounded.graph)
-        proposals = Proposals(bounded, bounded.graph, solved)
+        solved = SolvedBudgets(planners.Stages(), bounded.model.graph)
+        proposals = Proposals(bounded, bounded.model.graph, solved)
         all_bytes = proposals.modelled(planners.save_all(bounded.graph).regions)
         regions = proposals.within(int(0.4 * all_bytes)).regions
         errors.append(planners.error_of(bounded.graph, regions))
