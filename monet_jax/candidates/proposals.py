@@ -101,7 +101,7 @@ class Proposals:
         return certified(graph, decisions.regions, planner=planner, bound_seconds=graph.seconds)
 
     def _fastest(self, limit: int) -> planners.Plan | None:
-        best = self._polished(self._bisected(limit), limit)
+        best = self._polished(self._planned(limit), limit)
         if best is not None and self._takes_less(best) and not is_free(best, self.graph):
             others = [x for x in self._with_more_live(limit) if self.modelled(x.regions) <= limit]
             other = min(others, key=lambda x: x.seconds, default=best)
@@ -109,25 +109,48 @@ class Proposals:
                 best = self._polished(other, limit) or other
         return None if best is None else self.checked(best)
 
-    def _bisected(self, limit: int) -> planners.Plan | None:
-        """The fastest of the planner's plans for fewer and fewer live bytes that keeps a limit."""
-        best, low, high, budget = None, 0, None, max(limit, self.solved.floor)
+    def _planned(self, limit: int) -> planners.Plan | None:
+        """The fastest of the planner's plans that keeps a limit.
+
+        Plans of single stages come much sooner: they tell for how many live bytes to ask.
+        """
+        singles, budget = self.solved.of_single_stages, limit
+        if singles is not None:
+            first, budget = self._bisected(singles, limit, limit)
+            if first is not None and is_free(first, self.graph):
+                return first
+        return self._bisected(self.solved, limit, budget)[0]
+
+    def _bisected(
+        self, solved: SolvedBudgets, limit: int, budget: int
+    ) -> tuple[planners.Plan | None, int]:
+        """The fastest of a planner's plans for fewer and fewer live bytes that keeps a limit.
+
+        Arguments:
+            solved: the planner's plans.
+            limit: on modelled temporaries.
+            budget: of live bytes, to begin with.
+
+        Returns:
+            The plan and its budget; None and the first budget where no plan keeps the limit.
+        """
+        best, low, high, budget = (None, budget), 0, None, max(budget, solved.floor)
         for _ in range(MODEL_ROUNDS):
-            if self.solved.has_used(1.0):
+            if solved.has_used(1.0):
                 break
-            decisions = self.solved.fastest(budget)
+            decisions = solved.fastest(budget)
             if decisions is None:
-                if self.solved.floor <= budget:
+                if solved.floor <= budget:
                     break  # the solver stopped without an answer
-                low, budget = max(low, budget), self.solved.floor
+                low, budget = max(low, budget), solved.floor
                 if high is not None and budget >= high:
                     break
                 continue
             modelled = self.modelled(decisions.regions)
             if modelled <= limit:
                 low = max(low, budget)
-                if best is None or decisions.seconds < best.seconds:
-                    best = decisions
+                if best[0] is None or decisions.seconds < best[0].seconds:
+                    best = decisions, budget
                 if modelled >= GOOD_USE * limit or is_free(decisions, self.graph):
                     break
             else:  # and so does every plan for as much as this one takes
@@ -136,7 +159,7 @@ class Proposals:
             # Plans that are over by next to nothing would creep towards the limit.
             guess = budget - (max(over, int(STEP * limit)) if over > 0 else over)
             budget = guess if high is None or low < guess < high else (low + high) // 2
-            budget = max(budget, self.solved.floor)
+            budget = max(budget, solved.floor)
             if high is not None and high - low < ENOUGH * limit:
                 break
         return best
