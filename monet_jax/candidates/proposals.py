@@ -174,11 +174,12 @@ class Proposals:
         Plans differ in how many bytes take no memory, so budgets are tried all along the way, while
         there is time. They are the same whatever the limit, so that each is solved once.
         """
-        first = math.ceil(math.log(max(limit, self.solved.floor, 1), STRIDE))
+        solved = self.solved.of_single_stages or self.solved  # which answers soon
+        first = math.ceil(math.log(max(limit, solved.floor, 1), STRIDE))
         for n in range(first, int(math.log(max(REACH * limit, 1), STRIDE)) + 1):
-            if self.solved.has_used(0.5):
+            if solved.has_used(0.5):
                 break
-            decisions = self.solved.fastest(int(STRIDE**n))
+            decisions = solved.fastest(int(STRIDE**n))
             if decisions is not None:
                 yield decisions
 

@@ -23,7 +23,7 @@ CLEARLY_MORE = 1 - 0.97
 
 #: Seconds of the solver for a plan: so many times what the function takes to compile, but at least
 #: the second.
-SOLVER_SHARE, LEAST_SECONDS = 2.0, 3.0
+SOLVER_SHARE, LEAST_SECONDS = 1.0, 1.0
 
 #: A function from a function that returns the unplanned bytes to the budget in bytes.
 Budget = Callable[[Callable[[], int]], int]
