@@ -19,9 +19,7 @@ NOT_DIFFERENTIABLE = (TypeError, ValueError, CustomVJPException)
 
 def forward_rules(eqn: Any) -> list[Any]:
     """The jaxpr of what a `custom_vjp` runs where it is differentiated; none of other equations."""
-    # With `jax_custom_vjp3` it is a hijax primitive.
-    is_hidden = type(eqn.params.get("_prim")).__name__ == "CustomVJPTraced"
-    if eqn.primitive.name != "custom_vjp_call" and not is_hidden:
+    if not _is_custom_vjp(eqn):
         return []
     operands = [var.aval for var in eqn.invars]
     own = range(eqn.params.get("num_consts", 0), len(operands))
@@ -75,4 +73,10 @@ def closes_over_its_own(jaxpr: Any, trace: Any) -> bool:
 
 def _has_backward_rule(eqn: Any) -> bool:
     bodies = (e for body in subjaxprs(eqn) for e in body.jaxpr.eqns)
-    return eqn.primitive.name.startswith("custom_vjp_call") or any(map(_has_backward_rule, bodies))
+    return _is_custom_vjp(eqn) or any(map(_has_backward_rule, bodies))
+
+
+def _is_custom_vjp(eqn: Any) -> bool:
+    # With `jax_custom_vjp3` it is a hijax primitive.
+    is_hidden = type(eqn.params.get("_prim")).__name__ == "CustomVJPTraced"
+    return is_hidden or eqn.primitive.name == "custom_vjp_call"
