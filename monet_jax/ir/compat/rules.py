@@ -22,7 +22,7 @@ def forward_rules(eqn: Any) -> list[Any]:
     if not _is_custom_vjp(eqn):
         return []
     operands = [var.aval for var in eqn.invars]
-    own = range(eqn.params.get("num_consts", 0), len(operands))
+    own = range(closed_over_count(eqn), len(operands))
     places = [n for n in own if is_float(operands[n])]
 
     def forward(*operands):
@@ -43,6 +43,13 @@ def forward_rules(eqn: Any) -> list[Any]:
             return [jax.make_jaxpr(forward)(*shapes)]
     except Exception:  # a rule may raise anything, and does so again where it runs
         return []
+
+
+def closed_over_count(eqn: Any) -> int:
+    """How many operands, the first ones, a function with a rule of its own closes over."""
+    if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
+        return eqn.params["num_consts"]
+    return len(jax.tree.leaves(eqn.params["_prim"].in_avals[0])) if _is_custom_vjp(eqn) else 0
 
 
 def closes_over_its_own(jaxpr: Any, trace: Any) -> bool:
