@@ -29,3 +29,10 @@ def coming_rules() -> Iterator[None]:
     finally:
         for flag, value in before.items():
             jax.config.update(flag, value)
+
+
+@pytest.fixture(params=[contextlib.nullcontext, coming_rules], ids=["", "coming_rules"])
+def either_rules(request) -> Iterator[None]:
+    """A test under the rules that are in force, and under the coming ones."""
+    with request.param():
+        yield
