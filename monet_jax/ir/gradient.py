@@ -50,9 +50,8 @@ def _closed_over_by_rules(program: Program) -> set[int]:
         reads: set[int] = set()
         if e.primitive not in STOPS and found.intersection(e.outputs):
             reads.update(e.reads)
-        if e.primitive in ("custom_jvp_call", "custom_vjp_call"):
-            closed_over = e.inputs[: e.eqn.params.get("num_consts", 0)]
-            reads.update(i for i in closed_over if isinstance(i, int))
+        closed_over = e.inputs[: compat.closed_over_count(e.eqn)]
+        reads.update(i for i in closed_over if isinstance(i, int))
         found.update(i for i in reads if compat.is_float(program.avals[i]))
     return found
 

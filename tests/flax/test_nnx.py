@@ -8,6 +8,7 @@ import functools as ft
 
 import jax
 import jax.numpy as jnp
+import networks
 import nnx_models as models
 import numpy as np
 import optax
@@ -77,7 +78,7 @@ def recomputes(fun, module, *args) -> bool:
     pure = lambda params: jnp.sum(  # noqa: E731
         fun(nnx.merge(graphdef, params, rest, copy=True), *args)
     )
-    return "remat2[" in str(jax.make_jaxpr(jax.grad(pure))(params))
+    return networks.recomputes(jax.grad(pure), params)
 
 
 # ------------------------------------------------------------------------------ whole models

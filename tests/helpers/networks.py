@@ -107,8 +107,13 @@ def assert_near(got, expected, tolerance=1e-5):
 
 def recomputes(fun, *arguments) -> bool:
     """Whether the traced gradient of `fun` holds a region that is run again."""
-    text = str(jax.make_jaxpr(fun)(*arguments))
-    return "remat2[" in text or "RematTraced" in text  # the second where `JAX_REMAT3` is set
+    return checkpoint_regions(jax.make_jaxpr(fun)(*arguments)) > 0
+
+
+def checkpoint_regions(jaxpr) -> int:
+    """How many regions of `jax.checkpoint` a jaxpr holds, in a gradient those that run again."""
+    text = str(jaxpr)
+    return text.count("remat2[") + text.count("RematTraced[")  # the second under `jax_remat3`
 
 
 def made(traced, settings, target, decide=planners.save_nothing) -> Plan:

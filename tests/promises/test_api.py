@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from coming_rules import either_rules as either_rules
 from jax.experimental import io_callback
 from networks import BATCH, WIDTH, args, assert_same, made, net, recomputes, specs
 from networks import planning_calls as planning_calls
@@ -253,6 +254,23 @@ def test_gradient_flows_to_tracers_that_are_closed_over(transform, planning_call
     assert_same(outer(planned), outer(lambda f: f))
     (traced,) = planning_calls
     assert len(traced.derivative.inputs) == 2  # the argument and the tracer
+
+
+@pytest.mark.usefixtures("either_rules")
+def test_what_a_rule_closes_over_is_not_differentiated(planning_calls):
+    """JAX has no gradient by it, and refuses to take one."""
+
+    def ruled(x):
+        f = jax.custom_vjp(lambda w: loss(w, x))
+        f.defvjp(lambda w: (f(w), w), lambda w, cotangent: (cotangent * jnp.cos(w),))
+        return f
+
+    def gradient(wrap):
+        return jax.jit(lambda x: jax.grad(wrap(lambda w: ruled(x)(w) + loss(w, x)))(W))(X)
+
+    assert_same(gradient(planned), gradient(lambda f: f))
+    (traced,) = planning_calls
+    assert len(traced.derivative.inputs) == 1  # the argument, and not the tracer
 
 
 @pytest.mark.parametrize("checked", [False, True])

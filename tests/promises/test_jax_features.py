@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from coming_rules import IN_FORCE, fault_of_jax
 from emission import flat, numpy_of, pulled, random_emissions
 from jax import lax
 from jax.experimental.ode import odeint
@@ -232,7 +233,7 @@ def keys_in_branches(p, x, data):
 KEYS = [keys_in_layers, keys_stacked, keys_carried, keys_folded, keys_in_branches]
 
 
-@pytest.mark.skipif(jax.config.jax_remat3, reason="barriers of JAX's own use up keys there")
+@fault_of_jax("the barriers of `jax.checkpoint` use keys up")
 @pytest.mark.parametrize("function", KEYS, ids=lambda f: f.__name__)
 def test_no_key_is_taken_to_be_used_twice(function):
     with jax.debug_key_reuse(True):
@@ -295,7 +296,7 @@ def test_callbacks_of_nested_scans_run_once(where, nested):
     f = flat(Case(loss, (X,)))
     lengths = nested_scans.chunking(f.program, f.derivative).lengths
     assert not any(lengths)
-    if jax.config.jax_remat3:
+    if IN_FORCE:
         return  # what is saved does not serve the derivative of its own equation there
     chunked = dataclasses.replace(f, program=nested_scans.as_nested_scans(f.program, lengths))
     plain = jax.jit(pulled(f, f.function))(X)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from coming_rules import either_rules as either_rules
 from compilers import foreign_target
 from emission import flat, numpy_of, pulled, random_emissions
 from jax.experimental import pallas as pl
@@ -98,6 +99,7 @@ def test_planned_programs_have_the_gradients_of_plain_jax(kernel):
             np.testing.assert_allclose(numpy_of(a), numpy_of(b), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("either_rules")
 def test_a_callback_is_never_run_again():
     weights = [array(n, 16, 16) / 4 for n in range(3)]
     f = flat(Case(in_layers("callback"), (weights, array(9, 32, 16))))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from coming_rules import either_rules as either_rules
 from networks import args, assert_same, compiled, made, net, specs
 from networks import planning_calls as planning_calls
 
@@ -398,6 +399,7 @@ def test_what_cannot_be_traced_runs_as_it_is():
         assert_same(jax.grad(f)(W, X), jax.grad(branching)(W, X))
 
 
+@pytest.mark.usefixtures("either_rules")
 @pytest.mark.parametrize("gradient", [jax.grad, lambda f: jax.jit(jax.grad(f))])
 def test_a_rule_that_reads_what_the_function_computes_runs_as_it_is(gradient):
     """A `jax.checkpoint` fails there."""

@@ -47,6 +47,7 @@ from .references import is_reference as is_reference
 from .references import uses_references as uses_references
 from .references import without_references as without_references
 from .rules import NOT_DIFFERENTIABLE as NOT_DIFFERENTIABLE
+from .rules import closed_over_count as closed_over_count
 from .rules import closes_over_its_own as closes_over_its_own
 from .rules import forward_rules as forward_rules
 from .sources import INTERNAL as INTERNAL

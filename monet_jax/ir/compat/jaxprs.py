@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax._src.interpreters.partial_eval import convert_constvars_jaxpr
 from jax.extend import core
 
@@ -49,8 +50,10 @@ def subjaxprs(eqn: Any) -> list[Any]:
     hidden = getattr(eqn.params.get("_prim"), "params", None) or {}
     for value in (*eqn.params.values(), *hidden.values()):
         for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, Jaxpr):
-                found.append(item)
+            # With `jax_custom_vjp3` a `custom_vjp` holds its function in that form.
+            body = item.jaxpr if isinstance(item, jax.stages.Traced) else item
+            if isinstance(body, Jaxpr):
+                found.append(body)
     return found
 
 

@@ -21,6 +21,9 @@ backward_only_p.def_abstract_eval(lambda aval, *, message: aval)
 ad.deflinear2(backward_only_p, lambda cotangent, _, *, message: [cotangent])
 batching.primitive_batchers[backward_only_p] = _refuse_to_run
 mlir.register_lowering(backward_only_p, _refuse_to_run)
+# With `jax_custom_vjp3` JAX refuses its stand-in before any primitive that is not hijax is lowered.
+backward_only_p.is_high = lambda *_, **__: jax.config.jax_custom_vjp3
+backward_only_p.to_lojax = _refuse_to_run
 
 
 #: The identity, for tangents: their cotangents are added to what the caller chose, a reference say

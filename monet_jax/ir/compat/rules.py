@@ -19,12 +19,10 @@ NOT_DIFFERENTIABLE = (TypeError, ValueError, CustomVJPException)
 
 def forward_rules(eqn: Any) -> list[Any]:
     """The jaxpr of what a `custom_vjp` runs where it is differentiated; none of other equations."""
-    # With `jax_custom_vjp3` it is a hijax primitive.
-    is_hidden = type(eqn.params.get("_prim")).__name__ == "CustomVJPTraced"
-    if eqn.primitive.name != "custom_vjp_call" and not is_hidden:
+    if not _is_custom_vjp(eqn):
         return []
     operands = [var.aval for var in eqn.invars]
-    own = range(eqn.params.get("num_consts", 0), len(operands))
+    own = range(closed_over_count(eqn), len(operands))
     places = [n for n in own if is_float(operands[n])]
 
     def forward(*operands):
@@ -45,6 +43,13 @@ def forward_rules(eqn: Any) -> list[Any]:
             return [jax.make_jaxpr(forward)(*shapes)]
     except Exception:  # a rule may raise anything, and does so again where it runs
         return []
+
+
+def closed_over_count(eqn: Any) -> int:
+    """How many operands, the first ones, a function with a rule of its own closes over."""
+    if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
+        return eqn.params["num_consts"]
+    return len(jax.tree.leaves(eqn.params["_prim"].in_avals[0])) if _is_custom_vjp(eqn) else 0
 
 
 def closes_over_its_own(jaxpr: Any, trace: Any) -> bool:
@@ -75,4 +80,10 @@ def closes_over_its_own(jaxpr: Any, trace: Any) -> bool:
 
 def _has_backward_rule(eqn: Any) -> bool:
     bodies = (e for body in subjaxprs(eqn) for e in body.jaxpr.eqns)
-    return eqn.primitive.name.startswith("custom_vjp_call") or any(map(_has_backward_rule, bodies))
+    return _is_custom_vjp(eqn) or any(map(_has_backward_rule, bodies))
+
+
+def _is_custom_vjp(eqn: Any) -> bool:
+    # With `jax_custom_vjp3` it is a hijax primitive.
+    is_hidden = type(eqn.params.get("_prim")).__name__ == "CustomVJPTraced"
+    return is_hidden or eqn.primitive.name == "custom_vjp_call"

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from coming_rules import either_rules as either_rules
 from emission import (
     ROOFLINE,
     analyzed,
@@ -151,6 +152,7 @@ def pushed(f, function):
     return jax.jvp(jax.jit(of_floats), chosen, chosen)
 
 
+@pytest.mark.usefixtures("either_rules")
 @pytest.mark.parametrize("transform", [jax.jit, lambda f: f, jax.jacfwd])
 def test_forward_mode_of_a_jitted_loop_in_runs_is_refused_and_says_what_to_do(transform):
     f, function = in_runs("layers_under_scan")
