@@ -1,6 +1,7 @@
 """Import directions, the shape of the sources, their words, their docstrings and the wheel."""
 
 import ast
+import logging
 import subprocess
 import sys
 import tomllib
@@ -26,6 +27,8 @@ from processes import run_python
 
 import monet_jax
 import planners
+from monet_jax._extras import REQUIREMENTS
+from monet_jax.ir.compat import plugins
 
 PLANNERS = sorted((ROOT / "planners").rglob("*.py"))
 MONET_JAX = sorted((ROOT / "monet_jax").rglob("*.py"))
@@ -328,7 +331,7 @@ import monet_jax
 try:
     monet_jax.flax.remat(lambda model: model, budget=0.5)()
 except ImportError as error:
-    assert "monet-jax[flax]" in str(error)
+    assert 'pip install "flax' in str(error)
 else:
     raise AssertionError
 """
@@ -502,6 +505,34 @@ def test_planners_that_are_imported_late_are_public_names_too():
 def test_the_version_is_said_once_more_and_the_same():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert monet_jax.__version__ == project["version"]
+
+
+def test_hints_name_the_packages_of_the_extras():
+    """They work where monet_jax itself is on no index."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for extra, packages in REQUIREMENTS.items():
+        assert [x for x in extras[extra] if not x.startswith("monet-jax[")] == [*packages]
+
+
+def test_a_plugin_that_is_a_compiler_only_logs_no_traceback(caplog, monkeypatch):
+    plugins.quieten_plugins()  # once more changes nothing
+    logger = logging.getLogger("jax._src.xla_bridge")
+
+    def logged(text: str, attached: bool) -> list[str]:
+        monkeypatch.setattr(plugins, "is_gpu_attached", lambda: attached)
+        caplog.clear()
+        try:
+            raise RuntimeError(text)
+        except RuntimeError:
+            logger.exception("Jax plugin configuration error: Exception when calling %s", "x")
+        return [caplog.handler.format(record) for record in caplog.records]
+
+    assert logged("Unable to load cuDNN. Is it installed?", attached=False) == []
+    (line,) = logged("Unable to load cuDNN. Is it installed?", attached=True)
+    assert "\n" not in line and 'pip install "jax[cuda13]"' in line
+    (other,) = logged("The driver is too old.", attached=False)
+    assert "Traceback" in other
 
 
 def test_the_planners_are_ours():
