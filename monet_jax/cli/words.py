@@ -22,7 +22,7 @@ MakeArgs = Annotated[
     ),
 ]
 Budget = Annotated[
-    str, typer.Option(help='"12GiB", bytes, a share of the unplanned bytes as in 0.5, or "auto".')
+    str, typer.Option(help='"12GiB", bytes, a share of the unplanned bytes as in 60%, or "auto".')
 ]
 TargetName = Annotated[
     str | None, typer.Option(help='"cpu", "gpu:h100", "tpu:v5e", ...; default: this device.')

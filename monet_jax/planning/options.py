@@ -14,7 +14,7 @@ from planners.regions.planner import FunctionPlanner, RegionPlanner
 
 from ..analyzer.pins import Pins, make_pins
 from ..candidates.cap import Cap
-from ..compiler.budget import parse_budget, validate_budget
+from ..compiler.budget import as_share, parse_budget, validate_budget
 from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..ir.program import Rewrite
 from ..tracing import trace
@@ -63,6 +63,7 @@ class PlanOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", Terms.of(self.operators, self.checkpoints))
         validate_budget(self.budget)
+        object.__setattr__(self, "budget", as_share(self.budget))
         check_reserved(self.reserved)
         _check_seconds("time_limit", self.time_limit)
         _check_seconds("max_seconds", self.max_seconds)
