@@ -69,7 +69,8 @@ def remat(
         budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
             fraction of what the function takes unplanned, at the largest of the shapes that came
             so far, and so is "60%"; "auto" is the target's memory less a reserve. It covers
-            argument + output + temp - alias of the compiled value and gradient. None is the budget of the step round it.
+            argument + output + temp - alias of the compiled value and gradient. None is
+            the budget of the step around it.
         target: "cpu", "gpu:h100", "tpu:v5e", ...; None is the default device. Where no such device
             is attached, its compiler runs ahead of time, in another process.
         argnums: the arguments that the gradient is taken with respect to. Traced floats that `fun`

@@ -145,8 +145,8 @@ def jit(
         fun: the step, or None to use `jit(...)` as a decorator.
         budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
             fraction of what the step takes unplanned, and so is "60%"; "auto" is the target's
-            memory less a reserve. It covers argument + output + temp - alias of the compiled step, on one device: donate
-            what the step replaces.
+            memory less a reserve. It covers argument + output + temp - alias of the compiled step,
+            on one device: donate what the step replaces.
         target, operators, checkpoints, pins, planner, time_limit, verify, cache: as in `remat`.
         max_compilations: steps that planning may compile for each mark, as in `remat`.
         max_seconds: the same for seconds.
