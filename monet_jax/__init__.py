@@ -45,3 +45,4 @@ from .tools.sweep import sweep as sweep
 from .tools.sweep_points import SweepPoint as SweepPoint
 from .tools.sweep_result import Sweep as Sweep
 from .tools.sweep_result import load_sweep as load_sweep
+from .tools.warm import warm as warm

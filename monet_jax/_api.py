@@ -27,6 +27,7 @@ from .planning.pipeline import plan_traced
 from .planning.progress import progress
 from .planning.reserved import Optimizer
 from .step.jit import PlannedStep
+from .step.marks import given_options
 from .step.marks import source_for as source_for
 from .step.questions import plan_of_step, refuse_step
 from .tracing import trace
@@ -155,9 +156,10 @@ def plan(
     """The plan that `remat` would use for these arguments; nothing is allocated or run.
 
     Of a step that `monet_jax.jit` made it is the `StepPlan` that the step would use, within the
-    step's own options; only `budget` and `target` may be given, in the place of these.
+    step's own options; only `budget` and `target` may be given, in the place of these. Of a
+    function that `remat` made, and without a budget, it is the plan that the function would use.
 
-    But with an `error`, gradients of a sample are computed to measure what lossy codes do to them,
+    With an `error`, gradients of a sample are computed to measure what lossy codes do to them,
     one for each value that may be encoded; such a plan is not kept on the disk.
 
     Arguments:
@@ -195,6 +197,8 @@ def plan(
     if isinstance(fun, PlannedStep):
         given = error is not None or sample is not None
         return plan_of_step(fun, args, kwargs or {}, budget, options, given)
+    if isinstance(fun, Rematerialized) and isinstance(fun.source, Planned) and budget is None:
+        return _own_plan(fun, args, kwargs or {}, options)
     if budget is None:
         raise TypeError('`plan` needs a budget: give it one, as in `budget="12GiB"`.')
 
@@ -226,6 +230,30 @@ def apply(
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
     return rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
+
+
+def _own_plan(
+    fun: Rematerialized, args: Sequence[Any], kwargs: Mapping[str, Any], options: PlanOptions
+) -> Plan:
+    """The plan that a function which `remat` made uses for these arguments.
+
+    Raises:
+        ValueError: options were given, or there is no plan for these arguments.
+    """
+    if given := given_options(options, ("budget",)):
+        raise ValueError(
+            f"{given} cannot be given with a function of `monet_jax.remat`, which has its own "
+            "options: give them there, or a budget here, or plan the function inside it."
+        )
+    source, marked = fun.source, fun.planned_call(args, kwargs)
+    assert isinstance(source, Planned)
+    with progress():
+        traced = source.traced(marked)
+        refuse(traced, marked.name)
+        made = source.plan_for(traced, marked)
+    if made is None:
+        raise ValueError(f"No plan was made for `{marked.name}`; the warning before says why.")
+    return Plan.of(made)
 
 
 def _decorate(source: Source, given: Given, fun: Callable[..., Any]) -> Any:
