@@ -46,7 +46,7 @@ def test_a_step_finds_its_plans(tmp_path, monkeypatch):
 def test_what_cannot_be_planned_ahead():
     with pytest.raises(TypeError, match="needs a budget"):
         monet_jax.warm(loss, calls(512))
-    with pytest.raises(TypeError, match="must be a tuple of arguments.*got a list"):
+    with pytest.raises(TypeError, match=r"must be a tuple of arguments.*got a list"):
         monet_jax.warm(loss, [list(calls(512)[0])], budget=0.6)
     with pytest.raises(ValueError, match="cannot be given with a function of"):
         monet_jax.warm(monet_jax.remat(loss, budget=0.6), calls(512), operators="none")
