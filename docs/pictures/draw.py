@@ -16,8 +16,7 @@ def main() -> None:
     names: dict[str, Any] = {}
     for block in blocks[: 1 + next(n for n, x in enumerate(blocks) if "plan =" in x)]:
         exec(block, names)
-    (planned,) = names["plan"].plans.values()
-    plots.save(plots.plot_plan(planned), HERE / "tutorial.svg")
+    plots.save(names["plan"].plot(), HERE / "tutorial.svg")
 
 
 if __name__ == "__main__":

@@ -185,6 +185,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/bench/planners/": ("bench/test_bench_planners.py",),
     "monet_jax/cli/commands.py": ("cli/test_shell.py",),
     "monet_jax/cli/demo.py": ("cli/test_shell.py",),
+    "monet_jax/cli/errors.py": ("cli/test_shell.py",),
+    "monet_jax/cli/maintenance.py": ("cli/test_shell.py",),
     "monet_jax/cli/words.py": ("cli/test_shell.py",),
     # Planners
     "planners/checks.py": ("planners/test_replay.py", "planners/regions/test_stages.py"),
