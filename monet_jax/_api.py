@@ -45,7 +45,7 @@ def remat(
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
     checkpoints: str = "keep",
-    reserved: int | Optimizer = 0,
+    reserved: int | str | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
     time_limit: float | None = None,
@@ -87,9 +87,10 @@ def remat(
             are, each run again as a whole, or the plan decides for the values in them as for all
             others. Then their policies are dropped, and what these name or offload is not saved for
             it: `pins` can name the same values.
-        reserved: bytes of the budget for what lives outside; or an optimizer (an
-            `optax.GradientTransformation`), for the bytes of its state for the arguments of
-            `argnums`: on each device, where these are sharded. Its temporaries and what it updates
+        reserved: bytes of the budget for what lives outside, or an amount ("2GiB"); or an optimizer
+            (an `optax.GradientTransformation`), for the bytes of its state for the arguments of
+            `argnums`: on each device, where these are sharded; or such a state itself, or an
+            `nnx.Optimizer`. Its temporaries and what it updates
             out of place are not in it.
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
@@ -144,7 +145,7 @@ def plan(
     error: float | None = None,
     sample: Sequence[Any] | None = None,
     checkpoints: str = "keep",
-    reserved: int | Optimizer = 0,
+    reserved: int | str | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
     time_limit: float | None = None,
