@@ -21,7 +21,9 @@ from .compiler.compile import CompilerDied as CompilerDied
 from .compiler.compile import CompilerFailed as CompilerFailed
 from .compiler.compile import compiled_bytes as compiled_bytes
 from .compiler.targets import TargetUnavailable as TargetUnavailable
+from .planning.failures import BadArgument as BadArgument
 from .planning.failures import InfeasibleBudget as InfeasibleBudget
+from .plans.multihost import FirstProcessFailed as FirstProcessFailed
 from .plans.record import PlanMismatch as PlanMismatch
 from .step.donation import DonationReport as DonationReport
 from .step.donation import DonationRow as DonationRow

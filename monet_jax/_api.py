@@ -21,7 +21,7 @@ from ._wrapped import runs_as_it_is as runs_as_it_is
 from .planning.error_limit import limit_of, samples_of
 from .planning.failures import PlanningWarning as PlanningWarning
 from .planning.gradient_error import GRADED
-from .planning.mistakes import refuse
+from .planning.mistakes import budget_by_keyword, refuse
 from .planning.options import PlanOptions as PlanOptions
 from .planning.pipeline import plan_traced
 from .planning.progress import progress
@@ -35,6 +35,7 @@ from .tracing.marked import name_of
 from .tracing.modules import Given, OnArrays, on_arrays
 
 
+@budget_by_keyword
 def remat(
     fun: Callable[..., Any] | None = None,
     *,

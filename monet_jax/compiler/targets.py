@@ -22,6 +22,8 @@ JAX_GPU_POOL_FRACTION = 0.75
 class TargetUnavailable(RuntimeError):
     """The compiler of a target is not installed."""
 
+    __module__ = "monet_jax"
+
 
 def resolve_target(target: str | None) -> Target:
     """The target of that name, or for None the default JAX device of this process.

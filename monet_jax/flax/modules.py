@@ -7,12 +7,14 @@ from typing import Any
 
 from .. import _api
 from .._plan import Plan
+from ..planning.mistakes import budget_by_keyword
 from ..planning.reserved import Optimizer
 from ..tracing.modules import Given, OnArrays
 from .library import library_of, name_of, nnx
 from .planned import Planning, decorate, function_of
 
 
+@budget_by_keyword
 def remat(
     module: Any = None,
     /,

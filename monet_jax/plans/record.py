@@ -200,6 +200,8 @@ class PlanRecord:
 class PlanMismatch(ValueError):
     """A plan was applied to a function or to arguments that it was not made for."""
 
+    __module__ = "monet_jax"
+
 
 def record_from_json(text: str) -> PlanRecord:
     """The record in JSON text that `PlanRecord.to_json` made.

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from ..planning.failures import STATEMENTS, report
+from ..planning.mistakes import budget_by_keyword
 from ..planning.options import PlanOptions
 from ..plans.multihost import FirstProcessFailed
 from ..plans.record import PlanMismatch
@@ -117,6 +118,7 @@ class PlannedStep:
         return results
 
 
+@budget_by_keyword
 def jit(
     fun: Callable[..., Any] | None = None,
     *,
