@@ -5,6 +5,7 @@ plan      analyze, solve, emit, compile, correct       -> a plan whose compiled 
 emit      the program again, stage by stage            -> a function
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -255,7 +256,7 @@ def _own_plan(
         made = source.plan_for(traced, marked)
     if made is None:
         raise ValueError(f"No plan was made for `{marked.name}`; the warning before says why.")
-    return Plan.of(made)
+    return Plan.of(dataclasses.replace(made, name=marked.name))
 
 
 def _decorate(source: Source, given: Given, fun: Callable[..., Any]) -> Any:
@@ -288,4 +289,5 @@ def plan_flat(
         request = options.for_call(call)
         traced = trace.trace(fun, call, options.rewrite(call), options.terms)
         refuse(traced, name_of(fun))
-        return Plan.of(plan_traced(traced, request, limit, started))
+        made = plan_traced(traced, request, limit, started)
+        return Plan.of(dataclasses.replace(made, name=name_of(fun)))

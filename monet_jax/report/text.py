@@ -150,7 +150,7 @@ def merge_rows(values: Iterable[ValueRow]) -> tuple[MergedRow, ...]:
             sum(r.nbytes for r in rows),
             rows[0],
             tuple(r.name for r in rows),
-            _common_path(rows),
+            common_path([row.path for row in rows]),
         )
         for rows in groups.values()
     ]
@@ -235,9 +235,9 @@ def _sum_of(rows: Iterable[MergedRow]) -> str:
     return format_bytes(sum(row.nbytes for row in rows))
 
 
-def _common_path(rows: Sequence[ValueRow]) -> str:
-    """The path of rows that differ in numbers only, with `*` for the numbers that differ."""
-    split = [re.split(r"(\d+)", row.path) for row in rows]
+def common_path(paths: Iterable[str]) -> str:
+    """One path for some that differ in numbers only, with `*` for the numbers that differ."""
+    split = [re.split(r"(\d+)", path) for path in paths]
     return "".join(p[0] if len(set(p)) == 1 else "*" for p in zip(*split, strict=True))
 
 

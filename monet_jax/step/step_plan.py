@@ -93,7 +93,7 @@ class StepPlan:
         """
         from ..report.html import page, snippet  # jinja2 is imported only where a page is wanted
 
-        plans = [*self.plans.values()]
+        plans = [dataclasses.replace(x, name=self.marks[k]) for k, x in self.plans.items()]
         said = f"<!doctype html><meta charset=utf-8><title>Step</title><p>{escape(_verdict(self))}"
         text = page(plans[0]) if len(plans) == 1 else "\n<hr>\n".join([said, *map(snippet, plans)])
         write_whole(Path(path), text)
