@@ -8,6 +8,7 @@
 Start with `remat`; `plan` shows what it would do, on any target, with no device attached.
 """
 
+from . import debug as debug
 from . import flax as flax
 from ._api import PlanningWarning as PlanningWarning
 from ._api import apply as apply

@@ -3,9 +3,10 @@
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
-from ..plans.record import PlanRecord, ValueRow
+from ..plans.record import StageRow, ValueRow
 from ..plans.timeline import KINDS, Band, Timeline
 from .text import common_path, shorten_source
 
@@ -13,6 +14,20 @@ from .text import common_path, shorten_source
 NO_MODULE, SMALL_VALUES = "(no module)", "(small values)"
 #: Rows of a table; the others are summed in one.
 _ROWS = 14
+
+
+class Tables(Protocol):
+    """What has the tables of a report, as a plan."""
+
+    @property
+    def values(self) -> Sequence[ValueRow]:
+        """The values of the forward pass."""
+        ...
+
+    @property
+    def stages(self) -> Sequence[StageRow]:
+        """The stages in order."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +69,7 @@ class ModuleBytes:
         return sum(self.by_kind.values())
 
 
-def values_at_peak(plan: PlanRecord, timeline: Timeline) -> list[PeakValue]:
+def values_at_peak(plan: Tables, timeline: Timeline) -> list[PeakValue]:
     """The values in memory at the peak, largest first; equal ones of equal layers are one."""
     rows, shown = {row.name: row for row in plan.values}, _shown_paths(plan)
     groups: dict[tuple[str, ...], list[Band]] = collections.defaultdict(list)
@@ -71,7 +86,7 @@ def values_at_peak(plan: PlanRecord, timeline: Timeline) -> list[PeakValue]:
     return sorted(found, key=lambda value: -value.nbytes)[:_ROWS]
 
 
-def modules_at_peak(plan: PlanRecord, timeline: Timeline) -> list[ModuleBytes]:
+def modules_at_peak(plan: Tables, timeline: Timeline) -> list[ModuleBytes]:
     """Bytes at the peak by module and kind, largest module first."""
     rows, shown = {row.name: row for row in plan.values}, _shown_paths(plan)
     sums: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
@@ -102,7 +117,7 @@ def _bands(timeline: Timeline) -> Iterator[Band]:
     return (band for band in timeline.bands if band.start <= at <= band.stop)
 
 
-def _module(band: Band, plan: PlanRecord, rows: dict[str, ValueRow]) -> str:
+def _module(band: Band, plan: Tables, rows: dict[str, ValueRow]) -> str:
     """The module of a value; else that of its stage, or of what the stage saves beside."""
     row = rows.get(band.name)
     path = row.path if row else "" if band.name else band.op
@@ -111,7 +126,7 @@ def _module(band: Band, plan: PlanRecord, rows: dict[str, ValueRow]) -> str:
     return path or NO_MODULE
 
 
-def _shown_paths(plan: PlanRecord) -> Callable[[str], str]:
+def _shown_paths(plan: Tables) -> Callable[[str], str]:
     """The path of a module -> that of all modules which differ from it in numbers only."""
     known = {row.path for row in plan.values} | {row.title for row in plan.stages}
     groups: dict[str, set[str]] = collections.defaultdict(set)

@@ -56,6 +56,26 @@ def test_a_budget_by_position_is_told_its_keyword(decorator, given):
         decorator(*given)
 
 
+def test_explain_prints_what_is_kept_and_plans_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(planners.Stages, "__call__", None)
+    monkeypatch.setattr("monet_jax.compiler.compile.compile_bytes", None)
+
+    def scoped(weights, x):
+        for n, w in enumerate(weights):
+            with jax.named_scope(f"layer{n}"):
+                x = jnp.sin(jnp.sin(x @ w) @ w)
+        return jnp.sum(x)
+
+    monet_jax.debug.explain(scoped, W, jax.ShapeDtypeStruct((1024, 64), jnp.float32))
+    text = capsys.readouterr().out
+    assert text.startswith("`test_explain") and "by the model" in text
+    assert "layer*" in text and "test_conventions.py:" in text and "256.0 KiB" in text
+    with pytest.raises(TypeError, match="takes a function, not a step"):
+        monet_jax.debug.explain(monet_jax.jit(net, budget=0.5), *specs(8))
+    with pytest.raises(ValueError, match="cannot be planned"):
+        monet_jax.debug.explain(lambda w, x: x > 0, W, X)
+
+
 def loss(weights, x):
     for w in weights:
         x = x + jnp.sin(jnp.sin(x @ w) @ w)

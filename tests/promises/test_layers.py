@@ -52,6 +52,7 @@ NEEDING_EXTRAS = (
 TESTED_BY: dict[str, tuple[str, ...]] = {
     # The API
     "monet_jax/_api.py": ("promises/test_api.py", "promises/test_static.py"),
+    "monet_jax/debug.py": ("promises/test_conventions.py",),
     "monet_jax/_extras.py": ("promises/test_layers.py",),
     "monet_jax/_plan.py": ("plans/test_record.py", "report/test_text.py", "tools/test_sweep.py"),
     "monet_jax/_sources.py": ("promises/test_api.py", "plans/test_cache.py"),
