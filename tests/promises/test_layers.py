@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -510,6 +511,33 @@ def test_planners_that_are_imported_late_are_public_names_too():
 def test_the_version_is_said_once_more_and_the_same():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert monet_jax.__version__ == project["version"]
+
+
+def test_the_release_check_finds_what_is_not_done(tmp_path):
+    check = runpy.run_path(str(ROOT / ".ci/check_release.py"))
+    names = ("pyproject.toml", "monet_jax/_version.py", "CITATION.cff", "CHANGELOG.md")
+    texts = {name: (ROOT / name).read_text().replace("/OWNER/", "/somebody/") for name in names}
+    changelog = texts["CHANGELOG.md"].replace(
+        "## [Unreleased]", f"## [Unreleased]\n\n## [{monet_jax.__version__}] - 2026-11-26"
+    )
+    texts["CHANGELOG.md"] = changelog
+
+    def found(**changes: str) -> list[str]:
+        for name, text in (texts | changes).items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return [*check["problems"](tmp_path)]
+
+    assert found() == []
+    for name in names[1:]:
+        broken = texts[name].replace(monet_jax.__version__, "9.9.9")
+        (line,) = found(**{name: broken})
+        assert line.startswith(name)
+    (line,) = found(**{"CHANGELOG.md": "## [Unreleased]\n\n- More.\n\n" + changelog})
+    assert "under Unreleased" in line
+    placeholder = texts["pyproject.toml"].replace("/somebody/", "/OWNER/")
+    (line,) = found(**{"pyproject.toml": placeholder})
+    assert "placeholder" in line
 
 
 def test_hints_name_the_packages_of_the_extras():
