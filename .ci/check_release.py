@@ -9,7 +9,6 @@ there is one, where it plans a function. All that is wrong is listed; the exit c
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,7 +66,7 @@ def failures(pythons: list[str], folder: Path) -> Iterator[str]:
     built = [sys.executable, "-m", "hatchling", "build", "-d", str(folder / "dist")]
     subprocess.run(built, cwd=ROOT, check=True)
     for python in pythons:
-        if shutil.which(python) is None:
+        if not _runs(python):
             print(f"-- {python} is not here: not checked")
             continue
         for n, file in enumerate(sorted((folder / "dist").iterdir())):
@@ -83,6 +82,13 @@ def failures(pythons: list[str], folder: Path) -> Iterator[str]:
                 if done.returncode:
                     yield f"{file.name} under {python}: `{' '.join(command[:3])}` failed"
                     break
+
+
+def _runs(python: str) -> bool:
+    try:
+        return subprocess.run([python, "--version"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def _environment() -> dict[str, str]:
