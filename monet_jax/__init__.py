@@ -8,6 +8,7 @@
 Start with `remat`; `plan` shows what it would do, on any target, with no device attached.
 """
 
+from . import debug as debug
 from . import flax as flax
 from ._api import PlanningWarning as PlanningWarning
 from ._api import apply as apply
@@ -21,7 +22,9 @@ from .compiler.compile import CompilerDied as CompilerDied
 from .compiler.compile import CompilerFailed as CompilerFailed
 from .compiler.compile import compiled_bytes as compiled_bytes
 from .compiler.targets import TargetUnavailable as TargetUnavailable
+from .planning.failures import BadArgument as BadArgument
 from .planning.failures import InfeasibleBudget as InfeasibleBudget
+from .plans.multihost import FirstProcessFailed as FirstProcessFailed
 from .plans.record import PlanMismatch as PlanMismatch
 from .step.donation import DonationReport as DonationReport
 from .step.donation import DonationRow as DonationRow
@@ -45,3 +48,4 @@ from .tools.sweep import sweep as sweep
 from .tools.sweep_points import SweepPoint as SweepPoint
 from .tools.sweep_result import Sweep as Sweep
 from .tools.sweep_result import load_sweep as load_sweep
+from .tools.warm import warm as warm

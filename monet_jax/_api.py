@@ -5,6 +5,7 @@ plan      analyze, solve, emit, compile, correct       -> a plan whose compiled 
 emit      the program again, stage by stage            -> a function
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +22,13 @@ from ._wrapped import runs_as_it_is as runs_as_it_is
 from .planning.error_limit import limit_of, samples_of
 from .planning.failures import PlanningWarning as PlanningWarning
 from .planning.gradient_error import GRADED
-from .planning.mistakes import refuse
+from .planning.mistakes import budget_by_keyword, refuse
 from .planning.options import PlanOptions as PlanOptions
 from .planning.pipeline import plan_traced
 from .planning.progress import progress
 from .planning.reserved import Optimizer
 from .step.jit import PlannedStep
+from .step.marks import given_options
 from .step.marks import source_for as source_for
 from .step.questions import plan_of_step, refuse_step
 from .tracing import trace
@@ -34,6 +36,7 @@ from .tracing.marked import name_of
 from .tracing.modules import Given, OnArrays, on_arrays
 
 
+@budget_by_keyword
 def remat(
     fun: Callable[..., Any] | None = None,
     *,
@@ -44,7 +47,7 @@ def remat(
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
     checkpoints: str = "keep",
-    reserved: int | Optimizer = 0,
+    reserved: int | str | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
     time_limit: float | None = None,
@@ -68,8 +71,9 @@ def remat(
         fun: the function, or None to use `remat(...)` as a decorator. It must be traceable by JAX.
         budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
             fraction of what the function takes unplanned, at the largest of the shapes that came
-            so far; "auto" is the target's memory less a reserve. It covers argument + output + temp
-            - alias of the compiled value and gradient. None is the budget of the step round it.
+            so far, and so is "60%"; "auto" is the target's memory less a reserve. It covers
+            argument + output + temp - alias of the compiled value and gradient. None is
+            the budget of the step around it.
         target: "cpu", "gpu:h100", "tpu:v5e", ...; None is the default device. Where no such device
             is attached, its compiler runs ahead of time, in another process.
         argnums: the arguments that the gradient is taken with respect to. Traced floats that `fun`
@@ -85,9 +89,10 @@ def remat(
             are, each run again as a whole, or the plan decides for the values in them as for all
             others. Then their policies are dropped, and what these name or offload is not saved for
             it: `pins` can name the same values.
-        reserved: bytes of the budget for what lives outside; or an optimizer (an
-            `optax.GradientTransformation`), for the bytes of its state for the arguments of
-            `argnums`: on each device, where these are sharded. Its temporaries and what it updates
+        reserved: bytes of the budget for what lives outside, or an amount ("2GiB"); or an optimizer
+            (an `optax.GradientTransformation`), for the bytes of its state for the arguments of
+            `argnums`: on each device, where these are sharded; or such a state itself, or an
+            `nnx.Optimizer`. Its temporaries and what it updates
             out of place are not in it.
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
@@ -142,7 +147,7 @@ def plan(
     error: float | None = None,
     sample: Sequence[Any] | None = None,
     checkpoints: str = "keep",
-    reserved: int | Optimizer = 0,
+    reserved: int | str | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
     time_limit: float | None = None,
@@ -154,9 +159,10 @@ def plan(
     """The plan that `remat` would use for these arguments; nothing is allocated or run.
 
     Of a step that `monet_jax.jit` made it is the `StepPlan` that the step would use, within the
-    step's own options; only `budget` and `target` may be given, in the place of these.
+    step's own options; only `budget` and `target` may be given, in the place of these. Of a
+    function that `remat` made, and without a budget, it is the plan that the function would use.
 
-    But with an `error`, gradients of a sample are computed to measure what lossy codes do to them,
+    With an `error`, gradients of a sample are computed to measure what lossy codes do to them,
     one for each value that may be encoded; such a plan is not kept on the disk.
 
     Arguments:
@@ -194,6 +200,8 @@ def plan(
     if isinstance(fun, PlannedStep):
         given = error is not None or sample is not None
         return plan_of_step(fun, args, kwargs or {}, budget, options, given)
+    if isinstance(fun, Rematerialized) and isinstance(fun.source, Planned) and budget is None:
+        return _own_plan(fun, args, kwargs or {}, options)
     if budget is None:
         raise TypeError('`plan` needs a budget: give it one, as in `budget="12GiB"`.')
 
@@ -227,6 +235,30 @@ def apply(
     return rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
 
 
+def _own_plan(
+    fun: Rematerialized, args: Sequence[Any], kwargs: Mapping[str, Any], options: PlanOptions
+) -> Plan:
+    """The plan that a function which `remat` made uses for these arguments.
+
+    Raises:
+        ValueError: options were given, or there is no plan for these arguments.
+    """
+    if given := given_options(options, ("budget",)):
+        raise ValueError(
+            f"{given} cannot be given with a function of `monet_jax.remat`, which has its own "
+            "options: give them there, or a budget here, or plan the function inside it."
+        )
+    source, marked = fun.source, fun.planned_call(args, kwargs)
+    assert isinstance(source, Planned)
+    with progress():
+        traced = source.traced(marked)
+        refuse(traced, marked.name)
+        made = source.plan_for(traced, marked)
+    if made is None:
+        raise ValueError(f"No plan was made for `{marked.name}`; the warning before says why.")
+    return Plan.of(dataclasses.replace(made, name=marked.name))
+
+
 def _decorate(source: Source, given: Given, fun: Callable[..., Any]) -> Any:
     refuse_step(fun, "remat")
     return rematerialized(fun, source, given)
@@ -257,4 +289,5 @@ def plan_flat(
         request = options.for_call(call)
         traced = trace.trace(fun, call, options.rewrite(call), options.terms)
         refuse(traced, name_of(fun))
-        return Plan.of(plan_traced(traced, request, limit, started))
+        made = plan_traced(traced, request, limit, started)
+        return Plan.of(dataclasses.replace(made, name=name_of(fun)))

@@ -81,6 +81,11 @@ class Plan(PlanRecord):
 
         return snippet(self)
 
+    def __repr__(self) -> str:
+        from .report.text import outcome
+
+        return f"<Plan: {outcome(self)}>"
+
     def __str__(self) -> str:
         from .report.text import report  # rich is imported only where a report is wanted
 

@@ -40,6 +40,11 @@ class Source(abc.ABC):
         """Whether there are plans where the caller stands; if not, the function is called."""
         return True
 
+    @property
+    def description(self) -> str:
+        """What it plans for, in words."""
+        return "within the budget of its step"
+
     @abc.abstractmethod
     def traced(self, marked: Marked) -> Traced:
         """The trace of a call that plans are made for."""
@@ -77,6 +82,11 @@ class Planned(Source):
 
     def __reduce__(self):
         return Planned, (self.options,)
+
+    @property
+    def description(self) -> str:
+        """What it plans for, in words."""
+        return f"budget={self.options.budget!r}"
 
     def traced(self, marked: Marked) -> Traced:
         """The trace of a call that plans are made for."""
@@ -220,6 +230,11 @@ class Fixed(Source):
 
     def __reduce__(self):
         return Fixed, (self.plan,)
+
+    @property
+    def description(self) -> str:
+        """What it plans for, in words."""
+        return f"by a plan for {format_bytes(self.plan.budget_bytes)}"
 
     def traced(self, marked: Marked) -> Traced:
         """The trace of a call, rewritten as when the plan was made."""

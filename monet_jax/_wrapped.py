@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -73,8 +73,13 @@ class Rematerialized:
         parts = self._fun, self._options, self._source
         return name if found is self and name else (_wrapped, parts)
 
+    def planned_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Marked:
+        """A call with some arguments, as it is planned."""
+        return Marked.of(self._fun, take_apart(self._options, args, kwargs))
+
     def __repr__(self) -> str:
-        return f"<rematerialized {getattr(self, '__qualname__', self._fun)!s}>"
+        name = getattr(self, "__qualname__", self._fun)
+        return f"<rematerialized {name!s}, {self._source.description}>"
 
 
 def rematerialized(fun: Callable[..., Any], source: Source, given: Given) -> Any:

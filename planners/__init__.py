@@ -35,6 +35,7 @@ from .regions.iterations import with_uniform_blocks as with_uniform_blocks
 from .regions.local_search import crossovers as crossovers
 from .regions.local_search import polished as polished
 from .regions.local_search import saved_bytes as saved_bytes
+from .regions.planner import BadPlanner as BadPlanner
 from .regions.planner import PreparedPlanner as PreparedPlanner
 from .regions.planner import RegionPlanner as RegionPlanner
 from .regions.simple_plans import save_all as save_all

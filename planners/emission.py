@@ -23,6 +23,8 @@ from .schedules.steps import Execute, Free, Schedule, Step, executions
 class NotEmittable(PlanningError):
     """A schedule does what no regions of stages do."""
 
+    __module__ = "planners"
+
 
 class EmittedSchedules(FunctionPlanner):
     """A planner of schedules as a planner of regions.

@@ -4,6 +4,8 @@
 class PlanningError(Exception):
     """Base of every error that a planner raises."""
 
+    __module__ = "planners"
+
 
 class InfeasibleBudget(PlanningError):
     """No plan of the planner's space fits the budget.
@@ -12,6 +14,8 @@ class InfeasibleBudget(PlanningError):
         minimum_bytes: the smallest budget for which the planner found a plan.
         peak_values: names of the values live at the peak of that plan, largest first.
     """
+
+    __module__ = "planners"
 
     def __init__(self, message: str, *, minimum_bytes: int, peak_values: tuple[str, ...] = ()):
         super().__init__(message)
@@ -25,9 +29,13 @@ class InfeasibleBudget(PlanningError):
 class SolverStopped(PlanningError):
     """The solver stopped without a result: a time limit or a numerical failure."""
 
+    __module__ = "planners"
+
 
 class InvalidPlan(PlanningError):
     """A plan does not fit its graph, or replays above its budget."""
+
+    __module__ = "planners"
 
 
 def _rebuild_infeasible(message: str, minimum_bytes: int, peak_values: tuple[str, ...]):

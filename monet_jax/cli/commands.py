@@ -8,22 +8,27 @@ from typing import Annotated, Any
 
 import typer
 
+from .errors import FAILED, exit_codes
 from .words import (
-    FAILED,
     Argnums,
     AsJson,
     Budget,
     Checkpoints,
     Function,
     MakeArgs,
+    MaxSeconds,
+    NoCache,
     Operators,
+    Pins,
     Reserved,
     TargetName,
-    exit_codes,
+    TimeLimit,
+    check_writable,
     load_arguments,
     load_object,
     operators_of,
     parse_budget_option,
+    parse_pins,
     positions,
     reserved_for,
 )
@@ -45,12 +50,18 @@ def plan(
     ] = None,
     checkpoints: Checkpoints = "keep",
     reserved: Reserved = "0",
+    pin: Pins = None,
+    time_limit: TimeLimit = None,
+    max_seconds: MaxSeconds = None,
+    no_cache: NoCache = False,
     out: Annotated[Path | None, typer.Option(help="Save the plan here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report here, as a page.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a function for a budget and print the report."""
     with exit_codes():
+        check_writable(out, html)
+        pins = parse_pins(pin)
         fun = load_object(function)
         positional, keywords = load_arguments(args)
         import monet_jax  # with JAX
@@ -66,6 +77,10 @@ def plan(
             error=error,
             checkpoints=checkpoints,
             reserved=reserved_for(reserved),
+            pins=pins,
+            time_limit=time_limit,
+            max_seconds=max_seconds,
+            cache=not no_cache,
         )
         if out is not None:
             made.save(out)
@@ -137,6 +152,7 @@ def fit(
 ) -> None:
     """Find the largest batch, or other size, with which a planned step fits a budget."""
     with exit_codes():
+        check_writable(out)
         fun, make_args = load_object(function), load_object(args)
         import monet_jax  # with JAX
 
@@ -180,6 +196,7 @@ def sweep(
 ) -> None:
     """Plan a function for many budgets, and compare with jax.checkpoint placed by hand."""
     with exit_codes():
+        check_writable(out)
         baselines = dict(_named(text) for text in baseline or ())
         fun = load_object(function)
         positional, keywords = load_arguments(args)

@@ -2,12 +2,14 @@
 
 `bench` has two subjects: models of the zoo, and, by the word `planners`, the planners themselves.
 
-Exit codes: 0, done; 2, the budget is infeasible (or the command line is wrong); 1, another error.
+Exit codes: 0, done; 1, an error; 2, the command line is wrong; 3, the budget is infeasible.
 Of `diff` and `check`: 0, nothing differs, or the plan holds; 1, the opposite; 2, an error.
 JAX is imported only by a command that needs it, so that `--help` answers at once.
 """
 
 import importlib
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +18,10 @@ import typer
 from rich.console import Console
 
 from .._extras import needing_extra
-from . import commands
-from .words import Budget, exit_codes, parse_budget_option
+from .._version import __version__
+from . import commands, maintenance
+from .errors import TRACEBACK, exit_codes
+from .words import Budget, check_writable, parse_budget_option
 
 app = typer.Typer(
     help="Give it a byte budget; you get the fastest JAX training step that stays within it.",
@@ -26,19 +30,44 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(__version__)
+        raise typer.Exit
+
+
 for _command in (
     commands.plan,
     commands.diff,
     commands.check,
     commands.fit,
     commands.sweep,
+    maintenance.env,
+    maintenance.cache,
 ):
     app.command()(_command)
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Runs the command line; `--traceback` may stand anywhere in it."""
+    if "--traceback" in sys.argv:
+        sys.argv.remove("--traceback")
+        os.environ[TRACEBACK] = "1"
     app()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print it.")
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show all frames of errors; anywhere on the line.")
+    ] = False,
+) -> None:
+    """Options of all commands; `main` takes `--traceback` out before."""
+    del version, traceback
 
 
 @app.command()
@@ -100,6 +129,7 @@ def bench(
     """
     console = Console(stderr=True)
     with exit_codes():
+        check_writable(out)
         if "planners" not in (models or []):
             _require_unset(context, _OF_PLANNERS, "`bench planners`")
             _bench = needing_extra("monet_jax.bench.models", "flax")

@@ -1,20 +1,19 @@
-"""Parses the words of a command line, and turns errors into exit codes."""
+"""Parses the words of a command line, and checks where its files are to be written."""
 
-import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..tools.arguments import arguments_of
 
-#: Exit codes: an error; the budget is infeasible.
-FAILED, INFEASIBLE = 1, 2
-
-Function = Annotated[str, typer.Argument(help="`module:function`, differentiated.")]
+Function = Annotated[
+    str, typer.Argument(metavar="FUNCTION", help="`module:function`, differentiated; or a step.")
+]
 MakeArgs = Annotated[
     str,
     typer.Option(
@@ -22,7 +21,7 @@ MakeArgs = Annotated[
     ),
 ]
 Budget = Annotated[
-    str, typer.Option(help='"12GiB", bytes, a share of the unplanned bytes as in 0.5, or "auto".')
+    str, typer.Option(help='"12GiB", bytes, a share of the unplanned bytes as in 60%, or "auto".')
 ]
 TargetName = Annotated[
     str | None, typer.Option(help='"cpu", "gpu:h100", "tpu:v5e", ...; default: this device.')
@@ -40,6 +39,15 @@ Operators = Annotated[
 Checkpoints = Annotated[
     str, typer.Option(help='"keep" jax.checkpoint regions, or "plan" through them.')
 ]
+Pins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin", help="`name=save` or `name=recompute`, of a value, module or name; repeatable."
+    ),
+]
+TimeLimit = Annotated[float | None, typer.Option(help="Seconds for the solver, per plan.")]
+MaxSeconds = Annotated[float | None, typer.Option(help="Seconds for all of planning.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor store plans.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -47,16 +55,25 @@ def load_object(name: str) -> Any:
     """The object that `module:attribute` names; modules in the current directory are found.
 
     Raises:
-      ValueError: the name has another form.
-      ImportError, AttributeError: there is no such module or attribute.
+      ValueError: the name has another form, or there is nothing of that name.
+      Exception: whatever the module itself raises.
     """
     module, _, path = name.partition(":")
     if not module or not path:
         raise ValueError(f"need `module:function`, as in `train:loss`; got {name!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = importlib.import_module(module)
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # of an import inside the module
+            raise
+        raise ValueError(
+            f"there is no module {module!r} in `{os.getcwd()}` or among the installed ones"
+        ) from None
     for part in path.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"the module `{module}` has no `{path}`")
         found = getattr(found, part)
     return found
 
@@ -71,6 +88,33 @@ def parse_budget_option(text: str) -> int | float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def parse_pins(words: Sequence[str] | None) -> dict[str, str] | None:
+    """Pins from a command line: "attention=save" is a decision for what has that name."""
+    pins = {}
+    for word in words or ():
+        name, found, decision = word.rpartition("=")
+        if not found or not name or decision not in ("save", "recompute"):
+            raise ValueError(f"`--pin` must be `name=save` or `name=recompute`; got {word!r}")
+        pins[name] = decision
+    return pins or None
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Check that files can be written, before anything takes long.
+
+    Raises:
+        ValueError: a path is a directory, or its directory is missing or cannot be written.
+    """
+    for path in filter(None, paths):
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise ValueError(f"`{path}` is a directory; name a file in it")
+        if not folder.is_dir():
+            raise ValueError(f"`{path}` cannot be written: there is no directory `{folder}`")
+        if not os.access(folder, os.W_OK):
+            raise ValueError(f"`{path}` cannot be written: no permission to write in `{folder}`")
 
 
 def load_arguments(name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -90,14 +134,20 @@ def positions(text: str) -> tuple[int, ...]:
 
 def reserved_bytes(text: str) -> int:
     """Bytes from a command line; no share, and nothing that depends on a target."""
-    from ..compiler.budget import parse_budget  # the package imports JAX
+    from ..compiler.budget import as_share, parse_budget  # the package imports JAX
 
     if text == "0":
         return 0
-    parsed = parse_budget_option(text)
-    if isinstance(parsed, float) or parsed == "auto":
-        raise ValueError(f'`--reserved` must be bytes or an amount such as "2GiB"; got {text!r}')
-    return parse_budget(parsed, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
+    parsed = as_share(parse_budget_option(text))
+    try:
+        if isinstance(parsed, float) or parsed == "auto":
+            raise ValueError("no share")
+        return parse_budget(parsed, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
+    except ValueError:
+        raise ValueError(
+            f'`--reserved` must be bytes, an amount such as "2GiB", or `module:optimizer`; got '
+            f"{text!r}"
+        ) from None
 
 
 def operators_of(text: str) -> str | list[str]:
@@ -110,20 +160,3 @@ def operators_of(text: str) -> str | list[str]:
 def reserved_for(text: str) -> Any:
     """Bytes, or the optimizer that `module:optimizer` names, whose state counts."""
     return load_object(text) if ":" in text else reserved_bytes(text)
-
-
-@contextlib.contextmanager
-def exit_codes(failed: int = FAILED) -> Iterator[None]:
-    """Turns the errors that a user can act on into a message and an exit code.
-
-    Args:
-      failed: the code of all errors but an infeasible budget, whose code is 2.
-    """
-    try:
-        yield
-    except (ValueError, TypeError, ImportError, AttributeError, OSError, RuntimeError) as error:
-        minimum = getattr(error, "minimum_budget", None)  # only InfeasibleBudget has it
-        print(f"error: {error}", file=sys.stderr)
-        if minimum is not None:
-            print(f"minimum budget: {minimum}", file=sys.stderr)
-        raise typer.Exit(failed if minimum is None else INFEASIBLE) from error

@@ -4,6 +4,7 @@ import math
 import numbers
 import re
 from collections.abc import Callable
+from typing import Any
 
 # "auto" leaves this share of the target's memory free: the allocator's fragments, the next batch,
 # and whatever else the process keeps on the device.
@@ -16,7 +17,10 @@ _UNITS = {
     **{f"{prefix}ib": 1024**n for n, prefix in enumerate("kmgt", start=1)},
 }
 _PATTERN = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
-_ACCEPTED = 'an int of bytes, a string like "12GiB" or "800 MB", a fraction in (0, 1], or "auto"'
+_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*%\s*")
+_ACCEPTED = (
+    'an int of bytes, a string like "12GiB" or "800 MB", a fraction in (0, 1] or "60%", or "auto"'
+)
 
 
 def parse_budget(
@@ -29,8 +33,8 @@ def parse_budget(
 
     Args:
       budget: bytes as an int; a string with a unit (GiB is 1024**3, GB is 1000**3); a float in
-        (0, 1], a share of what the program takes without a plan; or "auto", the target's memory
-        less `AUTO_RESERVE`.
+        (0, 1], or a string such as "60%", a share of what the program takes without a plan; or
+        "auto", the target's memory less `AUTO_RESERVE`.
       unplanned_bytes: called for a share: the bytes of the program as written.
       target_memory: called for "auto": the bytes one process can have on the target.
 
@@ -39,6 +43,7 @@ def parse_budget(
       ValueError: it is not a positive amount in one of these forms.
     """
     validate_budget(budget)
+    budget = as_share(budget)
     if budget == "auto":
         return int(target_memory() * (1 - AUTO_RESERVE))
     if isinstance(budget, str):
@@ -54,6 +59,7 @@ def validate_budget(budget: int | float | str) -> None:
     Raises:
       TypeError, ValueError: as `parse_budget`.
     """
+    budget = as_share(budget)
     if isinstance(budget, str):
         if budget != "auto":
             _parse_amount(budget)
@@ -63,6 +69,12 @@ def validate_budget(budget: int | float | str) -> None:
         _require_positive(int(budget), budget)
     else:
         _require_fraction(float(budget))
+
+
+def as_share(budget: Any) -> Any:
+    """A share for a string such as "60%", and everything else as it is."""
+    found = _SHARE.fullmatch(budget) if isinstance(budget, str) else None
+    return float(found[1]) / 100 if found else budget
 
 
 def format_bytes(nbytes: int) -> str:
@@ -110,6 +122,6 @@ def _require_fraction(share: float) -> None:
         f"; for that many bytes write int({share!r})" if math.isfinite(share) and share > 1 else ""
     )
     raise ValueError(
-        f"the budget {share!r} is a float, which means a share in (0, 1] of the bytes that the "
-        f"program takes without a plan{advice}"
+        f"the budget {share!r} is a float or a percentage, which means a share in (0, 1] of the "
+        f"bytes that the program takes without a plan{advice}"
     )

@@ -48,9 +48,13 @@ def _enough_cpus(devices: int) -> dict[str, str]:
 class CompilerFailed(RuntimeError):
     """The compiler of a target fails on a program, under every option that was tried."""
 
+    __module__ = "monet_jax"
+
 
 class CompilerDied(CompilerFailed):
     """The child process that compiles for a target ended twice in a row."""
+
+    __module__ = "monet_jax"
 
 
 @dataclasses.dataclass(frozen=True)

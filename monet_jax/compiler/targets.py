@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from .._extras import install_command
 from .target_table import COMPILER_PACKAGES, COMPILERS, DEVICE_KINDS, GPUS_OF_A_HOST, TPU_TOPOLOGIES
 from .target_table import TARGETS as TARGETS
 from .target_table import Target as Target
@@ -20,6 +21,8 @@ JAX_GPU_POOL_FRACTION = 0.75
 
 class TargetUnavailable(RuntimeError):
     """The compiler of a target is not installed."""
+
+    __module__ = "monet_jax"
 
 
 def resolve_target(target: str | None) -> Target:
@@ -87,12 +90,13 @@ def require_compiler(target: Target) -> None:
     """
     if target.platform == "cpu":
         return
-    extra = "gpu" if target.platform == "cuda" else "tpu"
+    extra = "aot-gpu" if target.platform == "cuda" else "aot-tpu"
     missing = [name for name in COMPILER_PACKAGES[target.platform] if _version(name) is None]
     if missing:
         raise TargetUnavailable(
-            f"compiling for {target.name} needs {' and '.join(missing)}, not installed here; "
-            f'run: pip install "monet-jax[{extra}]" (no {target.name} has to be attached)'
+            f"compiling for {target.name} needs {' and '.join(missing)}, not installed here, "
+            f"which the extra `{extra}` brings; run: {install_command(extra)} "
+            f"(no {target.name} has to be attached)"
         )
 
 
@@ -110,7 +114,7 @@ def naming_cudnn() -> Iterator[None]:
             raise
         raise TargetUnavailable(
             f"JAX cannot trace the attention of cuDNN here: {error} The library is enough, no GPU "
-            'is needed for it; run: pip install "monet-jax[cudnn]". Or leave '
+            f"is needed for it; run: {install_command('aot-cudnn')}. Or leave "
             '`implementation="cudnn"` out, which takes XLA\'s attention.'
         ) from error
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from .._extras import install_command
+
 
 def name_of(fun: Any) -> str:
     """The name of a function in messages."""
@@ -53,6 +55,6 @@ def _flax() -> Any:
         import flax.nnx
     except ImportError as error:
         raise ImportError(
-            'monet_jax.flax needs Flax: `pip install "monet-jax[flax]"`, or `pip install flax`.'
+            f"monet_jax.flax needs Flax, which is not installed; run: {install_command('flax')}"
         ) from error
     return flax

@@ -7,12 +7,14 @@ from typing import Any
 
 from .. import _api
 from .._plan import Plan
+from ..planning.mistakes import budget_by_keyword
 from ..planning.reserved import Optimizer
 from ..tracing.modules import Given, OnArrays
 from .library import library_of, name_of, nnx
 from .planned import Planning, decorate, function_of
 
 
+@budget_by_keyword
 def remat(
     module: Any = None,
     /,
@@ -25,7 +27,7 @@ def remat(
     static_argnames: str | Sequence[str] = (),
     operators: str | Sequence[str] = "exact",
     checkpoints: str = "keep",
-    reserved: int | Optimizer = 0,
+    reserved: int | str | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
     time_limit: float | None = None,
@@ -100,7 +102,7 @@ def plan(
     error: float | None = None,
     sample: Sequence[Any] | None = None,
     checkpoints: str = "keep",
-    reserved: int | Optimizer = 0,
+    reserved: int | str | Optimizer = 0,
     pins: Mapping[str, str] | None = None,
     planner: Any = None,
     time_limit: float | None = None,

@@ -22,6 +22,8 @@ STRICT = "MONET_JAX_STRICT"
 class PlanningWarning(UserWarning):
     """A function runs as it is, or on less than full knowledge; the message says why."""
 
+    __module__ = "monet_jax"
+
 
 class InfeasibleBudget(ValueError):
     """No plan brings the compiled program within the budget.
@@ -29,6 +31,8 @@ class InfeasibleBudget(ValueError):
     Where arguments and results alone exceed the budget, no plan was looked for: then the first
     reading of `minimum_budget` plans and compiles to find it.
     """
+
+    __module__ = "monet_jax"
 
     def __init__(self, message: str, minimum_budget: int | Callable[[], int]):
         super().__init__(message)
@@ -47,6 +51,8 @@ class InfeasibleBudget(ValueError):
 
 class BadArgument(ValueError):
     """An argument that is found to be wrong only while planning."""
+
+    __module__ = "monet_jax"
 
 
 #: Errors that the user can act on. All others that planning raises are faults of ours.
@@ -80,6 +86,13 @@ def report(name: str, error: Exception) -> None:
     """
     if is_strict():
         raise error
+    if "which was not functionalized" in str(error):  # by JAX, of a `checkify.check`
+        warn(
+            f"No plan was made for `{name}`: it has checks of `checkify`. It runs as it is. "
+            "Functionalize them inside of what is planned: plan a function that calls "
+            "`checkify.checkify(fun)` and returns the error beside the loss."
+        )
+        return
     warn(
         f"No plan was made for `{name}` ({type(error).__name__}: {error}); it runs as it is, "
         "whatever memory it takes. This is a fault of monet_jax: please report it, with the "

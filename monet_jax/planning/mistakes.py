@@ -5,7 +5,9 @@ transposes, and the results that depend on them have the shapes of all different
 """
 
 import collections
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ..compiler.budget import format_bytes
@@ -19,6 +21,23 @@ OWN_GRADIENT = (
     "it contains its own gradient, which it returns: put `monet_jax.remat` round the loss inside "
     "it, or plan the loss"
 )
+
+
+def budget_by_keyword[Decorator: Callable[..., Any]](decorator: Decorator) -> Decorator:
+    """A decorator that says so where a budget is given by position."""
+
+    @functools.wraps(decorator)
+    def checked(*args: Any, **options: Any) -> Any:
+        budget = args[1] if len(args) > 1 else args[0] if args else None
+        is_amount = isinstance(budget, int | float | str)
+        if len(args) > 1 or (is_amount and "budget" not in options):
+            example = budget if is_amount else "12GiB"
+            raise TypeError(
+                f"`budget` is a keyword of `{decorator.__name__}`: write `budget={example!r}`."
+            )
+        return decorator(*args, **options)
+
+    return checked  # type: ignore[return-value]
 
 
 def missing_gradient(traced: Traced) -> str | None:

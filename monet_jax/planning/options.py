@@ -14,7 +14,7 @@ from planners.regions.planner import FunctionPlanner, RegionPlanner
 
 from ..analyzer.pins import Pins, make_pins
 from ..candidates.cap import Cap
-from ..compiler.budget import parse_budget, validate_budget
+from ..compiler.budget import as_share, parse_budget, validate_budget
 from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..ir.program import Rewrite
 from ..tracing import trace
@@ -22,7 +22,7 @@ from ..tracing.modules import Given, on_arrays
 from ..tracing.signature import Call
 from ..tracing.trace import Terms, Traced
 from .mistakes import refuse_reserved
-from .reserved import Optimizer, check_reserved, reserved_bytes
+from .reserved import as_reserved, reserved_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class PlanOptions:
     static_argnames: str | Sequence[str] = ()
     operators: str | Sequence[str] = "exact"
     checkpoints: str = "keep"
-    reserved: int | Optimizer = 0
+    reserved: Any = 0  # an int or an `Optimizer` from here on
     pins: Mapping[str, str] | None = None
     planner: Any = None
     time_limit: float | None = None
@@ -63,7 +63,8 @@ class PlanOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", Terms.of(self.operators, self.checkpoints))
         validate_budget(self.budget)
-        check_reserved(self.reserved)
+        object.__setattr__(self, "budget", as_share(self.budget))
+        object.__setattr__(self, "reserved", as_reserved(self.reserved))
         _check_seconds("time_limit", self.time_limit)
         _check_seconds("max_seconds", self.max_seconds)
         _check_count(self.max_compilations)

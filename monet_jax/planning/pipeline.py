@@ -5,6 +5,7 @@ emit, compile, correct, until the compiled program keeps the budget.
 """
 
 import dataclasses
+import datetime
 import functools
 import itertools
 import logging
@@ -93,7 +94,8 @@ def _found_or_made(
     traced = _as_pinned(traced, request, target)
 
     def timed(made: PlanRecord) -> PlanRecord:
-        return dataclasses.replace(made, planning_seconds=time.perf_counter() - started)
+        seconds, day = time.perf_counter() - started, datetime.date.today().isoformat()
+        return dataclasses.replace(made, planning_seconds=seconds, made=day)
 
     if limit is not None or not _uses_disk(request):
         return timed(_made(traced, request, target, limit))

@@ -1,9 +1,11 @@
 """The bytes of a budget that are reserved for values outside the planned function."""
 
+import numbers
 from typing import Any, Protocol
 
 import jax
 
+from ..compiler.budget import as_share, parse_budget
 from ..ir.program import aval_nbytes
 from ..tracing.signature import abstract_leaf, is_traced
 
@@ -18,21 +20,56 @@ class Optimizer(Protocol):
         """What to add to the parameters, and the next state."""
 
 
-def check_reserved(reserved: Any) -> None:
-    """Check all of `reserved` that can be checked before there are parameters.
+def as_reserved(reserved: Any) -> Any:
+    """The bytes of `reserved`, or an optimizer, whose state depends on the parameters of a call.
+
+    Arguments:
+        reserved: bytes; an amount such as "2GiB"; an optimizer; or an optimizer's state, or what
+            holds one as `opt_state` (an `nnx.Optimizer`, a `TrainState`), for its bytes on one
+            device.
 
     Raises:
-        TypeError: it is neither an int nor an optimizer.
-        ValueError: it is negative.
+        TypeError: it is none of them.
+        ValueError: it is negative, or no amount of memory.
     """
-    if isinstance(reserved, int) and not isinstance(reserved, bool):
+    if isinstance(reserved, str):
+        return _amount(reserved)
+    if isinstance(reserved, numbers.Integral) and not isinstance(reserved, bool):
         if reserved < 0:
             raise ValueError(f"`reserved` must be 0 bytes or more; got {reserved!r}.")
-    elif isinstance(reserved, type) or not _is_optimizer(reserved):
+        return int(reserved)
+    state = getattr(reserved, "opt_state", reserved)
+    leaves = jax.tree.leaves(state)
+    is_number = hasattr(reserved, "dtype")  # it could be meant as a number of bytes
+    if leaves and not is_number and all(hasattr(x, "dtype") for x in leaves):
+        return sum(map(_bytes_on_device, leaves))
+    if isinstance(reserved, type) or not _is_optimizer(reserved):
+        # Its type only: it may hold arrays.
+        kind = reserved.__name__ if isinstance(reserved, type) else type(reserved).__name__
         raise TypeError(
-            "`reserved` must be an int of bytes, or an optimizer with `init` and `update` such as "
-            f"`optax.adamw(1e-3)`; got {reserved!r}."
+            '`reserved` must be bytes, an amount such as "2GiB", an optimizer with `init` and '
+            "`update` such as `optax.adamw(1e-3)`, or an optimizer's state; got "
+            f"{'the class' if isinstance(reserved, type) else 'an object of type'} `{kind}`."
         )
+    return reserved
+
+
+def _amount(text: str) -> int:
+    try:
+        share = as_share(text)
+        if share != text or text == "auto":
+            raise ValueError("a share")
+        return parse_budget(text, unplanned_bytes=int, target_memory=int)
+    except ValueError:
+        raise ValueError(
+            f'`reserved` must be bytes or an amount such as "2GiB"; got {text!r}.'
+        ) from None
+
+
+def _bytes_on_device(leaf: Any) -> int:
+    sharding = getattr(leaf, "sharding", None)
+    shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+    return aval_nbytes(jax.ShapeDtypeStruct(shape, leaf.dtype))
 
 
 def _is_optimizer(x: Any) -> bool:

@@ -73,6 +73,16 @@ def write(key: str, plan: Stored) -> None:
         )
 
 
-def _path(key: str) -> Path:
+def folder() -> Path:
+    """Where plans are kept; it need not exist."""
     directory = os.environ.get(DIRECTORY) or platformdirs.user_cache_dir("monet_jax")
-    return Path(directory) / "plans" / f"{key}.json"
+    return Path(directory) / "plans"
+
+
+def stored() -> list[Path]:
+    """The files of all plans that are kept."""
+    return sorted(folder().glob("*.json"))
+
+
+def _path(key: str) -> Path:
+    return folder() / f"{key}.json"

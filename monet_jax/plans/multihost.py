@@ -23,6 +23,8 @@ _MADE, _FATAL, _FAILED = "P", "V", "R"
 class FirstProcessFailed(ValueError):
     """Process 0 could not plan, for a reason that its own error names."""
 
+    __module__ = "monet_jax"
+
 
 def from_first_process(
     make: Callable[[], PlanRecord], fatal: tuple[type[BaseException], ...] = ()

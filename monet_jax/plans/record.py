@@ -12,7 +12,7 @@ from .timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change, or values are named in another way. Plans of another format
 #: are refused: they are made again in seconds to minutes, and apply to nothing else.
-FORMAT = 8
+FORMAT = 9
 _TIMELINES = ("before", "after")
 _TABLES = ("values", "stages", "compiled")
 
@@ -127,6 +127,8 @@ class PlanRecord:
         before: live bytes over the step, by the model, where nothing is recomputed; None where the
             function runs as it is.
         after: the same as planned.
+        name: of the function; "" where it is not known.
+        made: the day on which the plan was made, as in "2026-11-26".
         is_cached: whether the plan was read from the disk. It is not stored.
     """
 
@@ -160,6 +162,8 @@ class PlanRecord:
     fixed_bytes: int | None = None
     before: Timeline | None = None
     after: Timeline | None = None
+    name: str = ""
+    made: str = ""
     is_cached: bool = dataclasses.field(default=False, compare=False)
 
     @property
@@ -199,6 +203,8 @@ class PlanRecord:
 
 class PlanMismatch(ValueError):
     """A plan was applied to a function or to arguments that it was not made for."""
+
+    __module__ = "monet_jax"
 
 
 def record_from_json(text: str) -> PlanRecord:

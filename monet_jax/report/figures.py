@@ -40,9 +40,11 @@ def figures(plan: PlanRecord) -> Iterator[tuple[str, str, str]]:
     )
     if plan.unplanned_bytes:
         saved = 1 - (plan.predicted_bytes if taken is None else taken) / plan.unplanned_bytes
-        yield "spared", f"{saved:.1%}", f"of {format_bytes(plan.unplanned_bytes)} as written"
-    bound = plan.bound_seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
-    yield "overhead", f"{plan.overhead:.2%}", f"proven to be at least {bound:.2%}"
+        yield "saved", f"{saved:.1%}", f"of {format_bytes(plan.unplanned_bytes)} as written"
+    proven = (
+        f"at most {plan.gap:.2%} of the step above the best" if plan.gap >= 5e-5 else "the best"
+    )
+    yield "overhead", f"{plan.overhead:.2%}", f"proven: {proven}"
     if plan.error is not None and plan.error_limit is not None:
         yield "gradient error", f"{plan.error:.2%}", f"of at most {plan.error_limit:.2%}"
     compilations = f"{plan.compilations} plan{'' if plan.compilations == 1 else 's'} compiled"
@@ -59,6 +61,7 @@ class Bar:
         nbytes, temp_bytes: all of it, and without arguments and results; None where not known.
         fixed, rest: shares of the widest bar that arguments and results take, and all else.
         flops, seconds: of a step.
+        ratio: of its seconds to those of the step as written.
     """
 
     title: str
@@ -68,6 +71,7 @@ class Bar:
     rest: float
     flops: int
     seconds: float
+    ratio: str
 
 
 def bars(plan: PlanRecord) -> dict[str, Any]:
@@ -89,6 +93,7 @@ def bars(plan: PlanRecord) -> dict[str, Any]:
             max(0, (nbytes or 0) - (fixed or 0)) / widest,
             flops,
             seconds,
+            f"{seconds / plan.base_seconds:.3f}x" if plan.base_seconds else "",
         )
         for title, nbytes, flops, seconds in rows
     ]

@@ -12,12 +12,24 @@ from typing import Any
 
 import jinja2
 
+from .._version import __version__
 from ..compiler.budget import format_bytes
 from ..plans.record import PlanRecord, ValueRow
 from ..plans.timeline import Band, Timeline
 from .charts import COLOURS, HEIGHT, LAYERS, TITLES, Chart, Scale, chart_of, scale_of
 from .figures import FAR_ABOVE, bars, figures, fixed_bytes, format_flops, format_seconds, peaks
-from .text import SMALL, merge_rows, merge_stages, notes, outcome, shorten_source, verdict
+from .peak import kinds_at_peak, modules_at_peak, values_at_peak
+from .text import (
+    DECISIONS,
+    SMALL,
+    merge_rows,
+    merge_stages,
+    notes,
+    outcome,
+    shorten_source,
+    verdict,
+)
+from .trade import trade_of
 
 #: Verdicts, by how they begin, and how they look.
 _MOODS = {"BREAKS": "bad", "Planned": "open"}
@@ -66,11 +78,27 @@ def page(plan: PlanRecord) -> str:
         notes=notes(plan),
         figures=figures(plan),
         peaks=peaks(plan),
+        reasons=_reasons(plan),
+        trade=trade_of(plan),
         values=_values(plan),
         stages=merge_stages(plan.stages) if plan.decisions else (),
+        decisions=sorted({_decision(row) for row in plan.values}) if plan.decisions else (),
         layers=LAYERS,
         target=_target(plan),
+        title=f"{plan.name or 'A function'}: {outcome(plan)}",
+        version=__version__,
     )
+
+
+def _reasons(plan: PlanRecord) -> list[dict[str, Any]]:
+    """What is in memory at the peaks of the function as written and as planned."""
+    made = []
+    for title, timeline, _ in _timelines(plan):
+        modules = modules_at_peak(plan, timeline)
+        values = values_at_peak(plan, timeline)
+        kinds = kinds_at_peak(modules)
+        made.append({"title": title, "modules": modules, "kinds": kinds, "values": values})
+    return made
 
 
 def snippet(plan: PlanRecord) -> str:
@@ -200,6 +228,10 @@ def _named(band: Band, rows: dict[str, ValueRow]) -> tuple[str, str, str]:
 # -------------------------------------------------------------------------------------- tables
 
 
+def _decision(row: ValueRow) -> str:
+    return DECISIONS.get(row.decision, row.decision)
+
+
 def _values(plan: PlanRecord) -> list[dict[str, Any]]:
     """Rows of the table of values; small ones are one row at the end."""
     rows = merge_rows(plan.values)
@@ -208,7 +240,9 @@ def _values(plan: PlanRecord) -> list[dict[str, Any]]:
     small = rows[len(large) :]
     cells = [
         {
-            "decision": row.example.decision,
+            "decision": _decision(row.example),
+            "name": row.label,
+            "names": row.names,
             "operator": row.example.operator,
             "count": row.count,
             "each": row.example.nbytes,
@@ -222,7 +256,8 @@ def _values(plan: PlanRecord) -> list[dict[str, Any]]:
         for row in large
     ]
     if small:
-        blank = dict.fromkeys(("decision", "operator", "shape", "dtype", "path", "source"), "")
+        empty = ("decision", "operator", "shape", "dtype", "path", "source", "name", "names")
+        blank = dict.fromkeys(empty, "")
         sums = {"count": sum(r.count for r in small), "nbytes": sum(r.nbytes for r in small)}
         cells.append({**blank, **sums, "each": None, "primitive": "smaller values"})
     return cells

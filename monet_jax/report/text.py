@@ -16,6 +16,10 @@ from .tables import plain_table, render
 
 #: Values below this share of all values' bytes are summed in one row.
 SMALL = 0.001
+#: Decisions in words. Values of a stage without a checkpoint are saved with the whole stage.
+DECISIONS = {"saved": "saved by name", "kept": "saved, whole stage"}
+#: Names of merged values that are listed; each can be pinned.
+_NAMES = 3
 #: A plan that uses less of its budget than this has to say what the next faster plan takes.
 POOR_USE = 0.75
 
@@ -28,13 +32,21 @@ class MergedRow:
       count: how many they are.
       nbytes: of all of them together.
       example: one of them.
+      names: of all of them, as pins name them.
       path: the module path; a number that differs between them is `*`.
     """
 
     count: int
     nbytes: int
     example: ValueRow
+    names: tuple[str, ...]
     path: str
+
+    @property
+    def label(self) -> str:
+        """Some of their names."""
+        more = " ..." if len(self.names) > _NAMES else ""
+        return f"{' '.join(self.names[:_NAMES])}{more}"
 
 
 def report(plan: PlanRecord) -> str:
@@ -133,7 +145,13 @@ def merge_rows(values: Iterable[ValueRow]) -> tuple[MergedRow, ...]:
         same = (row.decision, row.operator, row.shape, row.dtype, row.primitive, row.source)
         groups[(*same, layer)].append(row)
     merged = [
-        MergedRow(len(rows), sum(r.nbytes for r in rows), rows[0], _common_path(rows))
+        MergedRow(
+            len(rows),
+            sum(r.nbytes for r in rows),
+            rows[0],
+            tuple(r.name for r in rows),
+            common_path([row.path for row in rows]),
+        )
         for rows in groups.values()
     ]
     return tuple(sorted(merged, key=lambda row: -row.nbytes))
@@ -172,8 +190,8 @@ def _or_unknown(nbytes: int | None) -> str:
 
 
 def _overhead(plan: PlanRecord) -> str:
-    bound = plan.bound_seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
-    return f"Overhead {plan.overhead:.2%} (proven bound {bound:.2%}, gap {plan.gap:.2%})."
+    proven = f" (proven: no plan of its space saves more than {plan.gap:.2%} of the step)"
+    return f"Overhead {plan.overhead:.2%}{proven if plan.gap >= 5e-5 else ' (proven best)'}."
 
 
 def _counted(count: int, noun: str) -> str:
@@ -182,7 +200,7 @@ def _counted(count: int, noun: str) -> str:
 
 def values_table(values: Sequence[ValueRow]) -> str:
     """Values by bytes, equal ones merged."""
-    columns = "Decision Operator Count Each Bytes Shape Dtype Primitive Module Source".split()
+    columns = "Decision Operator Count Each Bytes Shape Dtype Primitive Module Source Name".split()
     table = plain_table(*columns, right=("Count", "Each", "Bytes"))
     rows = merge_rows(values)
     total = sum(row.nbytes for row in rows)
@@ -199,7 +217,7 @@ def values_table(values: Sequence[ValueRow]) -> str:
 def _cells(row: MergedRow) -> tuple[str, ...]:
     value = row.example
     return (
-        value.decision,
+        DECISIONS.get(value.decision, value.decision),
         value.operator,
         f"{row.count}x" if row.count > 1 else "",
         format_bytes(value.nbytes) if row.count > 1 else "",
@@ -209,6 +227,7 @@ def _cells(row: MergedRow) -> tuple[str, ...]:
         value.primitive,
         row.path,
         shorten_source(value.source),
+        row.label,
     )
 
 
@@ -216,9 +235,9 @@ def _sum_of(rows: Iterable[MergedRow]) -> str:
     return format_bytes(sum(row.nbytes for row in rows))
 
 
-def _common_path(rows: Sequence[ValueRow]) -> str:
-    """The path of rows that differ in numbers only, with `*` for the numbers that differ."""
-    split = [re.split(r"(\d+)", row.path) for row in rows]
+def common_path(paths: Iterable[str]) -> str:
+    """One path for some that differ in numbers only, with `*` for the numbers that differ."""
+    split = [re.split(r"(\d+)", path) for path in paths]
     return "".join(p[0] if len(set(p)) == 1 else "*" for p in zip(*split, strict=True))
 
 
@@ -236,7 +255,7 @@ def totals(values: Sequence[ValueRow]) -> list[str]:
         totals[row.decision][0] += 1
         totals[row.decision][1] += row.nbytes
     return [
-        f"{decision}: {format_bytes(nbytes)} in {_counted(count, 'value')}"
+        f"{DECISIONS.get(decision, decision)}: {format_bytes(nbytes)} in {_counted(count, 'value')}"
         for decision, (count, nbytes) in sorted(totals.items(), key=lambda item: -item[1][1])
     ]
 

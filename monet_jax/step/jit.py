@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from ..planning.failures import STATEMENTS, report
+from ..planning.mistakes import budget_by_keyword
 from ..planning.options import PlanOptions
 from ..plans.multihost import FirstProcessFailed
 from ..plans.record import PlanMismatch
@@ -117,6 +118,7 @@ class PlannedStep:
         return results
 
 
+@budget_by_keyword
 def jit(
     fun: Callable[..., Any] | None = None,
     *,
@@ -144,9 +146,9 @@ def jit(
     Arguments:
         fun: the step, or None to use `jit(...)` as a decorator.
         budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
-            fraction of what the step takes unplanned; "auto" is the target's memory less a reserve.
-            It covers argument + output + temp - alias of the compiled step, on one device: donate
-            what the step replaces.
+            fraction of what the step takes unplanned, and so is "60%"; "auto" is the target's
+            memory less a reserve. It covers argument + output + temp - alias of the compiled step,
+            on one device: donate what the step replaces.
         target, operators, checkpoints, pins, planner, time_limit, verify, cache: as in `remat`.
         max_compilations: steps that planning may compile for each mark, as in `remat`.
         max_seconds: the same for seconds.

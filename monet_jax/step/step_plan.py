@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from .._extras import needing_extra
 from ..compiler.budget import format_bytes
 from ..compiler.compile import CompiledBytes
 from ..plans.files import write_whole
@@ -92,10 +93,30 @@ class StepPlan:
         """
         from ..report.html import page, snippet  # jinja2 is imported only where a page is wanted
 
-        plans = [*self.plans.values()]
+        plans = [dataclasses.replace(x, name=self.marks[k]) for k, x in self.plans.items()]
         said = f"<!doctype html><meta charset=utf-8><title>Step</title><p>{escape(_verdict(self))}"
         text = page(plans[0]) if len(plans) == 1 else "\n<hr>\n".join([said, *map(snippet, plans)])
         write_whole(Path(path), text)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws memory over the part of the step that was planned first, as `Plan.plot` does.
+
+        Raises:
+            ValueError: the step fits as it is: nothing is planned.
+        """
+        if not self.plans:
+            raise ValueError(f"There is nothing to draw. {_verdict(self)}")
+        plots = needing_extra("monet_jax.report.plots", "plot")
+        return plots.plot_plan(next(iter(self.plans.values())), axes)
+
+    def _repr_html_(self) -> str:
+        from ..report.html import snippet
+
+        parts = map(snippet, self.plans.values())
+        return "\n".join([f"<p>{escape(_verdict(self))}</p>", *parts])
+
+    def __repr__(self) -> str:
+        return f"<StepPlan: {_verdict(self)}>"
 
     def __str__(self) -> str:
         parts = [_verdict(self)]

@@ -35,7 +35,7 @@ def fit(
     axis: str = "batch",
     budget: int | str,
     target: str | None = None,
-    reserved: int | Optimizer = 0,
+    reserved: int | str | Optimizer = 0,
     step: int = 1,
     limit: int = 1 << 20,
     argnums: int | Sequence[int] = 0,

@@ -74,10 +74,13 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         ValueError: it cannot.
+        ModuleNotFoundError: it is a picture, and matplotlib is not installed.
     """
     path = Path(path)
     if path.suffix not in (".json", *PICTURES):
         raise ValueError(f"`{path}` must end in one of .json, {', '.join(PICTURES)}")
+    if path.suffix in PICTURES:
+        _plots()  # which says what to install, before anything is compiled
     return path
 
 

@@ -78,6 +78,8 @@ class RegionPlanner(abc.ABC):
 class BadPlanner(PlanningError, TypeError):
     """A user's planner does not return a plan."""
 
+    __module__ = "planners"
+
 
 class FunctionPlanner(RegionPlanner):
     """A function `(Graph, budget in bytes) -> Plan` as a planner; its plans are replayed.

@@ -2,11 +2,13 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 
 import jax
 import pytest
+from paths import ROOT
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -42,6 +44,14 @@ def a_list():
 
 def sized(batch):
     return args()[0], jax.ShapeDtypeStruct((batch, 64), jnp.float32)
+
+
+def unknown_attribute(weights, x):
+    return x.foo  # here
+
+
+def unknown_key(weights, x):
+    return {}["weights"]
 
 
 def changed(weights, x):
@@ -86,9 +96,10 @@ def test_plan_as_json(run, reserved, nbytes):
     assert data["reserved_bytes"] == nbytes
 
 
-def test_an_infeasible_budget_exits_with_2_and_names_the_minimum(run):
+def test_an_infeasible_budget_exits_with_3_and_names_the_minimum(run):
     result = run(*PLAN, "--budget", "1000")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
+    assert run("plan", "train_here:loss").exit_code == 2  # an option is missing
     minimum = int(result.stderr.split("minimum budget: ")[1])
     assert run(*PLAN, "--budget", minimum).exit_code == 0
 
@@ -124,7 +135,7 @@ def test_the_largest_batch_is_found(run, tmp_path):
     assert data["planned"]["total_bytes"] <= 1 << 20 < data["planned_next"]["total_bytes"]
     assert data["planned"]["total_bytes"] == monet_jax.load_plan(out).compiled_bytes
     assert result.stderr == ""  # no terminal, no progress
-    assert run(*words, "--budget", "1000").exit_code == 2
+    assert run(*words, "--budget", "1000").exit_code == 3
 
 
 @pytest.mark.slow
@@ -163,6 +174,13 @@ def test_a_sweep_is_kept_as_picture_and_as_json(run, tmp_path):
         ((*PLAN, "--budget", "0.5", "--reserved", "0.5"), "reserved"),
         ((*PLAN, "--budget", "0.5", "--argnums", "first"), "argnums"),
         (("plan", "nowhere:loss", *PLAN[2:], "--budget", "0.5"), "nowhere"),
+        ((*PLAN, "--budget", "0.5", "--reserved", "nope"), "`--reserved` must be bytes"),
+        ((*PLAN, "--budget", "0.5", "--pin", "attention"), "`--pin` must be `name=save`"),
+        ((*PLAN, "--budget", "0.5", "--pin", "attention=keep"), "`--pin` must be `name=save`"),
+        ((*PLAN, "--budget", "0.5", "--pin", "nosuch=save"), "nosuch"),
+        ((*PLAN, "--budget", "0.5", "--out", "none/p.json"), "there is no directory"),
+        ((*PLAN, "--budget", "0.5", "--html", "none/p.html"), "there is no directory"),
+        (("sweep", *PLAN[1:], "--out", "none/s.json"), "there is no directory"),
         (("plan", "train_here.loss", *PLAN[2:], "--budget", "0.5"), "module:function"),
         (("plan", "train_here:lost", *PLAN[2:], "--budget", "0.5"), "lost"),
         ((*PLAN[:3], "train_here:a_list", *PLAN[4:], "--budget", "0.5"), "tuple"),
@@ -176,6 +194,81 @@ def test_errors_exit_with_1_and_say_what_to_do(run, words, message):
     result = run(*words)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ") and message in result.stderr
+
+
+def test_what_can_be_checked_is_checked_before_planning(run, monkeypatch):
+    """Nothing is traced, so nothing can have been planned."""
+    monkeypatch.setattr(monet_jax, "plan", None)
+    monkeypatch.setattr(monet_jax, "sweep", None)
+    assert "no directory" in run(*PLAN, "--budget", "0.5", "--out", "none/p.json").stderr
+    monkeypatch.setitem(sys.modules, "monet_jax.tools.sweep_plot", None)
+    for name in ("matplotlib", "monet_jax.tools.sweep_plot"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = run("sweep", *PLAN[1:], "--out", "s.svg")
+    assert result.exit_code == 1 and "sweep_plot" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "error"),
+    [
+        ("unknown_attribute", "return x.foo  # here", "AttributeError"),
+        ("unknown_key", 'return {}["weights"]', "KeyError"),
+    ],
+)
+def test_errors_of_the_users_code_show_their_frames_in_it(run, name, line, error, monkeypatch):
+    words = ("plan", f"train_here:{name}", *PLAN[2:], "--budget", "0.5")
+    result = run(*words)
+    assert result.exit_code == 1
+    assert line in result.stderr and "train_here.py" in result.stderr
+    assert f"error: {error}: " in result.stderr
+    assert "monet_jax/" not in result.stderr and "typer" not in result.stderr
+    monkeypatch.setenv("MONET_JAX_TRACEBACK", "1")  # as `--traceback` sets it
+    assert "monet_jax/" in run(*words).stderr
+
+
+def test_an_import_inside_of_the_users_module_is_shown_there(run, tmp_path):
+    (tmp_path / "train_wrong.py").write_text("import nosuchpkg  # here\n")
+    result = run("plan", "train_wrong:loss", *PLAN[2:], "--budget", "0.5")
+    assert "import nosuchpkg  # here" in result.stderr
+    assert "error: ModuleNotFoundError: No module named 'nosuchpkg'" in result.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    code = "print('x' * 100_000)" + "\nprint('x' * 1_000_000)" * 9
+    code = "\n".join(f"    {line}" for line in code.splitlines())
+    code = f"from monet_jax.cli.errors import exit_codes\nwith exit_codes():\n{code}"
+    command = f'"{sys.executable}" -c "$CODE" | head -c 10; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=os.environ | {"CODE": code, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "x" * 10)
+
+
+def test_pins_and_limits_from_a_shell(run):
+    first = json.loads(run(*PLAN, "--budget", "0.8", "--json").stdout)
+    name = next(row["name"] for row in first["values"] if row["decision"] == "recomputed")
+    limits = ("--time-limit", "2", "--max-seconds", "60", "--no-cache")
+    result = run(*PLAN, "--budget", "1.0", "--pin", f"{name}=save", *limits, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["values"]
+    assert {row["decision"] for row in rows if row["name"] == name} <= {"saved", "kept"}
+
+
+def test_env_and_cache_say_what_is_there(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MONET_JAX_NO_CACHE", "0")
+    assert run(*PLAN, "--budget", "0.8").exit_code == 0
+    facts = json.loads(run("env", "--json").stdout)
+    assert f"jax {jax.__version__}" in facts["versions"] and "cpu" in facts["targets"][0]
+    assert str(tmp_path / "cache") in facts["cache"] and "1 plan," in facts["cache"]
+    assert any(flag.startswith("MONET_JAX_CACHE_DIR=") for flag in facts["flags"])
+    assert facts["python"] in run("env").stdout
+    assert "removed" in run("cache", "--clear").stdout
+    assert run("cache").stdout.startswith("0 plans")
+    assert run("--version").stdout.strip() == monet_jax.__version__
 
 
 def test_help_needs_no_extra():

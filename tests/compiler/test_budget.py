@@ -33,6 +33,7 @@ def test_bytes_and_strings(budget, nbytes):
 
 def test_a_float_is_a_share_of_the_unplanned_bytes():
     assert parse_budget(0.25, unplanned_bytes=lambda: 1000, target_memory=_never) == 250
+    assert parse_budget("62.5 %", unplanned_bytes=lambda: 1000, target_memory=_never) == 625
     assert parse_budget(1.0, unplanned_bytes=lambda: 1000, target_memory=_never) == 1000
 
 
@@ -49,6 +50,10 @@ def test_auto_leaves_a_reserve_on_the_target():
         ("-1GiB", "not an amount"),
         ("", "not an amount"),
         ("lots", "not an amount"),
+        ("60 % of it", "not an amount"),
+        ("120%", "share in"),
+        ("0%", "share in"),
+        ("-5%", "not an amount"),
         ("12GiB and more", "not an amount"),
         ("12Gb", "unit 'Gb'"),
         ("12b", "unit 'b'"),

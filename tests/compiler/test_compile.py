@@ -382,7 +382,7 @@ def test_attached_devices_are_recognised(kind, name):
 
 def test_a_missing_compiler_names_the_extra(monkeypatch):
     monkeypatch.setattr(targets, "_version", lambda package: None)
-    with pytest.raises(TargetUnavailable, match=r'libtpu.*pip install "monet-jax\[tpu\]"'):
+    with pytest.raises(TargetUnavailable, match=r'libtpu.*pip install "jax\[tpu\]'):
         compiled_bytes(lambda x: x, np.ones(3), target="tpu:v5e")
 
 

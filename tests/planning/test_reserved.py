@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import nnx_models
+import numpy as np
 import optax
 import pytest
 from flax import linen as nn
@@ -11,9 +12,10 @@ from networks import made, net, specs
 
 import monet_jax
 from monet_jax.planning import pipeline
-from monet_jax.planning.reserved import reserved_bytes
+from monet_jax.planning.reserved import as_reserved, reserved_bytes
 
 PARAMS = {"w": jax.ShapeDtypeStruct((32, 64), jnp.float32), "b": jnp.zeros(64, jnp.bfloat16)}
+X = np.ones(3)
 WEIGHTS = 32 * 64 + 64
 EACH = 32 * 64 * 4 + 64 * 2  # bytes of one copy
 COUNT = 4  # bytes of a step counter
@@ -103,10 +105,28 @@ def test_the_reserve_is_part_of_the_budget():
     assert by_optimizer.decisions == by_bytes.decisions
 
 
-@pytest.mark.parametrize("wrong", [optax.adamw, "1GiB", True, None, nnx.Optimizer])
+@pytest.mark.parametrize("wrong", [optax.adamw, 0.5, True, None, nnx.Optimizer, X, object()])
 def test_what_is_no_optimizer_is_refused(wrong):
-    with pytest.raises(TypeError, match="optimizer with `init` and `update`"):
+    with pytest.raises(TypeError, match="optimizer with `init` and `update`") as caught:
         monet_jax.remat(net, budget=1.0, reserved=wrong)
+    assert len(str(caught.value)) < 250  # arrays are not printed
+
+
+def test_what_holds_a_state_is_the_bytes_of_the_state():
+    model = nnx.Linear(32, 64, rngs=nnx.Rngs(0))
+    params = nnx.state(model, nnx.Param)
+    optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+    expected = reserved_bytes(optax.adamw(1e-3), params)
+    state = optax.adamw(1e-3).init(params)
+    assert as_reserved(optimizer) == as_reserved(state) == expected > 0
+    assert as_reserved(jax.eval_shape(lambda: state)) == expected
+    assert as_reserved("2GiB") == as_reserved(np.int64(2**31)) == 2**31
+
+
+@pytest.mark.parametrize("text", ["nope", "50%", "auto"])
+def test_amounts_that_are_none_name_the_argument(text):
+    with pytest.raises(ValueError, match="`reserved` must be bytes or an amount"):
+        monet_jax.remat(net, budget=1.0, reserved=text)
 
 
 def test_an_optimizer_for_other_parameters_is_refused():

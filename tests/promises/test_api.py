@@ -611,7 +611,7 @@ def test_what_is_no_function():
 def test_target_without_compiler_names_the_extra(monkeypatch):
     monkeypatch.setattr(targets, "_version", lambda package: None)
     f = monet_jax.remat(net, budget=0.5, target="tpu:v5e", cache=False)
-    with pytest.raises(monet_jax.TargetUnavailable, match=r"monet-jax\[tpu\]"):
+    with pytest.raises(monet_jax.TargetUnavailable, match=r"extra `aot-tpu`.*jax\[tpu\]"):
         jax.grad(f)(*args())
 
 

@@ -1,6 +1,8 @@
 """Import directions, the shape of the sources, their words, their docstrings and the wheel."""
 
 import ast
+import logging
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -26,6 +28,8 @@ from processes import run_python
 
 import monet_jax
 import planners
+from monet_jax._extras import REQUIREMENTS
+from monet_jax.ir.compat import plugins
 
 PLANNERS = sorted((ROOT / "planners").rglob("*.py"))
 MONET_JAX = sorted((ROOT / "monet_jax").rglob("*.py"))
@@ -49,6 +53,7 @@ NEEDING_EXTRAS = (
 TESTED_BY: dict[str, tuple[str, ...]] = {
     # The API
     "monet_jax/_api.py": ("promises/test_api.py", "promises/test_static.py"),
+    "monet_jax/debug.py": ("promises/test_conventions.py",),
     "monet_jax/_extras.py": ("promises/test_layers.py",),
     "monet_jax/_plan.py": ("plans/test_record.py", "report/test_text.py", "tools/test_sweep.py"),
     "monet_jax/_sources.py": ("promises/test_api.py", "plans/test_cache.py"),
@@ -143,6 +148,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/plans/tables.py": ("report/test_text.py", "tools/test_check.py"),
     "monet_jax/report/charts.py": ("report/test_html.py",),
     "monet_jax/report/figures.py": ("report/test_html.py",),
+    "monet_jax/report/peak.py": ("report/test_html.py",),
+    "monet_jax/report/trade.py": ("report/test_html.py",),
     "monet_jax/report/plots.py": ("tools/test_sweep.py",),
     "monet_jax/report/tables.py": ("report/test_text.py", "tools/test_sweep.py"),
     # The search
@@ -182,6 +189,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/bench/planners/": ("bench/test_bench_planners.py",),
     "monet_jax/cli/commands.py": ("cli/test_shell.py",),
     "monet_jax/cli/demo.py": ("cli/test_shell.py",),
+    "monet_jax/cli/errors.py": ("cli/test_shell.py",),
+    "monet_jax/cli/maintenance.py": ("cli/test_shell.py",),
     "monet_jax/cli/words.py": ("cli/test_shell.py",),
     # Planners
     "planners/checks.py": ("planners/test_replay.py", "planners/regions/test_stages.py"),
@@ -328,7 +337,7 @@ import monet_jax
 try:
     monet_jax.flax.remat(lambda model: model, budget=0.5)()
 except ImportError as error:
-    assert "monet-jax[flax]" in str(error)
+    assert 'pip install "flax' in str(error)
 else:
     raise AssertionError
 """
@@ -502,6 +511,61 @@ def test_planners_that_are_imported_late_are_public_names_too():
 def test_the_version_is_said_once_more_and_the_same():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert monet_jax.__version__ == project["version"]
+
+
+def test_the_release_check_finds_what_is_not_done(tmp_path):
+    check = runpy.run_path(str(ROOT / ".ci/check_release.py"))
+    names = ("pyproject.toml", "monet_jax/_version.py", "CITATION.cff", "CHANGELOG.md")
+    texts = {name: (ROOT / name).read_text().replace("/OWNER/", "/somebody/") for name in names}
+    changelog = texts["CHANGELOG.md"].replace(
+        "## [Unreleased]", f"## [Unreleased]\n\n## [{monet_jax.__version__}] - 2026-11-26"
+    )
+    texts["CHANGELOG.md"] = changelog
+
+    def found(**changes: str) -> list[str]:
+        for name, text in (texts | changes).items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return [*check["problems"](tmp_path)]
+
+    assert found() == []
+    for name in names[1:]:
+        broken = texts[name].replace(monet_jax.__version__, "9.9.9")
+        (line,) = found(**{name: broken})
+        assert line.startswith(name)
+    (line,) = found(**{"CHANGELOG.md": "## [Unreleased]\n\n- More.\n\n" + changelog})
+    assert "under Unreleased" in line
+    placeholder = texts["pyproject.toml"].replace("/somebody/", "/OWNER/")
+    (line,) = found(**{"pyproject.toml": placeholder})
+    assert "placeholder" in line
+
+
+def test_hints_name_the_packages_of_the_extras():
+    """They work where monet_jax itself is on no index."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for extra, packages in REQUIREMENTS.items():
+        assert [x for x in extras[extra] if not x.startswith("monet-jax[")] == [*packages]
+
+
+def test_a_plugin_that_is_a_compiler_only_logs_no_traceback(caplog, monkeypatch):
+    plugins.quieten_plugins()  # once more changes nothing
+    logger = logging.getLogger("jax._src.xla_bridge")
+
+    def logged(text: str, attached: bool) -> list[str]:
+        monkeypatch.setattr(plugins, "is_gpu_attached", lambda: attached)
+        caplog.clear()
+        try:
+            raise RuntimeError(text)
+        except RuntimeError:
+            logger.exception("Jax plugin configuration error: Exception when calling %s", "x")
+        return [caplog.handler.format(record) for record in caplog.records]
+
+    assert logged("Unable to load cuDNN. Is it installed?", attached=False) == []
+    (line,) = logged("Unable to load cuDNN. Is it installed?", attached=True)
+    assert "\n" not in line and 'pip install "jax[cuda13]"' in line
+    (other,) = logged("The driver is too old.", attached=False)
+    assert "Traceback" in other
 
 
 def test_the_planners_are_ours():

@@ -127,7 +127,7 @@ def test_residuals_of_kernels_are_counted(kernel):
 
 @pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_attention_of_cudnn_is_planned_round(name):
-    """Needs the extra `cudnn`."""
+    """Needs the extra `aot-cudnn`."""
     pytest.importorskip("nvidia.cudnn")
     spec = jax.ShapeDtypeStruct
 
@@ -151,5 +151,5 @@ def test_attention_of_a_missing_cudnn_names_what_to_install():
     def loss(w, x):
         raise RuntimeError("cuDNN not found.")  # as JAX does while it traces
 
-    with pytest.raises(monet_jax.TargetUnavailable, match=r'cuDNN not found.*"monet-jax\[cudnn\]"'):
+    with pytest.raises(monet_jax.TargetUnavailable, match=r'cuDNN not found.*"nvidia-cudnn-cu13'):
         monet_jax.plan(loss, jnp.ones(3), jnp.ones(3), budget=0.5, target="gpu:h100")

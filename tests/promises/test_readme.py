@@ -105,3 +105,7 @@ def test_ci_runs_the_test_command_of_the_readme():
     (line,) = [x for x in blocks(ROOT / "README.md", "sh") if "pytest" in x]
     command = line.split("&&")[-1].strip()
     assert command.splitlines()[0] in (ROOT / ".ci/run").read_text()
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150

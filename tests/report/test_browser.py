@@ -7,7 +7,10 @@ import itertools as it
 import shutil
 
 import pytest
+from networks import net, specs
 from verified_plans import plan_and_graph
+
+import monet_jax
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
@@ -42,6 +45,20 @@ def opened(browser, tmp_path):
     browser.get(path.as_uri())
     yield browser
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def write_step(folder):
+    """The page of a small step's plan."""
+    plan = monet_jax.plan(monet_jax.jit(step, budget=0.7), *specs(256), target="cpu")
+    plan.to_html(folder / "step.html")
+    return folder / "step.html"
+
+
+def step(params, x):
+    def loss(params):
+        return net(params, x)
+
+    return monet_jax.value_and_grad(loss)(params)
 
 
 def point_at(browser, chart: int, across: float, up: float) -> str:
@@ -128,8 +145,46 @@ def test_a_table_header_sorts_its_table(opened):
     assert names == sorted(names)
 
 
+def test_the_table_filters_by_text_and_by_decision(opened):
+    def shown():
+        rows = opened.find_elements("css selector", "#values tbody tr")
+        return [row for row in rows if row.is_displayed()]
+
+    every = len(shown())
+    name = shown()[0].get_attribute("data-names").split()[0]
+    search = opened.find_element("css selector", "#mj-search")
+    search.send_keys(name)
+    assert 1 <= len(shown()) < every
+    assert all(name in row.get_attribute("data-names") for row in shown())
+    search.clear()
+    search.send_keys(" \ue003")  # a space and away with it, so that the page hears of it
+    opened.find_element("css selector", "#mj-decision").send_keys("recomputed")
+    assert {row.get_attribute("data-decision") for row in shown()} == {"recomputed"}
+    assert f"{len(shown())} rows" == opened.find_element("css selector", "#mj-found").text
+
+
+def test_a_click_on_a_value_marks_its_row(opened):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    chart = charts_of(opened)[1]
+    names = {n for row in plan_and_graph()[0].values for n in (row.name,)}
+    bands = [b for b in chart["bands"] if b[0] == "saved" and b[4].split(":")[0] in names]
+    band = max(bands, key=lambda b: b[3] * (b[2] - b[1] + 1))
+    point_at(opened, 1, *place_of(chart, band))
+    ActionChains(opened).click().perform()
+    (row,) = opened.find_elements("css selector", "#values tr.mj-marked")
+    assert band[4].split(":")[0] in row.get_attribute("data-names").split()
+
+
+def test_the_page_of_a_step_names_what_is_planned(browser, tmp_path):
+    """One mark has the whole page; its table is there and nothing is wider than a phone."""
+    browser.get(write_step(tmp_path).as_uri())
+    assert browser.find_elements("css selector", "#values tbody tr")
+    assert "loss" in browser.title
+
+
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 700, 420])
+@pytest.mark.parametrize("width", [1280, 700, 390])
 def test_nothing_overlaps_or_leaves_the_page(opened, width, dark):
     opened.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",

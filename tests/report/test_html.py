@@ -1,5 +1,6 @@
 """The page of a plan says what replay says, and needs no other file."""
 
+import collections
 import dataclasses
 import html.parser
 import itertools as it
@@ -14,8 +15,11 @@ import monet_jax
 import planners
 from monet_jax import Plan
 from monet_jax.compiler.budget import format_bytes
+from monet_jax.plans.record import CompiledRow
 from monet_jax.report.charts import COLOURS
 from monet_jax.report.html import page, snippet
+from monet_jax.report.peak import modules_at_peak, values_at_peak
+from monet_jax.report.trade import trade_of
 
 
 class Parser(html.parser.HTMLParser):
@@ -159,6 +163,59 @@ def test_what_a_page_says_where_there_is_less_to_say():
     many = dataclasses.replace(plan, devices=8)
     assert "values of all 8 devices together" in page(many)
     assert parsed(many).charts[0]["fixed"] == 0
+
+
+def test_modules_and_values_at_the_peak_add_up_to_it():
+    plan, graph = plan_and_graph()
+    for timeline, regions in (
+        (plan.before, planners.save_all(graph).regions),
+        (plan.after, plan.decisions.regions),
+    ):
+        peak = planners.replay(graph, regions).peak_bytes
+        modules = modules_at_peak(plan, timeline)
+        assert sum(row.nbytes for row in modules) == peak
+        values = values_at_peak(plan, timeline)
+        assert 0.5 * peak <= sum(value.nbytes for value in values) <= peak
+        sizes = [value.nbytes for value in values]
+        assert sizes == sorted(sizes, reverse=True)
+        assert any("networks.py:" in value.source for value in values)
+    shown = parsed(plan)
+    assert format_bytes(modules_at_peak(plan, plan.before)[0].nbytes) in shown.texts
+
+
+def test_what_more_bytes_buy_tells_compiled_from_modelled():
+    plan, _ = plan_and_graph()
+    plain = CompiledRow("the function as it is", plan.base_seconds, 4000, 4000, 1.0)
+    plans = [
+        CompiledRow("a plan", 1.1 * plan.base_seconds, 2000, 1900, 1.0),
+        CompiledRow("a plan", 1.04 * plan.base_seconds, 3000, 3200, 1.0),
+        CompiledRow("a plan", 1.01 * plan.base_seconds, 3500, None, None),  # the compiler failed
+    ]
+    made = dataclasses.replace(
+        plan, budget_bytes=3000, reserved_bytes=0, compiled_bytes=1900, compiled=(plain, *plans)
+    )
+    trade = trade_of(made)
+    kinds = collections.Counter(point.kind for point in trade.points)
+    assert kinds == {"plain": 1, "chosen": 1, "compiled": 1, "modelled": 2}
+    assert "3.1 KiB" in trade.sentence and "4.00%" in trade.sentence
+    assert all(0 <= p.across <= 1 and 0 <= p.up <= 1 for p in trade.points)
+    assert 0 < trade.budget < 1
+    assert trade.sentence in page(made)
+    assert trade_of(dataclasses.replace(made, compiled=(plain,))) is None
+    tight = dataclasses.replace(made, compiled=(plain, plans[0]), decisions=None)
+    assert "No plan above the budget" in trade_of(tight).sentence
+
+
+def test_a_page_says_what_it_is_of():
+    plan, _ = plan_and_graph()
+    named = dataclasses.replace(plan, name="train.loss", made="2026-11-26")
+    text = page(named)
+    assert "<title>train.loss: Keeps its budget" in text and "planned on 2026-11-26" in text
+    assert f"monet_jax {monet_jax.__version__}" in text
+    assert all(x in parsed(named).texts[0:] or x in text for x in plan.inputs)
+    for row in plan.values:
+        if row.nbytes >= 0.01 * max(x.nbytes for x in plan.values):
+            assert f"{row.name}" in text
 
 
 def test_a_notebook_gets_a_short_answer():

@@ -43,6 +43,8 @@ from .own_primitives import backward_only_p as backward_only_p
 from .own_primitives import constant_p as constant_p
 from .planned import planned_p as planned_p
 from .planned import until_differentiated as until_differentiated
+from .plugins import is_gpu_attached as is_gpu_attached
+from .plugins import quieten_plugins as quieten_plugins
 from .references import is_reference as is_reference
 from .references import uses_references as uses_references
 from .references import without_references as without_references

@@ -105,6 +105,30 @@
       figure.querySelector(name).setAttribute("d", "");
   }
 
+  const rows = [...document.querySelectorAll("#values tbody tr")];
+
+  // The row of the value that was clicked on.
+  function mark(found) {
+    const name = found && found.band ? found.band[4].split(":")[0] : "";
+    for (const row of rows)
+      row.classList.toggle("mj-marked", row.dataset.names.split(" ").includes(name) && name !== "");
+    const row = rows.find((row) => row.classList.contains("mj-marked"));
+    if (row) row.scrollIntoView({ block: "nearest", behavior: "instant" });
+  }
+
+  const search = document.getElementById("mj-search");
+  const decision = document.getElementById("mj-decision");
+  function filter() {
+    const text = search.value.toLowerCase(), wanted = decision ? decision.value : "";
+    for (const row of rows) {
+      const named = `${row.textContent} ${row.dataset.names}`.toLowerCase();
+      row.hidden = !named.includes(text) || (wanted !== "" && row.dataset.decision !== wanted);
+    }
+    const count = rows.filter((row) => !row.hidden).length;
+    document.getElementById("mj-found").textContent = text || wanted ? `${count} rows` : "";
+  }
+  for (const control of [search, decision]) if (control) control.addEventListener("input", filter);
+
   for (const figure of document.querySelectorAll("[data-chart]")) {
     const data = charts[figure.dataset.chart], plot = figure.querySelector(".mj-plot");
     let at = 0;
@@ -116,6 +140,12 @@
       at = m;
       const nbytes = data.top * (1 - (event.clientY - box.top) / box.height);
       show(figure, data, m, pick(data, m, nbytes), event.clientX, event.clientY);
+    });
+    plot.addEventListener("click", (event) => {
+      const box = plot.getBoundingClientRect();
+      const m = sample((event.clientX - box.left) / box.width);
+      if (m < 0 || m >= data.samples.length) return;
+      mark(pick(data, m, data.top * (1 - (event.clientY - box.top) / box.height)));
     });
     plot.addEventListener("pointerleave", () => hide(figure));
     plot.addEventListener("blur", () => hide(figure));
