@@ -41,6 +41,8 @@ from .tools.diff import diff as diff
 from .tools.fit import fit as fit
 from .tools.fit_result import Fit as Fit
 from .tools.fit_result import FitSize as FitSize
+from .tools.sizes.accumulation_result import AccumulatedFit as AccumulatedFit
+from .tools.sizes.accumulation_result import AccumulatedSize as AccumulatedSize
 from .tools.sweep import sweep as sweep
 from .tools.sweep_points import SweepPoint as SweepPoint
 from .tools.sweep_result import Sweep as Sweep

@@ -132,17 +132,32 @@ def _found_or_made(
 
 def _made(step: RecordedStep, options: PlanOptions, target: Target) -> StepPlan:
     """The plan, searched for."""
-    search = StepSearch(step.call, step.marks, step.result_bytes, options, target)
+    search = search_of(step, options, target)
     say("compiling the step as it is")
     unplanned = search.unplanned()
     budget = options.budget_bytes(target, lambda: unplanned.total_bytes)
+    return plan_within(budget, step, search)
+
+
+def search_of(step: RecordedStep, options: PlanOptions, target: Target) -> StepSearch:
+    """The search for plans of a step, in which nothing is compiled yet."""
+    return StepSearch(step.call, step.marks, step.result_bytes, options, target)
+
+
+def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> StepPlan:
+    """The plan of a step for some bytes.
+
+    Raises:
+        InfeasibleBudget: no plan keeps them.
+    """
+    started, unplanned = time.perf_counter(), search.unplanned()
     plans, compiled = {}, unplanned.total_bytes
-    if compiled > budget:
-        _refuse(unplanned, budget, search)
-        plans = search.plans(budget)
+    if compiled > budget_bytes:
+        _refuse(unplanned, budget_bytes, search)
+        plans = search.plans(budget_bytes)
         compiled = [*plans.values()][-1].compiled_bytes
     return StepPlan(
-        budget_bytes=budget,
+        budget_bytes=budget_bytes,
         unplanned=unplanned,
         compiled_bytes=compiled,
         plans=plans,
@@ -151,7 +166,7 @@ def _made(step: RecordedStep, options: PlanOptions, target: Target) -> StepPlan:
         devices=step.marks.tracer.devices,
         jax_version=jax.__version__,
         compilations=len(search.compiled),
-        planning_seconds=0.0,
+        planning_seconds=time.perf_counter() - started,
     )
 
 

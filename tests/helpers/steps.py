@@ -130,21 +130,28 @@ def clipped() -> Step:
     return Step(make, state, normal(9, BATCH, WIDTH))
 
 
+def accumulating(api: Any) -> Callable[..., Any]:
+    """A step that adds up the gradients of `x[0]`, `x[1]`, ... by `lax.scan`."""
+
+    def step(state, x):
+        def add(total, part):
+            value, gradient = api.value_and_grad(loss)(state[0], part)
+            return jax.tree.map(jnp.add, total, gradient), value
+
+        zeros = jax.tree.map(jnp.zeros_like, state[0])
+        total, values = jax.lax.scan(add, zeros, x)
+        mean = jax.tree.map(lambda g: g / len(x), total)
+        return updated(ADAMW, state, mean), jnp.mean(values)
+
+    return step
+
+
 def accumulated(parts: int = 4) -> Step:
-    """Gradients of micro-batches, added up by `lax.scan`."""
+    """Gradients of micro-batches, added up."""
 
     def make(api: Any) -> Callable[..., Any]:
-        def step(state, x):
-            def add(total, part):
-                value, gradient = api.value_and_grad(loss)(state[0], part)
-                return jax.tree.map(jnp.add, total, gradient), value
-
-            zeros = jax.tree.map(jnp.zeros_like, state[0])
-            total, values = jax.lax.scan(add, zeros, x.reshape(parts, -1, WIDTH))
-            mean = jax.tree.map(lambda g: g / parts, total)
-            return updated(ADAMW, state, mean), jnp.mean(values)
-
-        return step
+        step = accumulating(api)
+        return lambda state, x: step(state, x.reshape(parts, -1, WIDTH))
 
     return Step(make, (layers(), ADAMW.init(layers())), normal(9, parts * BATCH, WIDTH))
 
