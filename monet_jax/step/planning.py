@@ -10,6 +10,7 @@ import jax
 
 from .._version import __version__
 from ..analyzer import pins as pins_module
+from ..compiler.backend import backend_of
 from ..compiler.budget import format_bytes
 from ..compiler.compile import CompiledBytes
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
@@ -29,6 +30,7 @@ from .context import Applying, Recording, Tracer
 from .donation import donations_of
 from .share import StepSearch
 from .step_plan import StepPlan, step_plan_from_json
+from .timeline import step_timeline
 
 log = logging.getLogger("monet_jax")
 
@@ -156,6 +158,11 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
         _refuse(unplanned, budget_bytes, search)
         plans = search.plans(budget_bytes)
         compiled = [*plans.values()][-1].compiled_bytes
+    emissions = {mark: emission_of(x) for mark, x in plans.items()}
+    trace = Applying(step.marks.tracer, emissions, (*step.marks.found,)) if plans else None
+    devices, taken = step.marks.tracer.devices, unplanned.output_bytes - unplanned.alias_bytes
+    backend = backend_of(search.target.name)
+    timeline = step_timeline(step.call.traced(trace), backend, taken, devices)
     return StepPlan(
         budget_bytes=budget_bytes,
         unplanned=unplanned,
@@ -163,10 +170,11 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
         plans=plans,
         marks=step.marks.names,
         fingerprint=step.fingerprint,
-        devices=step.marks.tracer.devices,
+        devices=devices,
         jax_version=jax.__version__,
         compilations=len(search.compiled),
         planning_seconds=time.perf_counter() - started,
+        timeline=timeline,
     )
 
 

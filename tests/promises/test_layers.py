@@ -162,9 +162,11 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/step/call.py": ("step/test_jit.py", "step/test_planning.py"),
     "monet_jax/step/compiler.py": ("step/test_jit.py", "step/test_planning.py"),
     "monet_jax/step/context.py": ("step/test_marks.py",),
+    "monet_jax/step/liveness.py": ("step/test_timeline.py",),
     "monet_jax/step/questions.py": ("step/test_planning.py",),
     "monet_jax/step/share.py": ("step/test_planning.py", "step/test_jit.py"),
     "monet_jax/step/step_plan.py": ("step/test_planning.py",),
+    "monet_jax/step/timeline_chart.py": ("step/test_timeline.py",),
     # Questions asked of plans
     "monet_jax/tools/sizes/accumulation.py": ("tools/test_steps.py",),
     "monet_jax/tools/sizes/accumulation_result.py": ("tools/test_steps.py",),
