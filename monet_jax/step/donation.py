@@ -88,13 +88,14 @@ def donation_report(
     Raises:
         TypeError: `fun` is not jitted, so that it donates nothing.
     """
-    fun = getattr(fun, "as_it_is", fun)  # planning changes neither arguments nor results
     if not hasattr(fun, "trace"):
         raise TypeError(
             f"A donation report is about a jitted function; got {fun!r}. Put `jax.jit` or "
             "`monet_jax.jit` with its `donate_argnums` round it."
         )
-    return donations_of(fun.trace(*args, **(kwargs or {})))
+    # Planning changes neither arguments nor results.
+    trace = getattr(fun, "trace_as_it_is", fun.trace)
+    return donations_of(trace(*args, **(kwargs or {})))
 
 
 def donations_of(traced: jax.stages.Traced) -> DonationReport:

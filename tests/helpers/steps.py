@@ -206,6 +206,48 @@ def adapted() -> Step:
     return Step(make, (adapters, ADAMW.init(adapters)), (normal(9, BATCH, WIDTH), layers()))
 
 
+def averaged() -> Step:
+    """A running average of the parameters (EMA), and a scaled loss."""
+
+    def make(api: Any) -> Callable[..., Any]:
+        def step(state, x):
+            (*inner, average), scale = state, 128.0
+            value, gradient = api.value_and_grad(lambda p: scale * loss(p, x))(inner[0])
+            inner = updated(ADAMW, inner, jax.tree.map(lambda g: g / scale, gradient))
+            average = jax.tree.map(lambda a, w: 0.99 * a + 0.01 * w, average, inner[0])
+            return (*inner, average), value / scale
+
+        return step
+
+    params = layers()
+    state = params, ADAMW.init(params), jax.tree.map(jnp.copy, params)
+    return Step(make, state, normal(9, BATCH, WIDTH))
+
+
+def distilled() -> Step:
+    """A student that follows a teacher, whose larger network is marked as well and not trained."""
+
+    def make(api: Any) -> Callable[..., Any]:
+        mark = api.remat if api is monet_jax else lambda f: f
+        teacher, student = mark(residual), mark(residual)
+
+        def step(state, batch):
+            x, frozen = batch
+
+            def distance(params):
+                target = jax.lax.stop_gradient(teacher(frozen, x))
+                return jnp.mean((student(params, x) - target) ** 2)
+
+            value, gradient = jax.value_and_grad(distance)(state[0])
+            return updated(ADAMW, state, gradient), value
+
+        return step
+
+    params = layers()
+    batch = normal(9, BATCH, WIDTH), layers(2 * DEPTH, seed=50)
+    return Step(make, (params, ADAMW.init(params)), batch)
+
+
 def mixed() -> Step:
     """A transformer that computes in bfloat16, with float32 masters of its parameters."""
     heads, width = 2, 32
@@ -309,6 +351,8 @@ STEPS: dict[str, Callable[[], Step]] = {
     "accumulated": accumulated,
     "adversarial": adversarial,
     "adapted": adapted,
+    "averaged": averaged,
+    "distilled": distilled,
     "mixed": mixed,
     "of_linen": of_linen,
     "of_nnx": of_nnx,

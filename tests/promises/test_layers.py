@@ -182,6 +182,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/tools/sweep_step.py": ("tools/test_steps.py",),
     # Flax, the zoo, the benchmarks and the commands
     "monet_jax/flax/": ("flax/test_linen.py", "flax/test_nnx.py", "tracing/test_modules.py"),
+    "monet_jax/flax/step.py": ("flax/test_nnx_step.py",),
     "monet_jax/zoo/": ("zoo/test_zoo.py", "flax/test_linen.py"),
     "monet_jax/bench/": ("cli/test_shell.py", "bench/test_bench_planners.py"),
     "monet_jax/bench/models/": ("bench/test_bench_models.py", "cli/test_shell.py"),
