@@ -41,6 +41,17 @@ def test_three_donations_for_nothing_are_named_with_the_reason(jit):
     assert "args[1]` float32[5, 32] (640 B) is donated: no result has its shape" in str(report)
 
 
+@pytest.mark.parametrize(
+    "change", [jnp.transpose, jnp.ravel, lambda w: w.astype(jnp.int32), lambda w: w[:2]]
+)
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_results_of_other_shapes_lie_where_xla_puts_them(change):
+    jitted = jax.jit(lambda w: change(0.9 * w), donate_argnums=0)
+    report = monet_jax.donation_report(jitted, normal(0, 4, 8))
+    compiled = jitted.lower(normal(0, 4, 8)).compile().memory_analysis()
+    assert report.aliased_bytes == compiled.alias_size_in_bytes
+
+
 def test_donations_that_are_missing_are_named():
     report = monet_jax.donation_report(jax.jit(step), *arguments())
     assert [row.path for row in report.missing] == ["args[0]['params'][0]"]
