@@ -35,6 +35,9 @@ from .step.marks import linearize as linearize
 from .step.marks import value_and_grad as value_and_grad
 from .step.marks import vjp as vjp
 from .step.step_plan import StepPlan as StepPlan
+from .step.timeline import LiveValue as LiveValue
+from .step.timeline import Moment as Moment
+from .step.timeline import StepTimeline as StepTimeline
 from .tools.check import Check as Check
 from .tools.check import check as check
 from .tools.diff import Change as Change
@@ -44,6 +47,8 @@ from .tools.diff import diff as diff
 from .tools.fit import fit as fit
 from .tools.fit_result import Fit as Fit
 from .tools.fit_result import FitSize as FitSize
+from .tools.sizes.accumulation_result import AccumulatedFit as AccumulatedFit
+from .tools.sizes.accumulation_result import AccumulatedSize as AccumulatedSize
 from .tools.sweep import sweep as sweep
 from .tools.sweep_points import SweepPoint as SweepPoint
 from .tools.sweep_result import Sweep as Sweep

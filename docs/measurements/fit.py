@@ -39,6 +39,7 @@ def row(model: str, target: str, scale: Any, budget: str, step: int) -> dict[str
     found = monet_jax.fit(loss, make_args, budget=budget, target=target, step=step)
     seconds = time.perf_counter() - started
     assert found.planned_next and found.plain and found.plain_next  # no limit was reached
+    assert isinstance(found.plan, monet_jax.Plan)  # of a function
     again = {
         "planned": taken(found.plan.apply(loss), found.planned.size),
         "plain": taken(loss, found.plain.size),

@@ -206,13 +206,14 @@ def temporary_bytes(program: Program, backend: Backend) -> int:
     for n, op in enumerate(ops):
         written = sum(program.nbytes(i) for i in op.outputs if i not in outside)
         ending = [program.nbytes(i) for i in op.inputs if last[i] == n and i not in outside]
-        reused = written if _is_in_place(op.equation) and written <= max(ending, default=0) else 0
+        reused = written if is_in_place(op.equation) and written <= max(ending, default=0) else 0
         most = max(most, live + written - reused)
         live += written - sum(ending)
     return most
 
 
-def _is_in_place(equation: Equation) -> bool:
+def is_in_place(equation: Equation) -> bool:
+    """Whether an op of an equation may write its result over an operand that ends there."""
     return kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place
 
 

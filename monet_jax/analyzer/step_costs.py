@@ -1,7 +1,8 @@
 """Counts the FLOPs and roofline seconds of any traced training step, planned or not.
 
 The bodies of `jax.checkpoint` regions are inlined and dead code is removed, so that a recomputation
-counts where it runs and a residual that nothing reads does not.
+counts where it runs and a residual that nothing reads does not. The ops of a `scan`'s body count
+once for each trip.
 """
 
 import dataclasses
@@ -11,9 +12,10 @@ from typing import Any
 import jax
 
 from ..compiler.backend import Backend
+from ..ir import compat
 from ..ir.costs import Roofline, flops_of
-from ..ir.program import flatten
-from .fusion import Fusions
+from ..ir.program import Program, flatten
+from .fusion import Fusion, Fusions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +35,26 @@ def step_costs(
     step: Callable[..., Any], args: Sequence[Any], roofline: Roofline, backend: Backend
 ) -> StepCosts:
     """The costs of `step(*args)`, traced on abstract values."""
-    program = flatten(jax.make_jaxpr(step)(*args), inline_checkpoints=True)
-    fusions = Fusions(program, backend)
-    seconds = sum(fusion.seconds(program, roofline) for fusion in fusions.all())
-    return StepCosts(flops_of(program.equations), seconds)
+    return program_costs(jax.make_jaxpr(step)(*args), roofline, backend)
+
+
+def program_costs(jaxpr: Any, roofline: Roofline, backend: Backend) -> StepCosts:
+    """The costs of a closed jaxpr."""
+    program = flatten(jaxpr, inline_checkpoints=True)
+    return StepCosts(flops_of(program.equations), _seconds(program, roofline, backend))
+
+
+def _seconds(program: Program, roofline: Roofline, backend: Backend) -> float:
+    return sum(
+        _op_seconds(fusion, program, roofline, backend)
+        for fusion in Fusions(program, backend).all()
+    )
+
+
+def _op_seconds(fusion: Fusion, program: Program, roofline: Roofline, backend: Backend) -> float:
+    eqn = fusion.equation.eqn
+    if fusion.equation.primitive != "scan":
+        return fusion.seconds(program, roofline)
+    (body,) = compat.subjaxprs(eqn)
+    trip = flatten(body, inline_checkpoints=True)
+    return eqn.params["length"] * _seconds(trip, roofline, backend)

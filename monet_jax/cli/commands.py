@@ -138,8 +138,17 @@ def fit(
             "tuple of arguments, or (args, kwargs)."
         ),
     ],
-    budget: Annotated[str, typer.Option(help='"12GiB", bytes, or "auto".')],
+    budget: Annotated[
+        str | None, typer.Option(help='"12GiB", bytes, or "auto"; default: a step\'s own.')
+    ] = None,
     axis: Annotated[str, typer.Option(help="The keyword that takes the size.")] = "batch",
+    accumulate: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a step: the whole batch, to be cut into micro-batches; the arguments are "
+            "called with `accumulation_steps`, too."
+        ),
+    ] = None,
     target: TargetName = None,
     argnums: Argnums = "0",
     operators: Operators = "exact",
@@ -150,18 +159,19 @@ def fit(
     out: Annotated[Path | None, typer.Option(help="Save the plan of that size here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the largest batch, or other size, with which a planned step fits a budget."""
+    """Find the largest batch that fits a budget as planned, or the fastest micro-batch."""
     with exit_codes():
         check_writable(out)
         fun, make_args = load_object(function), load_object(args)
         import monet_jax  # with JAX
 
-        parsed: Any = parse_budget_option(budget)
+        parsed: Any = None if budget is None else parse_budget_option(budget)
         found = monet_jax.fit(
             fun,
             make_args,
             axis=axis,
             budget=parsed,
+            accumulate=accumulate,
             target=target,
             operators=operators_of(operators),
             checkpoints=checkpoints,

@@ -62,7 +62,7 @@ def _flattened(function: Function, args: Sequence[Any], kwargs: Any) -> Iterator
                 args, kwargs = arguments.with_values(inner)
                 with names.named(inner, args[0] if function.is_method else None):
                     out = function.fun(*args, **kwargs)
-                after, out = nnx.to_tree((_state_only(inner), out), ctxtag=_TAG)
+                after, out = nnx.to_tree((state_only(inner), out), ctxtag=_TAG)
                 return out, after
 
         flags, params = _flags(arguments, values), _for_optimizer(arguments)
@@ -70,7 +70,8 @@ def _flattened(function: Function, args: Sequence[Any], kwargs: Any) -> Iterator
         yield flat_call(pure, values, flags, params, function.fun, static)
 
 
-def _state_only(values: Any) -> Any:
+def state_only(values: Any) -> Any:
+    """The NNX objects of a pytree, None in the places of all else."""
     return jax.tree.map(lambda x: x if is_state(x) else None, values, is_leaf=is_state)
 
 

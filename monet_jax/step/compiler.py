@@ -19,7 +19,7 @@ def emission_of(plan: PlanRecord) -> Emission:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Candidate:
+class Candidate:
     """A plan that is to be judged, of a mark's program or of it without operators."""
 
     planned: PlannedProgram
@@ -61,7 +61,7 @@ class StepCompiler(Compiler):
         """Compile the step with a plan for the mark."""
         if planned is None:
             return self.compiled_as_it_is()
-        candidate = _Candidate(planned, traced.terms, self.target.name)
+        candidate = Candidate(planned, traced.terms, self.target.name)
         return self._of({self.mark: candidate}, self._key(traced, planned))
 
     def _of(self, candidate: Mapping[str, Emission], key: Hashable) -> CompiledBytes:

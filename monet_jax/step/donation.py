@@ -1,7 +1,8 @@
 """Which arguments of a step its results can take the place of, and which donations come to nothing.
 
-A result lies in the memory of a donated argument if it has its shape and type, and is sharded like
-it. So arguments and results are paired by these, as JAX pairs them when it lowers a step.
+A result lies in the memory of a donated argument of its shape and type. So arguments and results are
+paired by these, as JAX pairs them when it lowers a step. JAX leaves what remains to XLA, which puts
+a result in the memory of a donated argument with as many elements and bytes.
 """
 
 import collections
@@ -88,13 +89,14 @@ def donation_report(
     Raises:
         TypeError: `fun` is not jitted, so that it donates nothing.
     """
-    fun = getattr(fun, "as_it_is", fun)  # planning changes neither arguments nor results
     if not hasattr(fun, "trace"):
         raise TypeError(
             f"A donation report is about a jitted function; got {fun!r}. Put `jax.jit` or "
             "`monet_jax.jit` with its `donate_argnums` round it."
         )
-    return donations_of(fun.trace(*args, **(kwargs or {})))
+    # Planning changes neither arguments nor results.
+    trace = getattr(fun, "trace_as_it_is", fun.trace)
+    return donations_of(trace(*args, **(kwargs or {})))
 
 
 def donations_of(traced: jax.stages.Traced) -> DonationReport:
@@ -103,12 +105,14 @@ def donations_of(traced: jax.stages.Traced) -> DonationReport:
     leaves, _ = jax.tree.flatten_with_path(traced.args_info)
     rows = [_Leaf(jax.tree_util.keystr(path), info) for path, info in leaves]
     donated = [leaf for leaf in rows if leaf.info.donated]
-    aliased = [leaf for leaf in donated if _take(free, leaf)]
+    aliased = [leaf for leaf in donated if _take(free, _kind(leaf.info))]
+    others = [leaf for leaf in donated if leaf not in aliased]
+    aliased += [leaf for leaf in others if _take(free, _like(free, leaf))]
     wasted = [leaf for leaf in donated if leaf not in aliased]
     results = sorted(kind[0] for kind in free.elements())
     least = LARGE * sum(leaf.nbytes for leaf in rows)
     others = [leaf for leaf in rows if not leaf.info.donated and leaf.nbytes >= least]
-    missing = [leaf for leaf in others if leaf.nbytes and _take(free, leaf)]
+    missing = [leaf for leaf in others if leaf.nbytes and _take(free, _kind(leaf.info))]
     shapes = {kind[1] for kind in map(_kind, jax.tree.leaves(traced.out_info))}
     found = [leaf.row(_why_wasted(leaf, shapes)) for leaf in wasted]
     found += [leaf.row("a result of its shape and type could lie in it") for leaf in missing]
@@ -145,18 +149,24 @@ def _kind(info: Any) -> tuple[int, tuple[int, ...], Hashable]:
     return math.prod(info.shape) * info.dtype.itemsize, tuple(info.shape), str(info.dtype)
 
 
-def _take(free: collections.Counter, leaf: _Leaf) -> bool:
-    """Whether a result is left for a leaf; then it is taken."""
-    kind = _kind(leaf.info)
+def _like(free: collections.Counter, leaf: _Leaf) -> Hashable:
+    """The kind of a result that is left and has as many elements and bytes as a leaf."""
+    nbytes, shape, _ = _kind(leaf.info)
+    left = (kind for kind, count in free.items() if count > 0)
+    same = (x for x in left if x[0] == nbytes and math.prod(x[1]) == math.prod(shape))
+    return next(same, None)
+
+
+def _take(free: collections.Counter, kind: Hashable) -> bool:
+    """Whether a result of a kind is left; then it is taken."""
+    if free[kind] <= 0:
+        return False
     free[kind] -= 1
-    if free[kind] >= 0:
-        return True
-    free[kind] += 1
-    return False
+    return True
 
 
 def _why_wasted(leaf: _Leaf, shapes: Collection[tuple[int, ...]]) -> str:
     """Why no result lies in a donated leaf."""
-    if tuple(leaf.info.shape) not in shapes:
+    if math.prod(leaf.info.shape) not in map(math.prod, shapes):
         return "no result has its shape"
     return "each result of its shape has another type, or lies in another argument already"

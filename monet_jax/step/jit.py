@@ -61,6 +61,15 @@ class PlannedStep:
         """The step under `jax.jit` alone."""
         return jax.jit(self._fun, **self._jit_options)
 
+    def trace_as_it_is(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """The step under `jax.jit` alone, traced."""
+        return self.as_it_is.trace(*args, **kwargs)
+
+    @property
+    def jit_options(self) -> Mapping[str, Any]:
+        """Keyword arguments of `jax.jit`."""
+        return self._jit_options
+
     @property
     def options(self) -> PlanOptions:
         """What its user wants of its plans."""

@@ -10,6 +10,7 @@ import jax
 
 from .._version import __version__
 from ..analyzer import pins as pins_module
+from ..compiler.backend import backend_of
 from ..compiler.budget import format_bytes
 from ..compiler.compile import CompiledBytes
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
@@ -29,6 +30,7 @@ from .context import Applying, Recording, Tracer
 from .donation import donations_of
 from .share import StepSearch
 from .step_plan import StepPlan, step_plan_from_json
+from .timeline import step_timeline
 
 log = logging.getLogger("monet_jax")
 
@@ -132,26 +134,47 @@ def _found_or_made(
 
 def _made(step: RecordedStep, options: PlanOptions, target: Target) -> StepPlan:
     """The plan, searched for."""
-    search = StepSearch(step.call, step.marks, step.result_bytes, options, target)
+    search = search_of(step, options, target)
     say("compiling the step as it is")
     unplanned = search.unplanned()
     budget = options.budget_bytes(target, lambda: unplanned.total_bytes)
+    return plan_within(budget, step, search)
+
+
+def search_of(step: RecordedStep, options: PlanOptions, target: Target) -> StepSearch:
+    """The search for plans of a step, in which nothing is compiled yet."""
+    return StepSearch(step.call, step.marks, step.result_bytes, options, target)
+
+
+def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> StepPlan:
+    """The plan of a step for some bytes.
+
+    Raises:
+        InfeasibleBudget: no plan keeps them.
+    """
+    started, unplanned = time.perf_counter(), search.unplanned()
     plans, compiled = {}, unplanned.total_bytes
-    if compiled > budget:
-        _refuse(unplanned, budget, search)
-        plans = search.plans(budget)
+    if compiled > budget_bytes:
+        _refuse(unplanned, budget_bytes, search)
+        plans = search.plans(budget_bytes)
         compiled = [*plans.values()][-1].compiled_bytes
+    emissions = {mark: emission_of(x) for mark, x in plans.items()}
+    trace = Applying(step.marks.tracer, emissions, (*step.marks.found,)) if plans else None
+    devices, taken = step.marks.tracer.devices, unplanned.output_bytes - unplanned.alias_bytes
+    backend = backend_of(search.target.name)
+    timeline = step_timeline(step.call.traced(trace), backend, taken, devices)
     return StepPlan(
-        budget_bytes=budget,
+        budget_bytes=budget_bytes,
         unplanned=unplanned,
         compiled_bytes=compiled,
         plans=plans,
         marks=step.marks.names,
         fingerprint=step.fingerprint,
-        devices=step.marks.tracer.devices,
+        devices=devices,
         jax_version=jax.__version__,
         compilations=len(search.compiled),
-        planning_seconds=0.0,
+        planning_seconds=time.perf_counter() - started,
+        timeline=timeline,
     )
 
 

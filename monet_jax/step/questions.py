@@ -1,15 +1,33 @@
 """Questions about a step from outside: its plan for some arguments, and whether one still holds."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
+from ..analyzer.step_costs import StepCosts, program_costs
+from ..compiler.backend import backend_of
+from ..compiler.compile import CompiledBytes
 from ..compiler.options import Options
 from ..compiler.targets import resolve_target
 from ..planning.options import PlanOptions
+from ..planning.step import roofline_of
+from ..tracing.trace import Traced
+from .context import Applying, StepTrace
 from .jit import PlannedStep
 from .marks import given_options
-from .planning import RecordedStep, applied, plan_step, record_step, tracer_for
+from .planning import (
+    RecordedStep,
+    applied,
+    plan_step,
+    plan_within,
+    record_step,
+    search_of,
+    tracer_for,
+)
+from .share import StepSearch
 from .step_plan import StepPlan
 
 
@@ -26,8 +44,10 @@ class StepNow:
     options: PlanOptions
 
     @staticmethod
-    def of(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: str) -> "StepNow":
-        """The step for some arguments and a target.
+    def of(
+        step: Any, args: Sequence[Any], kwargs: Mapping[str, Any], target: str | None
+    ) -> "StepNow":
+        """The step for some arguments and a target; None for the step's own.
 
         Raises:
             TypeError: it is no step that `monet_jax.jit` made.
@@ -36,11 +56,50 @@ class StepNow:
             raise TypeError(
                 f"The plan is one of a step: give the step that `monet_jax.jit` made; got {step!r}."
             )
-        options = dataclasses.replace(step.options, target=target)
+        options = dataclasses.replace(step.options, target=target or step.options.target)
         call = step.call_for(args, kwargs)
-        return StepNow(
-            record_step(call, tracer_for(call, options, resolve_target(target))), options
-        )
+        tracer = tracer_for(call, options, resolve_target(options.target))
+        return StepNow(record_step(call, tracer), options)
+
+    @functools.cached_property
+    def search(self) -> StepSearch:
+        """The search for its plans; what it compiles, it compiles once."""
+        return search_of(self.step, self.options, resolve_target(self.options.target))
+
+    def planned(self, budget_bytes: int) -> StepPlan:
+        """The plan of the step for some bytes.
+
+        Raises:
+            InfeasibleBudget: no plan keeps them.
+        """
+        return plan_within(budget_bytes, self.step, self.search)
+
+    def of_other(self, step: Callable[..., Any]) -> "StepNow":
+        """Another step of the same arguments, jitted like this one, in which nothing is planned."""
+        fun = getattr(step, "as_it_is", step)
+        call = dataclasses.replace(self.step.call, fun=fun)
+        return StepNow(dataclasses.replace(self.step, call=call), self.options)
+
+    def under_checkpoint(self, policy: Callable[..., bool]) -> StepTrace:
+        """A trace of the step in which each mark is one `jax.checkpoint` region."""
+
+        def emission(traced: Traced, inputs: Sequence[Any]) -> Sequence[Any]:
+            return jax.checkpoint(traced.flat, policy=policy)(inputs)
+
+        marks = self.step.marks
+        return Applying(marks.tracer, dict.fromkeys(marks.found, emission), (*marks.found,))
+
+    def trace_of(self, plan: StepPlan | None) -> StepTrace | None:
+        """The trace of the step in which its marks run as a plan says; None for none of them."""
+        if plan is None or not plan.plans:
+            return None
+        return applied(plan, self.step.call, self.options)
+
+    def costs(self, trace: StepTrace | None) -> StepCosts:
+        """FLOPs and roofline seconds of the step in a trace."""
+        target = resolve_target(self.options.target)
+        jaxpr = self.step.call.traced(trace).jaxpr
+        return program_costs(jaxpr, roofline_of(target), backend_of(target.name))
 
     def mismatches(self, plan: StepPlan) -> Iterator[str]:
         """Why a plan is for another step."""
@@ -55,9 +114,12 @@ class StepNow:
 
     def compiled_bytes(self, plan: StepPlan | None) -> int:
         """Bytes of the step as planned, or as it is."""
-        call, target = self.step.call, resolve_target(self.options.target)
-        trace = applied(plan, call, self.options) if plan is not None and plan.plans else None
-        return call.compiled(trace, target, Options(target)).total_bytes
+        return self.compiled(self.trace_of(plan)).total_bytes
+
+    def compiled(self, trace: StepTrace | None) -> CompiledBytes:
+        """The bytes of the step in a trace."""
+        target = resolve_target(self.options.target)
+        return self.step.call.compiled(trace, target, Options(target))
 
 
 def plan_of_step(
@@ -80,11 +142,32 @@ def plan_of_step(
     Raises:
         ValueError: other options were given.
     """
-    refuse_options(options, ("budget", "target"), ["error"] * with_error)
+    own = step_options(step, budget, options, ["error"] * with_error)
+    return plan_step(step.call_for(args, kwargs), own)
+
+
+def step_options(
+    step: PlannedStep,
+    budget: int | float | str | None,
+    options: PlanOptions,
+    more: Sequence[str] = (),
+) -> PlanOptions:
+    """The options of a step, its budget and its target replaced by those that are given.
+
+    Arguments:
+        step: the step.
+        budget: in the place of the step's own; None for that.
+        options: as they were given; only a target may be.
+        more: names of others that were given.
+
+    Raises:
+        ValueError: other options were given.
+    """
+    refuse_options(options, ("budget", "target"), more)
     changes: dict[str, Any] = {} if budget is None else {"budget": budget}
     if options.target is not None:
         changes["target"] = options.target
-    return plan_step(step.call_for(args, kwargs), dataclasses.replace(step.options, **changes))
+    return dataclasses.replace(step.options, **changes)
 
 
 def refuse_options(options: PlanOptions, without: Sequence[str], more: Sequence[str] = ()) -> None:
@@ -113,6 +196,6 @@ def refuse_step(fun: Any, name: str) -> None:
     """
     if isinstance(fun, PlannedStep):
         raise TypeError(
-            f"`{name}` takes a function, not a step of `monet_jax.jit`: give it the loss, or ask "
-            "`monet_jax.plan` about the step, with one budget after another."
+            f"`{name}` takes a function, not a step of `monet_jax.jit`: give it the loss. The step "
+            "has a budget of its own."
         )

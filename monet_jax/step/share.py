@@ -9,7 +9,9 @@ import dataclasses
 import functools
 from collections.abc import Hashable, Mapping, Sequence
 
+from ..candidates.calibration import calibration_plan_of
 from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.judge import CompilationFailed
 from ..compiler.compile import CompiledBytes
 from ..compiler.options import Options
 from ..compiler.targets import Target
@@ -56,6 +58,19 @@ class StepSearch:
     def unplanned(self) -> CompiledBytes:
         """The step as it is, compiled."""
         return self._compiler("", {}).compiled_as_it_is()
+
+    def small_bytes(self) -> int | None:
+        """Bytes of a small plan that is found at once: one mark saves nothing, others are as is.
+
+        None where nothing is marked, or where the compiler fails on it.
+        """
+        if not (marks := self._by_residuals()):
+            return None
+        judge = self.judge(marks[0], {})
+        try:
+            return judge.planned_bytes(calibration_plan_of(judge.graph)).total_bytes
+        except CompilationFailed:
+            return None
 
     def smallest_bytes(self) -> int:
         """The least bytes that are found for the step."""

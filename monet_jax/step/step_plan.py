@@ -14,9 +14,10 @@ from ..compiler.compile import CompiledBytes
 from ..plans.files import write_whole
 from ..plans.record import PlanRecord, record_from_json
 from ..report.text import report
+from .timeline import StepTimeline, timeline_from_json
 
 #: Raised when the stored fields change.
-FORMAT = 1
+FORMAT = 2
 _FORMAT_FIELD = "step_format"
 
 
@@ -38,6 +39,7 @@ class StepPlan:
         jax_version: the version that traced the step.
         compilations: how many steps were compiled, the step as it is included.
         planning_seconds: wall time of planning; for a plan from the disk, when it was made.
+        timeline: live bytes over the step as planned, by the model; None where it has no op.
         is_cached: whether it was read from the disk. It is not stored.
     """
 
@@ -51,6 +53,7 @@ class StepPlan:
     jax_version: str
     compilations: int
     planning_seconds: float
+    timeline: StepTimeline | None = None
     is_cached: bool = dataclasses.field(default=False, compare=False)
 
     @property
@@ -80,6 +83,7 @@ class StepPlan:
         data: dict[str, Any] = {name: getattr(self, name) for name in stored}
         data["unplanned"] = dataclasses.asdict(self.unplanned)
         data["plans"] = {k: json.loads(x.to_json()) for k, x in self.plans.items()}
+        data["timeline"] = self.timeline and dataclasses.asdict(self.timeline)
         return json.dumps({_FORMAT_FIELD: FORMAT, **data}) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -87,15 +91,22 @@ class StepPlan:
         write_whole(Path(path), self.to_json())
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as one HTML file: the page of the planned part, or summaries of several.
+        """Write the report as one HTML file.
 
-        All bytes in it are those of the step.
+        It shows the memory of the whole step over time, and then the page of the planned part, or
+        summaries of several. All bytes in it are those of the step.
         """
         from ..report.html import page, snippet  # jinja2 is imported only where a page is wanted
+        from .timeline_chart import section
 
         plans = [dataclasses.replace(x, name=self.marks[k]) for k, x in self.plans.items()]
-        said = f"<!doctype html><meta charset=utf-8><title>Step</title><p>{escape(_verdict(self))}"
-        text = page(plans[0]) if len(plans) == 1 else "\n<hr>\n".join([said, *map(snippet, plans)])
+        whole = section(self.timeline) if self.timeline else ""
+        if len(plans) == 1:
+            text = page(plans[0]).replace("</main>", f"{whole}</main>", 1)
+        else:
+            head = "<!doctype html><html><meta charset=utf-8><title>Step</title><body>"
+            said = f"{head}<p>{escape(_verdict(self))}{whole}"
+            text = "\n<hr>\n".join([said, *map(snippet, plans)])
         write_whole(Path(path), text)
 
     def plot(self, axes: Any = None) -> Any:
@@ -119,7 +130,7 @@ class StepPlan:
         return f"<StepPlan: {_verdict(self)}>"
 
     def __str__(self) -> str:
-        parts = [_verdict(self)]
+        parts = [_verdict(self), *(["", str(self.timeline)] if self.timeline else [])]
         for mark, plan in self.plans.items():
             parts += ["", f"`{self.marks[mark]}` in this step:", report(plan)]
         return "\n".join(parts)
@@ -137,6 +148,7 @@ def step_plan_from_json(text: str) -> StepPlan:
     try:
         data["unplanned"] = CompiledBytes(**data["unplanned"])
         data["plans"] = {k: record_from_json(json.dumps(x)) for k, x in data["plans"].items()}
+        data["timeline"] = data["timeline"] and timeline_from_json(data["timeline"])
         return StepPlan(**data)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"a field is missing, unknown or of a wrong type: {error}") from error

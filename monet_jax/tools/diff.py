@@ -1,5 +1,8 @@
 """The differences of two plans: their options, their costs, and the decision on each value.
 
+Plans of steps differ in the figures of the step, and in the plans of its marks, which are matched
+by their programs, else by the names of their functions.
+
 The time to plan is not compared. Values are matched by name where both plans are of one program,
 cut alike; else by module, primitive, shape and order, as far as these match.
 """
@@ -7,13 +10,14 @@ cut alike; else by module, primitive, shape and order, as far as these match.
 import collections
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .._plan import Plan
 from ..compiler.budget import format_bytes
 from ..ir.fingerprint import difference, is_same_program
-from ..plans.record import ValueRow
+from ..plans.record import PlanRecord, ValueRow
+from ..step.step_plan import StepPlan
 
 #: What is said of the programs of two plans, rather than of figures.
 OTHER = ("program", "cut")
@@ -56,13 +60,15 @@ class PlanDiff:
     Attributes:
         changes: figures and names.
         values: values, largest first.
+        marks: of two steps, the name of a mark and what differs in its plan.
     """
 
     changes: tuple[Change, ...]
-    values: tuple[ValueChange, ...]
+    values: tuple[ValueChange, ...] = ()
+    marks: tuple[tuple[str, "PlanDiff"], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.changes or self.values)
+        return bool(self.changes or self.values or self.marks)
 
     def to_json(self) -> str:
         """The differences as JSON text."""
@@ -72,26 +78,72 @@ class PlanDiff:
         return _described(self)
 
 
-def diff(a: Plan, b: Plan) -> PlanDiff:
+def diff(a: Plan | StepPlan, b: Plan | StepPlan) -> PlanDiff:
     """What differs between two plans.
 
     Arguments:
-        a, b: plans, of one program or of two.
+        a, b: plans, of one program or of two; or both of steps.
 
     Returns:
         The differences, from `a` to `b`; false where there are none.
+
+    Raises:
+        TypeError: one is the plan of a step, and the other one is not.
     """
-    changes = [
-        Change(name, old, new)
-        for name in SHOWN
-        if (old := getattr(a, name)) != (new := getattr(b, name))
-    ]
+    if isinstance(a, StepPlan) and isinstance(b, StepPlan):
+        return _of_steps(a, b)
+    if isinstance(a, StepPlan) or isinstance(b, StepPlan):
+        raise TypeError(
+            "One of the two plans is that of a whole step, the other one that of a function: "
+            "compare a step's plan with a step's."
+        )
+    return _of_functions(a, b, SHOWN)
+
+
+def _of_functions(a: PlanRecord, b: PlanRecord, compared: Iterable[str]) -> PlanDiff:
+    """What differs between two plans of functions, some of their figures compared."""
+    changes = _figures(a, b, compared)
     if a.fingerprint != b.fingerprint:
         changes.insert(0, _other_program(a, b))
     return PlanDiff(tuple(changes), tuple(_values(a, b)))
 
 
-def _other_program(a: Plan, b: Plan) -> Change:
+def _of_steps(a: StepPlan, b: StepPlan) -> PlanDiff:
+    """What differs between two plans of steps."""
+    changes = _figures(a, b, OF_STEPS)
+    if a.fingerprint != b.fingerprint:
+        changes.insert(0, Change("program", None, "the step, or its arguments"))
+    marks = []
+    for key, other in _same_marks(a, b):
+        name = b.marks[other] if other else a.marks[key]
+        old, new = a.plans.get(key), b.plans.get(other)
+        if old is not None and new is not None:
+            marks.append((name, _of_functions(old, new, OF_MARKS)))
+        elif old or new:
+            is_planned = ((bool(x) and "planned") or "as it is" for x in (old, new))
+            marks.append((name, PlanDiff((Change("decision", *is_planned),))))
+    return PlanDiff(tuple(changes), (), tuple((name, x) for name, x in marks if x))
+
+
+def _same_marks(a: StepPlan, b: StepPlan) -> Iterator[tuple[str, str]]:
+    """Marks of two steps that are the same, by their hashes; "" where one has none."""
+    left = dict(b.marks)
+    pairs = {key: key for key in a.marks if left.pop(key, None) is not None}
+    for key, name in a.marks.items():
+        if key not in pairs:
+            pairs[key] = next((k for k, other in left.items() if other == name), "")
+            left.pop(pairs[key], None)
+    yield from pairs.items()
+    yield from (("", key) for key in left)
+
+
+def _figures(a: Any, b: Any, compared: Iterable[str]) -> list[Change]:
+    """Attributes of two plans that differ."""
+    both = ((name, getattr(a, name), getattr(b, name)) for name in compared)
+    return [Change(name, old, new) for name, old, new in both if old != new]
+
+
+def _other_program(a: PlanRecord, b: PlanRecord) -> Change:
     """What sets the second plan's program apart from the first one's."""
     if is_same_program(a.fingerprint, b.fingerprint):
         return Change("cut", None, "the same program has other stages, or other nested scans")
@@ -117,9 +169,15 @@ SHOWN: dict[str, Callable[[Any], str] | None] = {
     "seconds": "{:.3g} s".format,
     "base_seconds": "{:.3g} s".format,
 }
+#: Those of steps, and those of a step's mark: its bytes are those of the step.
+OF_STEPS = (
+    *("target", "devices", "compiler", "jax_version"),
+    *("budget_bytes", "compiled_bytes", "unplanned_bytes", "overhead"),
+)
+OF_MARKS = ("overhead", "gap", "flops", "seconds", "base_seconds")
 
 
-def _values(a: Plan, b: Plan) -> Iterable[ValueChange]:
+def _values(a: PlanRecord, b: PlanRecord) -> Iterable[ValueChange]:
     same = a.fingerprint == b.fingerprint
     before, after = (_keyed(plan.values, same) for plan in (a, b))
     for key in {**after, **before}:
@@ -164,6 +222,8 @@ def _described(found: PlanDiff) -> str:
             dataclasses.replace(x.value, decision=f"{x.before} -> {x.after}") for x in found.values
         ]
         parts += ["", values_table(moved), *totals(moved)]
+    for name, own in found.marks:
+        parts += ["", f"`{name}` in this step:", _described(own)]
     return "\n".join(parts).strip("\n")
 
 
@@ -171,6 +231,6 @@ def _shown(what: str, value: Any) -> str:
     """A figure of a plan as people see it."""
     if value is None:
         return "unknown"
-    show = SHOWN[what] or str
+    show = SHOWN.get(what) or str
     both = show is format_bytes and value >= 1024  # else two sizes may look the same
     return f"{show(value)} ({value:,} B)" if both else show(value)

@@ -6,6 +6,7 @@ from typing import Any
 
 from .._plan import Plan
 from ..compiler.budget import format_bytes
+from ..step.step_plan import StepPlan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Fit:
     planned_next: FitSize | None
     plain: FitSize | None
     plain_next: FitSize | None
-    plan: Plan
+    plan: Plan | StepPlan
     budget_bytes: int
     reserved_bytes: int
     target: str

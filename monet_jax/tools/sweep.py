@@ -8,22 +8,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
-from ..compiler.targets import Target, compiler_version, resolve_target
+from ..analyzer.step_costs import StepCosts
+from ..compiler.targets import compiler_version, resolve_target
 from ..planning.failures import InfeasibleBudget
 from ..planning.judge import TracedPlans, compiled_plans_of
 from ..planning.mistakes import refuse
 from ..planning.options import PlanOptions
 from ..planning.plan_search import PlanSearch
 from ..planning.progress import progress
-from ..step.questions import refuse_step
+from ..step.jit import PlannedStep
+from ..step.questions import StepNow, step_options
 from ..tracing.marked import name_of
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned, as_traced_for
 from .baselines import POLICIES, Costs, costs_of, round_the_loss, work_of_step
-from .sweep_points import SweepPoint
+from .sweep_points import SweepPoint, baseline_point, planned_points, point_of
 from .sweep_result import Sweep
+from .sweep_step import points_of_step
 
 
 def sweep(
@@ -46,15 +48,20 @@ def sweep(
     that was found to work. The baselines are one `jax.checkpoint` round the whole function, under
     its usual policies, and those that are given.
 
+    Of a step that `monet_jax.jit` made, all bytes and seconds are those of the whole step, and the
+    first baselines have one `jax.checkpoint` round each marked part.
+
     Arguments:
-        fun: the function.
+        fun: the function; or a step that `monet_jax.jit` made, whose own options, its budget left
+            out, say what is planned.
         *args: its arguments: arrays or `jax.ShapeDtypeStruct`s. Nothing is run.
         kwargs: its keyword arguments.
         target: what to compile for, as in `remat`.
         points: how many budgets, 2 or more.
-        baselines: name -> another function of the same arguments: the model with `jax.checkpoint`
-            round each block, say.
-        argnums, static_argnums, static_argnames, operators, checkpoints, time_limit: as in `remat`.
+        baselines: name -> another function, or step, of the same arguments: the model with
+            `jax.checkpoint` round each block, say. A step is jitted as `fun` is.
+        argnums, static_argnums, static_argnames, operators, checkpoints, time_limit: as in `remat`,
+            and not for steps.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
@@ -62,7 +69,6 @@ def sweep(
     """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:
         raise ValueError(f"`points` must be 2 or more; got {points!r}.")
-    refuse_step(fun, "sweep")
     options = PlanOptions(
         target=target,
         argnums=argnums,
@@ -72,14 +78,22 @@ def sweep(
         checkpoints=checkpoints,
         time_limit=time_limit,
     )
-    by_hand = {f"jax.checkpoint: {p}": round_the_loss(fun, p) for p in POLICIES}
+    resolved = resolve_target(target)
+    if isinstance(fun, PlannedStep):
+        options = step_options(fun, None, options)
+        resolved = resolve_target(options.target)
+        now = StepNow.of(fun, args, kwargs or {}, options.target)
+        make_points = functools.partial(points_of_step, now, baselines or {}, points)
+    else:
+        by_hand = {f"jax.checkpoint: {p}": round_the_loss(fun, p) for p in POLICIES}
+        by_hand |= dict(baselines or {})
 
-    def traced(fun: Callable[..., Any]) -> Traced:
-        return options.traced(fun, args, kwargs)
+        def traced(fun: Callable[..., Any]) -> Traced:
+            return options.traced(fun, args, kwargs)
 
+        make_points = functools.partial(_points, fun, by_hand, traced, options, points)
     with progress() as say:
-        made = _points(fun, by_hand | dict(baselines or {}), traced, options, points, say)
-        found, resolved = tuple(made), resolve_target(target)
+        found = tuple(make_points(say))
     return Sweep(found, resolved.name, compiler_version(resolved), jax.__version__)
 
 
@@ -100,7 +114,7 @@ def _points(
     yield _plain(compiled_plans)
     for name, baseline in baselines.items():
         say(f"compiling {name}")
-        yield _baseline(name, functools.partial(traced, baseline), target)
+        yield baseline_point(name, lambda baseline=baseline: costs_of(traced(baseline), target))
     yield from _planned(compiled_plans, options.region_planner, points, say)
 
 
@@ -108,21 +122,7 @@ def _plain(compiled_plans: TracedPlans) -> SweepPoint:
     work = work_of_step(
         compiled_plans.judge.traced, compiled_plans.judge.traced.flat, compiled_plans.judge.target
     )
-    return _point("plain", "plain", Costs(compiled_plans.unplanned, work))
-
-
-def _baseline(name: str, traced: Callable[[], Traced], target: Target) -> SweepPoint:
-    try:
-        costs = costs_of(traced(), target)
-    except Exception as error:  # one baseline that fails must not end the comparison
-        return SweepPoint(name, "baseline", error=f"{type(error).__name__}: {error}")
-    return _point(name, "baseline", costs)
-
-
-def _point(program: str, kind: str, costs: Costs) -> SweepPoint:
-    figures, work = costs.bytes, costs.work
-    sizes = figures.total_bytes, figures.temp_bytes
-    return SweepPoint(program, kind, None, *sizes, work.seconds, work.flops)
+    return point_of("plain", "plain", Costs(compiled_plans.unplanned, work))
 
 
 def _planned(
@@ -136,20 +136,15 @@ def _planned(
     most = compiled_plans.unplanned.total_bytes
     say("looking for the smallest budget")
     least = _least(plan_search, compiled_plans.fixed_bytes + 1)
-    for n, budget in enumerate(np.linspace(most, least, points).astype(int).tolist()):
-        say(f"planning for budget {n + 1} of {points}")
-        try:
-            plan = plan_search.plan(lambda _, budget=budget: budget)
-        except InfeasibleBudget as error:  # the search for the smallest found it, this one did not
-            yield SweepPoint("planned", "planned", budget, error=str(error))
-            continue
+
+    def planned(budget: int) -> tuple[int, StepCosts]:
+        plan = plan_search.plan(lambda _: budget)
         traced = as_traced_for(compiled_plans.judge.traced, plan)
         function = as_planned(traced, plan) if plan.decisions else traced.flat
-        work = work_of_step(traced, function, compiled_plans.judge.target)
         assert plan.compiled_bytes is not None  # `CompiledPlans` verifies every plan
-        temp = plan.compiled_bytes - compiled_plans.fixed_bytes
-        costs = (plan.compiled_bytes, temp, work.seconds, work.flops)
-        yield SweepPoint("planned", "planned", budget, *costs)
+        return plan.compiled_bytes, work_of_step(traced, function, compiled_plans.judge.target)
+
+    yield from planned_points((least, most), points, compiled_plans.fixed_bytes, planned, say)
 
 
 def _least(plan_search: PlanSearch, impossible: int) -> int:

@@ -1,7 +1,13 @@
 """The programs of a sweep, and the costs of each."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from ..analyzer.step_costs import StepCosts
+from ..planning.failures import InfeasibleBudget
+from .baselines import Costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,3 +38,45 @@ class SweepPoint:
 def of_kind(points: Sequence[SweepPoint], kind: str) -> tuple[SweepPoint, ...]:
     """The programs of one kind that did not fail."""
     return tuple(p for p in points if p.kind == kind and not p.error)
+
+
+def point_of(program: str, kind: str, costs: Costs) -> SweepPoint:
+    """A program whose costs are known."""
+    sizes = costs.bytes.total_bytes, costs.bytes.temp_bytes
+    return SweepPoint(program, kind, None, *sizes, costs.work.seconds, costs.work.flops)
+
+
+def baseline_point(name: str, costs: Callable[[], Costs]) -> SweepPoint:
+    """A baseline, whose costs are found by compiling it."""
+    try:
+        return point_of(name, "baseline", costs())
+    except Exception as error:  # one baseline that fails must not end the comparison
+        return SweepPoint(name, "baseline", error=f"{type(error).__name__}: {error}")
+
+
+def planned_points(
+    ends: tuple[int, int],
+    points: int,
+    fixed_bytes: int,
+    planned: Callable[[int], tuple[int, StepCosts]],
+    say: Callable[[str], None],
+) -> Iterator[SweepPoint]:
+    """Plans for budgets at equal distances, the largest first.
+
+    Arguments:
+        ends: the smallest budget and the largest.
+        points: how many budgets.
+        fixed_bytes: bytes of arguments and results.
+        planned: budget -> bytes of the plan as compiled, and its costs.
+        say: shows the progress.
+    """
+    least, most = ends
+    for n, budget in enumerate(np.linspace(most, least, points).astype(int).tolist()):
+        say(f"planning for budget {n + 1} of {points}")
+        try:
+            nbytes, work = planned(budget)
+        except InfeasibleBudget as error:  # the search for the smallest found it, this one did not
+            yield SweepPoint("planned", "planned", budget, error=str(error))
+            continue
+        costs = nbytes, nbytes - fixed_bytes, work.seconds, work.flops
+        yield SweepPoint("planned", "planned", budget, *costs)

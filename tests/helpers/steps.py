@@ -130,21 +130,28 @@ def clipped() -> Step:
     return Step(make, state, normal(9, BATCH, WIDTH))
 
 
+def accumulating(api: Any) -> Callable[..., Any]:
+    """A step that adds up the gradients of `x[0]`, `x[1]`, ... by `lax.scan`."""
+
+    def step(state, x):
+        def add(total, part):
+            value, gradient = api.value_and_grad(loss)(state[0], part)
+            return jax.tree.map(jnp.add, total, gradient), value
+
+        zeros = jax.tree.map(jnp.zeros_like, state[0])
+        total, values = jax.lax.scan(add, zeros, x)
+        mean = jax.tree.map(lambda g: g / len(x), total)
+        return updated(ADAMW, state, mean), jnp.mean(values)
+
+    return step
+
+
 def accumulated(parts: int = 4) -> Step:
-    """Gradients of micro-batches, added up by `lax.scan`."""
+    """Gradients of micro-batches, added up."""
 
     def make(api: Any) -> Callable[..., Any]:
-        def step(state, x):
-            def add(total, part):
-                value, gradient = api.value_and_grad(loss)(state[0], part)
-                return jax.tree.map(jnp.add, total, gradient), value
-
-            zeros = jax.tree.map(jnp.zeros_like, state[0])
-            total, values = jax.lax.scan(add, zeros, x.reshape(parts, -1, WIDTH))
-            mean = jax.tree.map(lambda g: g / parts, total)
-            return updated(ADAMW, state, mean), jnp.mean(values)
-
-        return step
+        step = accumulating(api)
+        return lambda state, x: step(state, x.reshape(parts, -1, WIDTH))
 
     return Step(make, (layers(), ADAMW.init(layers())), normal(9, parts * BATCH, WIDTH))
 
@@ -197,6 +204,48 @@ def adapted() -> Step:
 
     adapters = [(normal(n, WIDTH, 2), normal(n + 9, 2, WIDTH, scale=0.1)) for n in range(DEPTH)]
     return Step(make, (adapters, ADAMW.init(adapters)), (normal(9, BATCH, WIDTH), layers()))
+
+
+def averaged() -> Step:
+    """A running average of the parameters (EMA), and a scaled loss."""
+
+    def make(api: Any) -> Callable[..., Any]:
+        def step(state, x):
+            (*inner, average), scale = state, 128.0
+            value, gradient = api.value_and_grad(lambda p: scale * loss(p, x))(inner[0])
+            inner = updated(ADAMW, inner, jax.tree.map(lambda g: g / scale, gradient))
+            average = jax.tree.map(lambda a, w: 0.99 * a + 0.01 * w, average, inner[0])
+            return (*inner, average), value / scale
+
+        return step
+
+    params = layers()
+    state = params, ADAMW.init(params), jax.tree.map(jnp.copy, params)
+    return Step(make, state, normal(9, BATCH, WIDTH))
+
+
+def distilled() -> Step:
+    """A student that follows a teacher, whose larger network is marked as well and not trained."""
+
+    def make(api: Any) -> Callable[..., Any]:
+        mark = api.remat if api is monet_jax else lambda f: f
+        teacher, student = mark(residual), mark(residual)
+
+        def step(state, batch):
+            x, frozen = batch
+
+            def distance(params):
+                target = jax.lax.stop_gradient(teacher(frozen, x))
+                return jnp.mean((student(params, x) - target) ** 2)
+
+            value, gradient = jax.value_and_grad(distance)(state[0])
+            return updated(ADAMW, state, gradient), value
+
+        return step
+
+    params = layers()
+    batch = normal(9, BATCH, WIDTH), layers(2 * DEPTH, seed=50)
+    return Step(make, (params, ADAMW.init(params)), batch)
 
 
 def mixed() -> Step:
@@ -302,6 +351,8 @@ STEPS: dict[str, Callable[[], Step]] = {
     "accumulated": accumulated,
     "adversarial": adversarial,
     "adapted": adapted,
+    "averaged": averaged,
+    "distilled": distilled,
     "mixed": mixed,
     "of_linen": of_linen,
     "of_nnx": of_nnx,

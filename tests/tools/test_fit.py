@@ -10,7 +10,7 @@ from networks import by_hand, compiled, net, skip_without_compiler, specs
 
 import monet_jax
 from monet_jax import zoo
-from monet_jax.tools.largest import largest
+from monet_jax.tools.sizes.largest import largest
 
 BUDGET = 3 << 18
 
