@@ -12,10 +12,11 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from ..compiler.backend import Backend
-from ..ir.costs import Roofline, Work, work_of
+from ..ir.costs import Work, work_of
 from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of, traits_of
 from ..ir.program import Equation, Program, positions_of
 from ..operators import is_hook
+from ..seconds.group import Group
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Fusion:
 
     Attributes:
         equation: the equation whose results are kept.
-        fused: the equations computed inside it.
+        fused: the equations computed inside it, in execution order.
         inputs: kept values, and inputs of the program, that it reads.
         outputs: kept values that it writes.
         work: of all its equations.
@@ -36,10 +37,9 @@ class Fusion:
     outputs: tuple[int, ...]
     work: Work
 
-    def seconds(self, program: Program, roofline: Roofline) -> float:
-        """Its time by a roofline, every input read and every output written once."""
-        moved = sum(program.nbytes(i) for i in {*self.inputs, *self.outputs})
-        return roofline.seconds(self.work, moved)
+    def group(self, program: Program) -> Group:
+        """Its equations, for what gives their seconds."""
+        return Group((*self.fused, self.equation), self.inputs, self.outputs, program.avals)
 
 
 class Fusions:
@@ -137,7 +137,7 @@ class Fusions:
                 continue
             found[self._position[i]] = producer
             queue += producer.reads
-        return tuple(found.values())
+        return tuple(found[position] for position in sorted(found))
 
     def _views(self) -> dict[int, int]:
         """View -> the value that it shows in another shape."""

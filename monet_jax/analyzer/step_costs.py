@@ -1,4 +1,4 @@
-"""Counts the FLOPs and roofline seconds of any traced training step, planned or not.
+"""Counts the FLOPs and the seconds of any traced training step, planned or not.
 
 The bodies of `jax.checkpoint` regions are inlined and dead code is removed, so that a recomputation
 counts where it runs and a residual that nothing reads does not.
@@ -11,8 +11,9 @@ from typing import Any
 import jax
 
 from ..compiler.backend import Backend
-from ..ir.costs import Roofline, flops_of
+from ..ir.costs import flops_of
 from ..ir.program import flatten
+from ..seconds.prices import Prices
 from .fusion import Fusions
 
 
@@ -22,7 +23,7 @@ class StepCosts:
 
     Attributes:
         flops: of products and convolutions, loops times their trips.
-        seconds: of all ops, by a roofline.
+        seconds: of all ops.
     """
 
     flops: int
@@ -30,10 +31,10 @@ class StepCosts:
 
 
 def step_costs(
-    step: Callable[..., Any], args: Sequence[Any], roofline: Roofline, backend: Backend
+    step: Callable[..., Any], args: Sequence[Any], prices: Prices, backend: Backend
 ) -> StepCosts:
     """The costs of `step(*args)`, traced on abstract values."""
     program = flatten(jax.make_jaxpr(step)(*args), inline_checkpoints=True)
     fusions = Fusions(program, backend)
-    seconds = sum(fusion.seconds(program, roofline) for fusion in fusions.all())
+    seconds = sum(prices.of(fusion.group(program)).seconds for fusion in fusions.all())
     return StepCosts(flops_of(program.equations), seconds)

@@ -19,11 +19,13 @@ from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
+from ..seconds.attained import modelled
+from ..seconds.prices import Prices
 from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
 from .gradient_error import ErrorBound, with_errors
-from .step import roofline_of, step_to_compile
+from .step import step_to_compile
 
 
 class OtherOptions(Exception):
@@ -92,6 +94,7 @@ class TracedJudge(Judge):
         compiler: shared with the judges of the function's other programs.
         results: of a step that uses the gradients, as in `analyze`.
         devices: over how many the step is sharded; None for what the function's arguments say.
+        prices: what ops take on the target; None for a roofline.
     """
 
     def __init__(
@@ -105,11 +108,13 @@ class TracedJudge(Judge):
         compiler: Compiler | None = None,
         results: Sequence[int] | None = None,
         devices: int | None = None,
+        prices: Prices | None = None,
     ):
         self.traced, self.target, self.pins = traced, target, pins
         self.bound, self.chunks, self.results = bound, chunks, results
         self.compiler = compiler or Compiler(target, options_of(target, traced.program_hash))
         self.devices = devices or devices_of(traced.avals)
+        self.prices = prices or modelled(target)
         self.name = "the function with nested scans" if chunks else "the function"
 
     def other(
@@ -118,6 +123,7 @@ class TracedJudge(Judge):
         """The judge of another program of the function."""
         common = traced or self.traced, self.target, self.pins if pins is None else pins
         step = {"compiler": self.compiler, "results": self.results, "devices": self.devices}
+        step["prices"] = self.prices
         return TracedJudge(*common, **{**step, **changes})
 
     @property
@@ -128,8 +134,8 @@ class TracedJudge(Judge):
     @functools.cached_property
     def analyzed(self) -> tuple[Graph, InverseData]:
         """The planning graph as it was analyzed, and what leads from it back to the program."""
-        roofline, backend = roofline_of(self.target), backend_of(self.target.name)
-        graph, inverse = analyze(self.staged, roofline, backend, self.pins, self.results)
+        backend = backend_of(self.target.name)
+        graph, inverse = analyze(self.staged, self.prices, backend, self.pins, self.results)
         if self.bound is not None:
             graph = with_errors(graph, self.staged, self.bound)
         return graph, inverse

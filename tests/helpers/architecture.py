@@ -24,6 +24,7 @@ DIRECTIONS = (
     ("monet_jax/_version", "monet_jax/_extras"),
     ("monet_jax/ir", "planners", "monet_jax/zoo"),
     ("monet_jax/compiler",),
+    ("monet_jax/seconds",),
     ("monet_jax/operators",),
     ("monet_jax/tracing",),
     ("monet_jax/analyzer", "monet_jax/plans"),

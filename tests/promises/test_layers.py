@@ -77,6 +77,10 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/compiler/targets.py": ("compiler/test_compile.py", "promises/test_sharding.py"),
     "monet_jax/compiler/worker.py": ("compiler/test_compile.py", "compiler/test_backend.py"),
     "monet_jax/compiler/workspace.py": ("compiler/test_backend.py",),
+    # Seconds
+    "monet_jax/seconds/attained.py": ("seconds/test_roofline.py",),
+    "monet_jax/seconds/group.py": ("seconds/test_roofline.py",),
+    "monet_jax/seconds/prices.py": ("seconds/test_roofline.py",),
     # Operators
     "monet_jax/operators/codecs/": ("operators/codecs/test_codecs.py",),
     "monet_jax/operators/compression/": (
