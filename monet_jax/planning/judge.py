@@ -14,13 +14,13 @@ from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
 from ..compiler.backend import backend_of
-from ..compiler.compile import CompiledBytes, CompilerFailed, compile_bytes, devices_of
+from ..compiler.compile import CompiledBytes, CompilerFailed, Estimate, compile_bytes, devices_of
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
-from ..seconds.attained import modelled
 from ..seconds.prices import Prices
+from ..seconds.sources import prices_of
 from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
@@ -57,11 +57,13 @@ class Compiler:
         target: what to compile for.
         options: of the compilations.
         conditions: of the programs so far, in words; "" as long as there are none.
+        estimates: the compiler's, of the program as it is; None as long as there are none.
     """
 
     target: Target
     options: Options
     conditions: str = ""
+    estimates: tuple[Estimate, ...] | None = None
 
     def bytes_of(self, traced: Traced, planned: PlannedProgram | None = None) -> CompiledBytes:
         """The bytes of a function, as planned or as it is.
@@ -70,6 +72,8 @@ class Compiler:
             OtherOptions: earlier programs were compiled under other options.
         """
         figures = self._compiled(traced, planned)
+        if planned is None:
+            self.estimates = figures.estimates
         if str(self.options) != (self.conditions or str(self.options)):
             raise OtherOptions
         self.conditions = str(self.options)
@@ -94,7 +98,6 @@ class TracedJudge(Judge):
         compiler: shared with the judges of the function's other programs.
         results: of a step that uses the gradients, as in `analyze`.
         devices: over how many the step is sharded; None for what the function's arguments say.
-        prices: what ops take on the target; None for a roofline.
     """
 
     def __init__(
@@ -108,13 +111,11 @@ class TracedJudge(Judge):
         compiler: Compiler | None = None,
         results: Sequence[int] | None = None,
         devices: int | None = None,
-        prices: Prices | None = None,
     ):
         self.traced, self.target, self.pins = traced, target, pins
         self.bound, self.chunks, self.results = bound, chunks, results
         self.compiler = compiler or Compiler(target, options_of(target, traced.program_hash))
         self.devices = devices or devices_of(traced.avals)
-        self.prices = prices or modelled(target)
         self.name = "the function with nested scans" if chunks else "the function"
 
     def other(
@@ -123,7 +124,6 @@ class TracedJudge(Judge):
         """The judge of another program of the function."""
         common = traced or self.traced, self.target, self.pins if pins is None else pins
         step = {"compiler": self.compiler, "results": self.results, "devices": self.devices}
-        step["prices"] = self.prices
         return TracedJudge(*common, **{**step, **changes})
 
     @property
@@ -134,11 +134,16 @@ class TracedJudge(Judge):
     @functools.cached_property
     def analyzed(self) -> tuple[Graph, InverseData]:
         """The planning graph as it was analyzed, and what leads from it back to the program."""
-        backend = backend_of(self.target.name)
-        graph, inverse = analyze(self.staged, self.prices, backend, self.pins, self.results)
+        backend, prices = backend_of(self.target.name), self._prices
+        graph, inverse = analyze(self.staged, prices, backend, self.pins, self.results)
         if self.bound is not None:
             graph = with_errors(graph, self.staged, self.bound)
         return graph, inverse
+
+    @property
+    def _prices(self) -> Prices:
+        """What ops take; a compiled program that is sharded has the parts of them."""
+        return prices_of(self.target, self.compiler.estimates if self.devices == 1 else None)
 
     @property
     def graph(self) -> Graph:

@@ -4,6 +4,7 @@ A plan comes from the cache on the disk, from process 0 of a job, or from a sear
 emit, compile, correct, until the compiled program keeps the budget.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -16,6 +17,7 @@ import jax
 
 from .._version import __version__
 from ..analyzer import pins as pins_module
+from ..candidates.cap import CapReached
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
 from ..plans import cache as cache_module
 from ..plans import multihost
@@ -156,6 +158,8 @@ def _find_plan_within(
 ) -> PlanRecord:
     """The plan, searched for, whose gradient keeps a limit of the error."""
     plans = _compiled_plans(traced, request, target)
+    with contextlib.suppress(CapReached):  # which the search will say
+        _ = plans.unplanned  # first: ops are priced by what it says
     errors = Errors(traced, limit.samples, plans.judge.graph)
 
     def made(bound: ErrorBound) -> PlanRecord:

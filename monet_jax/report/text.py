@@ -18,6 +18,12 @@ from .tables import plain_table, render
 SMALL = 0.001
 #: A plan that uses less of its budget than this has to say what the next faster plan takes.
 POOR_USE = 0.75
+#: Where the seconds of ops come from, in words.
+SOURCES = {
+    "measured": "measured on this device",
+    "compiler": "estimated by the compiler",
+    "roofline": "by a roofline",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +92,23 @@ def _error(plan: PlanRecord) -> list[str]:
 
 def notes(plan: PlanRecord) -> list[str]:
     """Remarks on a plan as a whole, in sentences."""
-    return [*_cut_short(plan), *_loops(plan), *_use_of_budget(plan)]
+    return [*_cut_short(plan), *_sources(plan), *_loops(plan), *_use_of_budget(plan)]
 
 
 def _cut_short(plan: PlanRecord) -> list[str]:
     if not plan.cut_short:
         return []
     return [f"The search was cut short: {plan.cut_short}. A faster plan may exist."]
+
+
+def _sources(plan: PlanRecord) -> list[str]:
+    """Which shares of the seconds come from where."""
+    total = sum(row.seconds for row in plan.sources)
+    if not total:
+        return []
+    rows = sorted(plan.sources, key=lambda row: -row.seconds)
+    shares = (f"{row.seconds / total:.0%} {SOURCES.get(row.source, row.source)}" for row in rows)
+    return [f"Seconds: {', '.join(shares)}."]
 
 
 def _loops(plan: PlanRecord) -> list[str]:

@@ -38,8 +38,8 @@ _ATTAINED = {
     "tpu": Attained(
         {"float32": 0.96, "bfloat16": 0.96, "float16": 0.96},
         Tile(8, 128, 128),  # sublanes by lanes of registers, and the matrix unit of 128 x 128
-        "XLA:TPU's `estimated_cycles`, JAX 0.12: the 11 products of a four-layer MLP take 2.00 ms on a v5e "
-        "at 1.5 GHz, 1.92 ms at its peak",
+        "XLA:TPU's `estimated_cycles`, JAX 0.12: the 11 products of a four-layer MLP take 2.00 ms "
+        "on a v5e at 1.5 GHz, 1.92 ms at its peak",
     ),
     "cpu": Attained(
         {"float32": 1.0, "bfloat16": 1.0, "float16": 1.0},

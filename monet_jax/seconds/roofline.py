@@ -30,7 +30,7 @@ class Tile:
 
 
 def _padding(side: int, tile: int) -> float:
-    return -(-side // tile) * tile / side
+    return -(-side // tile) * tile / side if side else 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/compiler/worker.py": ("compiler/test_compile.py", "compiler/test_backend.py"),
     "monet_jax/compiler/workspace.py": ("compiler/test_backend.py",),
     # Seconds
+    "monet_jax/seconds/sources.py": ("seconds/test_compiled.py",),
     "monet_jax/seconds/attained.py": ("seconds/test_roofline.py",),
     "monet_jax/seconds/group.py": ("seconds/test_roofline.py",),
     "monet_jax/seconds/prices.py": ("seconds/test_roofline.py",),
@@ -144,6 +145,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     # Plans and what is shown of them
     "monet_jax/plans/files.py": ("plans/test_cache.py",),
     "monet_jax/plans/multihost.py": ("plans/test_cache.py", "promises/test_sharding.py"),
+    "monet_jax/plans/rows.py": ("plans/test_record.py", "report/test_text.py"),
     "monet_jax/plans/tables.py": ("report/test_text.py", "tools/test_check.py"),
     "monet_jax/report/charts.py": ("report/test_html.py",),
     "monet_jax/report/figures.py": ("report/test_html.py",),

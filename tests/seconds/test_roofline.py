@@ -32,12 +32,19 @@ def test_an_op_takes_the_longer_of_its_arithmetic_and_its_traffic():
     assert added == pytest.approx(traffic)
 
 
-@pytest.mark.parametrize(("target", "tile"), [("gpu:h100", 64), ("tpu:v5e", 128)])
-def test_a_product_of_odd_sides_takes_as_long_as_the_padded_one(target, tile):
-    size, sides = 128 * tile, [16 * tile - 1, 16 * tile, 16 * tile + 1, 17 * tile]
-    below, whole, above, padded = (matmul(target, size, size, n) for n in sides)
-    assert below == pytest.approx(whole)
-    assert above == pytest.approx(padded) == pytest.approx(17 / 16 * whole)
+def test_a_product_with_65_columns_takes_as_long_as_one_with_128_on_a_gpu():
+    at = [matmul("gpu:h100", 2**14, 2**14, 2**11 + n) for n in (-1, 0, 1, 64)]
+    assert at[0] == pytest.approx(at[1])
+    assert at[2] == pytest.approx(at[3]) == pytest.approx(33 / 32 * at[1])
+
+
+def test_a_tpu_sums_over_multiples_of_128():
+    """Of the other sides, one may be a multiple of 8 only: the operand that moves."""
+    depths = [matmul("tpu:v5e", 2**13, 2**11 + n, 2**13) for n in (-1, 0, 1, 128)]
+    assert depths[0] == pytest.approx(depths[1])
+    assert depths[2] == pytest.approx(depths[3]) == pytest.approx(17 / 16 * depths[1])
+    columns = [matmul("tpu:v5e", 2**13, 2**13, 2**11 + n) for n in (1, 8)]
+    assert columns[0] == pytest.approx(columns[1])
 
 
 def test_a_product_with_one_column_is_not_charged_for_a_tile():
