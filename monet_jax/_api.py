@@ -52,6 +52,7 @@ def remat(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str | None = None,
 ) -> Callable[..., Any]:
     """`fun`, such that the compiled value-and-gradient of it takes at most `budget` bytes.
 
@@ -101,6 +102,11 @@ def remat(
         max_seconds: the same for the seconds of planning; a compilation that has begun is awaited.
         verify: compile the planned program, and correct the plan until it keeps the budget.
         cache: keep plans on disk.
+        costs: "measured" or "model": whether seconds come from the clock where the target is this
+            process's device: each distinct op is timed once, in at most 20 s, and kept on disk.
+            Else they come from the compiler where it estimates them, and from a roofline. "model"
+            gives the same plan on every machine. None is what the environment variable
+            `MONET_JAX_COSTS` says, or "measured".
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
@@ -123,6 +129,7 @@ def remat(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
     source = source_for(budget, options)
     decorate = functools.partial(_decorate, source, options.given)
@@ -150,8 +157,9 @@ def plan(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str | None = None,
 ) -> Any:
-    """The plan that `remat` would use for these arguments; nothing is allocated or run.
+    """The plan that `remat` would use for these arguments; the function does not run.
 
     Of a step that `monet_jax.jit` made it is the `StepPlan` that the step would use, within the
     step's own options; only `budget` and `target` may be given, in the place of these.
@@ -189,6 +197,7 @@ def plan(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
 
     if isinstance(fun, PlannedStep):

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ._disk import write_whole
 from ._extras import needing_extra
 from ._sources import Fixed
 from ._wrapped import rematerialized
-from .plans.files import write_whole
 from .plans.record import PlanRecord, record_from_json
 from .step.step_plan import holds_step_plan, step_plan_from_json
 

@@ -9,7 +9,7 @@ compilers keep a product's operands.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from ..compiler.backend import Backend
 from ..ir.costs import Work, work_of
@@ -36,10 +36,6 @@ class Fusion:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     work: Work
-
-    def group(self, program: Program) -> Group:
-        """Its equations, for what gives their seconds."""
-        return Group((*self.fused, self.equation), self.inputs, self.outputs, program.avals)
 
 
 class Fusions:
@@ -74,6 +70,27 @@ class Fusions:
             outputs = tuple(i for i in equation.outputs if i in self._kept)
             if outputs or equation.eqn.effects:
                 yield self._fusion(equation, outputs)
+
+    def group(self, fusion: Fusion) -> Group:
+        """The equations of an op, views among them, for what gives their seconds."""
+        inside = {self._position[i]: self._producer[i] for i in self._behind(fusion.equation)}
+        equations = [*(inside[n] for n in sorted(inside)), fusion.equation]
+        passed = {e.outputs[0]: e.reads[0] for e in equations if is_hook(e)}
+        run = tuple(_reading(e, passed) for e in equations if not is_hook(e))
+        written = {i for e in run for i in e.outputs}
+        inputs = {i for e in run for i in e.reads} - written
+        return Group(run, tuple(sorted(inputs)), fusion.outputs, self.program.avals)
+
+    def _behind(self, equation: Equation) -> set[int]:
+        """The values that are computed inside the op of an equation."""
+        found, pending = set[int](), list(equation.reads)
+        while pending:
+            i = pending.pop()
+            producer = self._producer.get(i)
+            if producer is not None and i not in self._kept and i not in found:
+                found.add(i)
+                pending += producer.reads[:1] if is_hook(producer) else producer.reads
+        return found
 
     def reads_past(
         self, equation: Equation, known: Collection[int] = ()
@@ -191,6 +208,16 @@ class Fusions:
             if is_random(equation) or (fused and reads and reads <= drawn):
                 drawn.update(equation.outputs)
         return drawn
+
+
+def _reading(equation: Equation, passed: Mapping[int, int]) -> Equation:
+    """The equation, reading what hooks pass on instead of their results."""
+    inputs = []
+    for i in equation.inputs:
+        while isinstance(i, int) and i in passed:
+            i = passed[i]
+        inputs.append(i)
+    return dataclasses.replace(equation, inputs=tuple(inputs))
 
 
 def temporary_bytes(program: Program, backend: Backend) -> int:

@@ -126,7 +126,7 @@ def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
     has_effects = bool(equation.eqn.effects)
     is_primal = has_effects or any(i in traced.primal for i in outputs)
     scratch = traced.backend.needs_scratch
-    price = traced.prices.of(fusion.group(traced.program))
+    price = traced.prices.of(traced.fusions.group(fusion))
     return LocalOp(
         equation.primitive,
         fusion.inputs,

@@ -36,5 +36,5 @@ def step_costs(
     """The costs of `step(*args)`, traced on abstract values."""
     program = flatten(jax.make_jaxpr(step)(*args), inline_checkpoints=True)
     fusions = Fusions(program, backend)
-    seconds = sum(prices.of(fusion.group(program)).seconds for fusion in fusions.all())
+    seconds = sum(prices.of(fusions.group(fusion)).seconds for fusion in fusions.all())
     return StepCosts(flops_of(program.equations), seconds)

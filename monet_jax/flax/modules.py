@@ -33,6 +33,7 @@ def remat(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str | None = None,
 ) -> Any:
     """A module, or a function of modules, whose compiled value-and-gradient keeps `budget`.
 
@@ -79,6 +80,7 @@ def remat(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
     planning = Planning(_api.source_for(budget, options), options.given)
     if module is None:
@@ -108,8 +110,9 @@ def plan(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str | None = None,
 ) -> Plan:
-    """The plan that `remat` would use for these arguments; nothing is allocated or run.
+    """The plan that `remat` would use for these arguments; the function does not run.
 
     Arguments:
         fun: an NNX module, a bound method of one, or a function of modules. (The loss of a Linen
@@ -137,6 +140,7 @@ def plan(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
 
     def flat(args: Sequence[Any]) -> OnArrays:

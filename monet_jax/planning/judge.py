@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import planners
 from planners.graph import Graph
@@ -19,6 +19,7 @@ from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
+from ..seconds.attained import modelled
 from ..seconds.prices import Prices
 from ..seconds.sources import prices_of
 from ..tracing.staged import StagedProgram
@@ -58,12 +59,22 @@ class Compiler:
         options: of the compilations.
         conditions: of the programs so far, in words; "" as long as there are none.
         estimates: the compiler's, of the program as it is; None as long as there are none.
+        costs: what seconds come from, one of `seconds.sources.COSTS`.
+        announce: is told what is measured.
     """
 
     target: Target
     options: Options
     conditions: str = ""
     estimates: tuple[Estimate, ...] | None = None
+    costs: str = "model"
+    announce: Callable[[str], None] = lambda text: None
+
+    def prices(self, devices: int) -> Prices:
+        """What ops take; of a program that is sharded over several devices, what the parts take."""
+        if devices > 1:
+            return modelled(self.target)
+        return prices_of(self.target, self.costs, self.estimates, self.announce)
 
     def bytes_of(self, traced: Traced, planned: PlannedProgram | None = None) -> CompiledBytes:
         """The bytes of a function, as planned or as it is.
@@ -134,16 +145,12 @@ class TracedJudge(Judge):
     @functools.cached_property
     def analyzed(self) -> tuple[Graph, InverseData]:
         """The planning graph as it was analyzed, and what leads from it back to the program."""
-        backend, prices = backend_of(self.target.name), self._prices
+        backend, prices = backend_of(self.target.name), self.compiler.prices(self.devices)
         graph, inverse = analyze(self.staged, prices, backend, self.pins, self.results)
+        prices.finish()
         if self.bound is not None:
             graph = with_errors(graph, self.staged, self.bound)
         return graph, inverse
-
-    @property
-    def _prices(self) -> Prices:
-        """What ops take; a compiled program that is sharded has the parts of them."""
-        return prices_of(self.target, self.compiler.estimates if self.devices == 1 else None)
 
     @property
     def graph(self) -> Graph:
@@ -214,6 +221,11 @@ def compiled_plans_of(
     bound: ErrorBound | None = None,
     cap: Cap | None = None,
     verify: bool = True,
+    costs: str = "model",
 ) -> TracedPlans:
     """The plans of a traced function on a target, of which none is compiled yet."""
-    return CompiledPlans(TracedJudge(traced, target, pins, bound=bound), cap, verify)
+    cap = cap or Cap()
+    options = options_of(target, traced.program_hash)
+    compiler = Compiler(target, options, costs=costs, announce=cap.announce)
+    judge = TracedJudge(traced, target, pins, bound=bound, compiler=compiler)
+    return CompiledPlans(judge, cap, verify)

@@ -196,7 +196,7 @@ def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> Tra
     options = request.options
     cap = options.cap(announce=say)
     given = traced, target, options.pinned
-    return compiled_plans_of(*given, cap=cap, verify=options.verify)
+    return compiled_plans_of(*given, cap=cap, verify=options.verify, costs=options.costs or "model")
 
 
 def _plan_search(plans: TracedPlans, request: PlanRequest) -> PlanSearch:
@@ -254,7 +254,7 @@ def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int,
             traced.terms,
             [str(getattr(aval, "sharding", None)) for aval in traced.avals],
             (options.budget, floor_bytes, request.reserved_bytes),
-            (options.time_limit, options.verify),
+            (options.time_limit, options.verify, options.costs),
             (state, caps if state == "cut short" else None),
             *_pins_in(traced, request),
             target.name,

@@ -92,7 +92,7 @@ def _error(plan: PlanRecord) -> list[str]:
 
 def notes(plan: PlanRecord) -> list[str]:
     """Remarks on a plan as a whole, in sentences."""
-    return [*_cut_short(plan), *_sources(plan), *_loops(plan), *_use_of_budget(plan)]
+    return [*_cut_short(plan), *_loops(plan), *_use_of_budget(plan), *_sources(plan)]
 
 
 def _cut_short(plan: PlanRecord) -> list[str]:

@@ -37,6 +37,10 @@ class Prices(abc.ABC):
     def of(self, group: Group) -> Price:
         """The price of an op."""
 
+    def finish(self) -> None:
+        """Called when all ops of a graph are priced."""
+        return
+
     def of_work(self, work: Work, moved_bytes: int) -> float:
         """Seconds of work that has no equations of its own, by the roofline."""
         return self.roofline.seconds(work, moved_bytes)

@@ -1,8 +1,11 @@
-"""Which source prices the ops of a target: the order in which they are asked."""
+"""The source that prices the ops of a target: the clock, the compiler, or a roofline."""
 
 import functools
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import jax
 
 from ..compiler.estimates import Estimate
 from ..compiler.options import estimates_seconds
@@ -10,16 +13,50 @@ from ..compiler.targets import Target, compiler_version
 from ..ir import compat
 from .attained import modelled, roofline_of
 from .compiled import ByCompiler
+from .measured import Measured
 from .prices import Prices
 
+#: What seconds may come from, by the option `costs`: from the clock where the target is here, and
+#: else the compiler; or never from the clock, so that plans are the same on every machine.
+COSTS = ("measured", "model")
+#: What `costs` is where nothing is said, instead of "measured".
+SWITCH = "MONET_JAX_COSTS"
 
-def prices_of(target: Target, estimates: Sequence[Estimate] | None) -> Prices:
+
+def checked_costs(costs: str | None) -> str:
+    """The option `costs`, or what the environment says instead.
+
+    Raises:
+        ValueError: it is none of `COSTS`.
+    """
+    found = os.environ.get(SWITCH) or COSTS[0] if costs is None else costs
+    if found not in COSTS:
+        where = f"the environment variable {SWITCH}" if costs is None else "`costs`"
+        raise ValueError(f'{where} must be "measured" or "model"; got {found!r}.')
+    return found
+
+
+def measures(target: Target, costs: str) -> bool:
+    """Whether ops are timed: the target is one device that this process has."""
+    return costs == "measured" and target.attached and jax.process_count() == 1
+
+
+def prices_of(
+    target: Target,
+    costs: str,
+    estimates: Sequence[Estimate] | None,
+    announce: Callable[[str], None],
+) -> Prices:
     """What ops take on a target.
 
     Arguments:
         target: the target.
+        costs: one of `COSTS`.
         estimates: the compiler's, of the unplanned program; None where it has not been compiled.
+        announce: is told what is measured.
     """
+    if measures(target, costs):
+        return Measured(target, announce)
     if estimates:
         return ByCompiler(estimates, roofline_of(target))
     if estimates is not None and estimates_seconds(target):

@@ -141,6 +141,8 @@ class StepSearch:
         return StepCompiler(
             self.target,
             self.compiler_options,
+            costs=self.options.costs or "model",
+            announce=say,
             call=self.call,
             tracer=self.recorded.tracer,
             mark=mark,

@@ -21,7 +21,7 @@ type Directions = tuple[tuple[str, ...], ...]
 #: Each row may import the rows above it; entries of one row may not import one another. An entry is
 #: a folder with all that lies in it, or a file; `__init__` of a package is an entry by itself.
 DIRECTIONS = (
-    ("monet_jax/_version", "monet_jax/_extras"),
+    ("monet_jax/_version", "monet_jax/_extras", "monet_jax/_disk"),
     ("monet_jax/ir", "planners", "monet_jax/zoo"),
     ("monet_jax/compiler",),
     ("monet_jax/seconds",),

@@ -49,6 +49,7 @@ NEEDING_EXTRAS = (
 TESTED_BY: dict[str, tuple[str, ...]] = {
     # The API
     "monet_jax/_api.py": ("promises/test_api.py", "promises/test_static.py"),
+    "monet_jax/_disk.py": ("plans/test_cache.py", "seconds/test_measured.py"),
     "monet_jax/_extras.py": ("promises/test_layers.py",),
     "monet_jax/_plan.py": ("plans/test_record.py", "report/test_text.py", "tools/test_sweep.py"),
     "monet_jax/_sources.py": ("promises/test_api.py", "plans/test_cache.py"),
@@ -143,7 +144,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/transformer/scan.py": ("tracing/passes/test_loops.py",),
     "monet_jax/transformer/scan_operands.py": ("tracing/passes/test_loops.py",),
     # Plans and what is shown of them
-    "monet_jax/plans/files.py": ("plans/test_cache.py",),
     "monet_jax/plans/multihost.py": ("plans/test_cache.py", "promises/test_sharding.py"),
     "monet_jax/plans/rows.py": ("plans/test_record.py", "report/test_text.py"),
     "monet_jax/plans/tables.py": ("report/test_text.py", "tools/test_check.py"),

@@ -14,8 +14,8 @@ import jax
 from rich.console import Console
 
 from ... import __version__, zoo
+from ..._disk import write_whole
 from ...compiler.targets import Target, compiler_version, require_compiler, resolve_target
-from ...plans.files import write_whole
 from .cells import Cell, Program
 from .claims import to_json
 from .clock import step_seconds
