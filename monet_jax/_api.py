@@ -52,7 +52,7 @@ def remat(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
-    costs: str | None = None,
+    costs: str = "model",
 ) -> Callable[..., Any]:
     """`fun`, such that the compiled value-and-gradient of it takes at most `budget` bytes.
 
@@ -102,11 +102,10 @@ def remat(
         max_seconds: the same for the seconds of planning; a compilation that has begun is awaited.
         verify: compile the planned program, and correct the plan until it keeps the budget.
         cache: keep plans on disk.
-        costs: "measured" or "model": whether seconds come from the clock where the target is this
-            process's device: each distinct op is timed once, in at most 20 s, and kept on disk.
-            Else they come from the compiler where it estimates them, and from a roofline. "model"
-            gives the same plan on every machine. None is what the environment variable
-            `MONET_JAX_COSTS` says, or "measured".
+        costs: "model": seconds come from the compiler, where it estimates them, and else from a
+            roofline; plans are the same on every machine. "measured": where the target is this
+            process's device, each distinct op is timed there once, in at most 20 s, and the seconds
+            are kept on disk.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
@@ -157,7 +156,7 @@ def plan(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
-    costs: str | None = None,
+    costs: str = "model",
 ) -> Any:
     """The plan that `remat` would use for these arguments; the function does not run.
 

@@ -7,8 +7,6 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # A fault of ours is an error here, and not a warning and the user's function as it is.
 os.environ["MONET_JAX_STRICT"] = "1"
-# Plans do not depend on the clock of the machine; tests of the clock ask for it.
-os.environ["MONET_JAX_COSTS"] = "model"
 # Most programs of the tests run once: LLVM would optimize for longer than they run. It comes after
 # all that XLA does to a program, buffers included.
 os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}"

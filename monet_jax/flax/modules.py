@@ -33,7 +33,7 @@ def remat(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
-    costs: str | None = None,
+    costs: str = "model",
 ) -> Any:
     """A module, or a function of modules, whose compiled value-and-gradient keeps `budget`.
 
@@ -110,7 +110,7 @@ def plan(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
-    costs: str | None = None,
+    costs: str = "model",
 ) -> Plan:
     """The plan that `remat` would use for these arguments; the function does not run.
 

@@ -25,6 +25,7 @@ from ..seconds.sources import prices_of
 from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
+from .failures import warn
 from .gradient_error import ErrorBound, with_errors
 from .step import step_to_compile
 
@@ -147,7 +148,8 @@ class TracedJudge(Judge):
         """The planning graph as it was analyzed, and what leads from it back to the program."""
         backend, prices = backend_of(self.target.name), self.compiler.prices(self.devices)
         graph, inverse = analyze(self.staged, prices, backend, self.pins, self.results)
-        prices.finish()
+        if remark := prices.finish():
+            warn(remark)
         if self.bound is not None:
             graph = with_errors(graph, self.staged, self.bound)
         return graph, inverse

@@ -196,7 +196,7 @@ def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> Tra
     options = request.options
     cap = options.cap(announce=say)
     given = traced, target, options.pinned
-    return compiled_plans_of(*given, cap=cap, verify=options.verify, costs=options.costs or "model")
+    return compiled_plans_of(*given, cap=cap, verify=options.verify, costs=options.costs)
 
 
 def _plan_search(plans: TracedPlans, request: PlanRequest) -> PlanSearch:

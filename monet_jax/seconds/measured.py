@@ -6,14 +6,12 @@ over, is priced by a roofline of rates that are measured on the device as well.
 
 import concurrent.futures
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from ..compiler.targets import Target, default_device, usable_bytes
-from ..ir import compat
 from .attained import roofline_of
 from .clock import MOST_SPREAD, Timing, timed
 from .group import Group
@@ -60,17 +58,17 @@ class Measured(Prices):
             self._known[key] = self._priced(key, group)
         return self._known[key]
 
-    def finish(self) -> None:
-        """Keep what was measured; warn where the clock was of no use."""
+    def finish(self) -> str:
+        """Keep what was measured; say where the clock was of no use."""
         self._store.write()
-        if self._scattered:
-            warnings.warn(
-                f"{self._scattered} of {self._measured} ops took times that differ by more than "
-                f"{MOST_SPREAD:.0%} when they were run again: the device is busy. They are priced "
-                "by a roofline. Plan again when it is idle.",
-                skip_file_prefixes=compat.INTERNAL,
-            )
-            self._scattered = 0
+        scattered, self._scattered = self._scattered, 0
+        if not scattered:
+            return ""
+        return (
+            f"The times of {scattered} of {self._measured} ops scatter over more than "
+            f"{MOST_SPREAD:.0%}, also when they are run again: the device is busy. These ops are "
+            "priced by a roofline. Plan again when it is idle."
+        )
 
     def _priced(self, key: str, group: Group) -> Price:
         known = self._store.get(key)

@@ -37,9 +37,9 @@ class Prices(abc.ABC):
     def of(self, group: Group) -> Price:
         """The price of an op."""
 
-    def finish(self) -> None:
-        """Called when all ops of a graph are priced."""
-        return
+    def finish(self) -> str:
+        """Called when all ops of a graph are priced; what the user has to know of it, if any."""
+        return ""
 
     def of_work(self, work: Work, moved_bytes: int) -> float:
         """Seconds of work that has no equations of its own, by the roofline."""

@@ -1,7 +1,6 @@
 """The source that prices the ops of a target: the clock, the compiler, or a roofline."""
 
 import functools
-import os
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -16,24 +15,19 @@ from .compiled import ByCompiler
 from .measured import Measured
 from .prices import Prices
 
-#: What seconds may come from, by the option `costs`: from the clock where the target is here, and
-#: else the compiler; or never from the clock, so that plans are the same on every machine.
-COSTS = ("measured", "model")
-#: What `costs` is where nothing is said, instead of "measured".
-SWITCH = "MONET_JAX_COSTS"
+#: What seconds may come from, by the option `costs`: never from the clock, so that plans are the
+#: same on every machine; or from the clock, where the target is this process's device.
+COSTS = ("model", "measured")
 
 
-def checked_costs(costs: str | None) -> str:
-    """The option `costs`, or what the environment says instead.
+def check_costs(costs: object) -> None:
+    """Check the option `costs`.
 
     Raises:
         ValueError: it is none of `COSTS`.
     """
-    found = os.environ.get(SWITCH) or COSTS[0] if costs is None else costs
-    if found not in COSTS:
-        where = f"the environment variable {SWITCH}" if costs is None else "`costs`"
-        raise ValueError(f'{where} must be "measured" or "model"; got {found!r}.')
-    return found
+    if costs not in COSTS:
+        raise ValueError(f'`costs` must be "model" or "measured"; got {costs!r}.')
 
 
 def measures(target: Target, costs: str) -> bool:

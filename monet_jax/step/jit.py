@@ -131,7 +131,7 @@ def jit(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
-    costs: str | None = None,
+    costs: str = "model",
     **jit_options: Any,
 ) -> Any:
     """`jax.jit(fun)`, such that the compiled program takes at most `budget` bytes.

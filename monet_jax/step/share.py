@@ -141,7 +141,7 @@ class StepSearch:
         return StepCompiler(
             self.target,
             self.compiler_options,
-            costs=self.options.costs or "model",
+            costs=self.options.costs,
             announce=say,
             call=self.call,
             tracer=self.recorded.tracer,
