@@ -47,7 +47,7 @@ class Group:
                 for i in atoms
             ]
 
-        lines = [named(self.inputs)]
+        lines = []
         for e in self.equations:
             lines.append([e.primitive, *named(e.inputs), *named(e.outputs), parameters_of(e.eqn)])
-        return repr([*lines, named(self.outputs)])
+        return repr([*lines, sorted(named(self.inputs)), named(self.outputs)])

@@ -83,6 +83,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/seconds/attained.py": ("seconds/test_roofline.py",),
     "monet_jax/seconds/group.py": ("seconds/test_roofline.py",),
     "monet_jax/seconds/prices.py": ("seconds/test_roofline.py",),
+    "monet_jax/seconds/rates.py": ("seconds/test_measured.py",),
+    "monet_jax/seconds/running.py": ("seconds/test_measured.py",),
     # Operators
     "monet_jax/operators/codecs/": ("operators/codecs/test_codecs.py",),
     "monet_jax/operators/compression/": (
