@@ -158,13 +158,14 @@ def plan(
     cache: bool = True,
     costs: str = "model",
 ) -> Any:
-    """The plan that `remat` would use for these arguments; the function does not run.
+    """The plan that `remat` would use for these arguments; nothing is allocated or run.
 
     Of a step that `monet_jax.jit` made it is the `StepPlan` that the step would use, within the
     step's own options; only `budget` and `target` may be given, in the place of these.
 
-    But with an `error`, gradients of a sample are computed to measure what lossy codes do to them,
-    one for each value that may be encoded; such a plan is not kept on the disk.
+    But with `costs="measured"`, single ops run on made-up arrays. And with an `error`, gradients of
+    a sample are computed to measure what lossy codes do to them, one for each value that may be
+    encoded; such a plan is not kept on the disk.
 
     Arguments:
         fun: the function, or a step that `monet_jax.jit` made.

@@ -112,7 +112,7 @@ def plan(
     cache: bool = True,
     costs: str = "model",
 ) -> Plan:
-    """The plan that `remat` would use for these arguments; the function does not run.
+    """The plan that `remat` would use for these arguments; nothing is allocated or run.
 
     Arguments:
         fun: an NNX module, a bound method of one, or a function of modules. (The loss of a Linen

@@ -32,7 +32,7 @@ DIRECTIONS = (
     ("monet_jax/candidates",),
     ("monet_jax/search",),
     ("monet_jax/planning",),
-    ("monet_jax/_sources",),
+    ("monet_jax/_sources", "monet_jax/_step_time"),
     ("monet_jax/_wrapped",),
     ("monet_jax/step",),
     ("monet_jax/_plan",),

@@ -52,6 +52,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/_disk.py": ("plans/test_cache.py", "seconds/test_measured.py"),
     "monet_jax/_extras.py": ("promises/test_layers.py",),
     "monet_jax/_plan.py": ("plans/test_record.py", "report/test_text.py", "tools/test_sweep.py"),
+    "monet_jax/_step_time.py": ("plans/test_record.py", "cli/test_shell.py"),
     "monet_jax/_sources.py": ("promises/test_api.py", "plans/test_cache.py"),
     "monet_jax/_version.py": ("promises/test_layers.py",),
     "monet_jax/_wrapped.py": ("promises/test_api.py", "tracing/test_marked.py"),
