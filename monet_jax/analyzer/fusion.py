@@ -50,8 +50,8 @@ class Fusions:
     def __init__(self, program: Program, backend: Backend, kept: Collection[int] = frozenset()):
         self.program, self.backend = program, backend
         self._kinds = [*map(self._kind, program.equations)]  # by position
-        self._position = positions_of(program.equations)
-        self._producer = {i: e for e in program.equations for i in e.outputs}
+        self.position = positions_of(program.equations)
+        self.producer = {i: e for e in program.equations for i in e.outputs}
         self._source = self._views()
         self._root = self._roots()
         self._kept = self._materialised(kept)
@@ -70,27 +70,6 @@ class Fusions:
             outputs = tuple(i for i in equation.outputs if i in self._kept)
             if outputs or equation.eqn.effects:
                 yield self._fusion(equation, outputs)
-
-    def group(self, fusion: Fusion) -> Group:
-        """The equations of an op, views among them, for what gives their seconds."""
-        inside = {self._position[i]: self._producer[i] for i in self._behind(fusion.equation)}
-        equations = [*(inside[n] for n in sorted(inside)), fusion.equation]
-        passed = {e.outputs[0]: e.reads[0] for e in equations if is_hook(e)}
-        run = tuple(_reading(e, passed) for e in equations if not is_hook(e))
-        written = {i for e in run for i in e.outputs}
-        inputs = {i for e in run for i in e.reads} - written
-        return Group(run, tuple(sorted(inputs)), fusion.outputs, self.program.avals)
-
-    def _behind(self, equation: Equation) -> set[int]:
-        """The values that are computed inside the op of an equation."""
-        found, pending = set[int](), list(equation.reads)
-        while pending:
-            i = pending.pop()
-            producer = self._producer.get(i)
-            if producer is not None and i not in self._kept and i not in found:
-                found.add(i)
-                pending += producer.reads[:1] if is_hook(producer) else producer.reads
-        return found
 
     def reads_past(
         self, equation: Equation, known: Collection[int] = ()
@@ -116,7 +95,7 @@ class Fusions:
         pending = list(values)
         while pending:
             i = pending.pop()
-            producer = self._producer.get(i)
+            producer = self.producer.get(i)
             if i in seen:
                 continue
             seen.add(i)
@@ -141,7 +120,7 @@ class Fusions:
         fused = self._fused_into(equation)
         members = (equation, *fused)
         reads = {self.root(i) for e in members for i in e.reads}
-        inputs = tuple(sorted(i for i in reads if i in self._kept or i not in self._producer))
+        inputs = tuple(sorted(i for i in reads if i in self._kept or i not in self.producer))
         return Fusion(equation, fused, inputs, outputs, sum(map(work_of, members), Work()))
 
     def _fused_into(self, equation: Equation) -> tuple[Equation, ...]:
@@ -149,10 +128,10 @@ class Fusions:
         queue = list(equation.reads)
         while queue:
             i = self.root(queue.pop())
-            producer = self._producer.get(i)
-            if producer is None or i in self._kept or self._position[i] in found:
+            producer = self.producer.get(i)
+            if producer is None or i in self._kept or self.position[i] in found:
                 continue
-            found[self._position[i]] = producer
+            found[self.position[i]] = producer
             queue += producer.reads
         return tuple(found[position] for position in sorted(found))
 
@@ -191,8 +170,8 @@ class Fusions:
                 kept.update(reads - constant if equation.primitive == "scan" else reads)
             if not noise.issuperset(equation.outputs):
                 kept.update(reads & noise)
-        kept &= self._producer.keys()
-        return {i for i in kept if self._kinds[self._position[i]] is not Kind.VIEW}
+        kept &= self.producer.keys()
+        return {i for i in kept if self._kinds[self.position[i]] is not Kind.VIEW}
 
     def _noise(self) -> set[int]:
         """Values drawn from a generator and not yet mixed with anything else.
@@ -208,6 +187,29 @@ class Fusions:
             if is_random(equation) or (fused and reads and reads <= drawn):
                 drawn.update(equation.outputs)
         return drawn
+
+
+def group_of(fusions: Fusions, fusion: Fusion) -> Group:
+    """The equations of an op, views among them; residual hooks pass on what they read."""
+    inside = {fusions.position[i]: fusions.producer[i] for i in _behind(fusions, fusion.equation)}
+    equations = [*(inside[n] for n in sorted(inside)), fusion.equation]
+    passed = {e.outputs[0]: e.reads[0] for e in equations if is_hook(e)}
+    run = tuple(_reading(e, passed) for e in equations if not is_hook(e))
+    written = {i for e in run for i in e.outputs}
+    inputs = {i for e in run for i in e.reads} - written
+    return Group(run, tuple(sorted(inputs)), fusion.outputs, fusions.program.avals)
+
+
+def _behind(fusions: Fusions, equation: Equation) -> set[int]:
+    """The values that are computed inside the op of an equation."""
+    found, pending = set[int](), list(equation.reads)
+    while pending:
+        i = pending.pop()
+        producer = fusions.producer.get(i)
+        if producer is not None and not fusions.is_kept(i) and i not in found:
+            found.add(i)
+            pending += producer.reads[:1] if is_hook(producer) else producer.reads
+    return found
 
 
 def _reading(equation: Equation, passed: Mapping[int, int]) -> Equation:

@@ -21,7 +21,7 @@ from ..ir.program import Equation, Program, flatten
 from ..ir.stage import Stage
 from ..operators import is_hook
 from ..seconds.prices import Prices
-from .fusion import Fusion, temporary_bytes
+from .fusion import Fusion, group_of, temporary_bytes
 from .implementations import with_encoders
 from .local_ops import (
     LocalOp,
@@ -126,7 +126,7 @@ def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
     has_effects = bool(equation.eqn.effects)
     is_primal = has_effects or any(i in traced.primal for i in outputs)
     scratch = traced.backend.needs_scratch
-    price = traced.prices.of(traced.fusions.group(fusion))
+    price = traced.prices.of(group_of(traced.fusions, fusion))
     return LocalOp(
         equation.primitive,
         fusion.inputs,

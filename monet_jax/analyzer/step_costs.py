@@ -14,7 +14,7 @@ from ..compiler.backend import Backend
 from ..ir.costs import flops_of
 from ..ir.program import flatten
 from ..seconds.prices import Prices
-from .fusion import Fusions
+from .fusion import Fusions, group_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,5 +36,5 @@ def step_costs(
     """The costs of `step(*args)`, traced on abstract values."""
     program = flatten(jax.make_jaxpr(step)(*args), inline_checkpoints=True)
     fusions = Fusions(program, backend)
-    seconds = sum(prices.of(fusions.group(fusion)).seconds for fusion in fusions.all())
+    seconds = sum(prices.of(group_of(fusions, fusion)).seconds for fusion in fusions.all())
     return StepCosts(flops_of(program.equations), seconds)

@@ -8,7 +8,7 @@ import pytest
 from compilers import foreign_target
 
 import monet_jax
-from monet_jax.analyzer.fusion import Fusions
+from monet_jax.analyzer.fusion import Fusions, group_of
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.estimates import Estimate
 from monet_jax.compiler.targets import TARGETS
@@ -26,7 +26,7 @@ def groups(fun, *shapes):
     args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     program = flatten(jax.make_jaxpr(fun)(*args))
     fusions = Fusions(program, backend_of("gpu:h100"))
-    return [fusions.group(x) for x in fusions.all()]
+    return [group_of(fusions, x) for x in fusions.all()]
 
 
 def test_an_op_has_the_price_of_the_instruction_that_is_like_it():

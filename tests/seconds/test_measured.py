@@ -7,7 +7,7 @@ import pytest
 
 import monet_jax
 from monet_jax import _disk
-from monet_jax.analyzer.fusion import Fusions
+from monet_jax.analyzer.fusion import Fusions, group_of
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import flatten
@@ -26,7 +26,7 @@ def groups(fun, *args):
     """The ops of a function."""
     program = flatten(jax.make_jaxpr(fun)(*args))
     fusions = Fusions(program, backend_of("cpu"))
-    return [fusions.group(x) for x in fusions.all()]
+    return [group_of(fusions, x) for x in fusions.all()]
 
 
 @pytest.fixture
