@@ -4,9 +4,9 @@
 
 For each model of the zoo: the plain program, every `jax.checkpoint` baseline, and plans at shares
 of plain's temporaries run in turns in one process. Of the pairs of programs whose seconds differ
-beyond their paired interval, it counts those that a model of seconds orders otherwise; and it gives the
-median error of the modelled ratio to plain. The models: `old` (products at 2 % of the peak, traffic
-added; the roofline until version 0.1), `roofline`, and `measured` (the clock, op by op).
+beyond their paired interval, it counts those that a model of seconds orders otherwise; and it gives
+the median error of the modelled ratio to plain. The models: `old` (products at 2 % of the peak,
+traffic added; the roofline until version 0.1), `roofline`, and `measured` (the clock, op by op).
 """
 
 import argparse
