@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .compiler.backend import backend_of
+from .compiler.targets import default_device
 from .ir.gradient import FlatFunction
 from .operators import Context, rewriter, selected
 from .planning.step import step_to_compile
@@ -73,7 +74,7 @@ def step_seconds(
     planned = rewritten.flat if plan.decisions is None else as_planned(rewritten, plan)
     runs = [step_on(traced, traced.flat, call.leaves), step_on(rewritten, planned, call.leaves)]
     plain, timing = in_turns(runs, turns)
-    return StepSeconds(plain, timing, jax.devices()[0].device_kind)
+    return StepSeconds(plain, timing, default_device().device_kind)
 
 
 def step_on(traced: Traced, function: FlatFunction, leaves: Sequence[Any]) -> Callable[[], Any]:

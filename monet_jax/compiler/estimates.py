@@ -51,6 +51,8 @@ def estimates_in(text: str) -> list[tuple[float, int, int, tuple[int, ...], tupl
         The fields of an `Estimate` for each, as they leave a process that does not know the class.
         Empty where no instruction carries an estimate.
     """
+    if '"sol"' not in text:
+        return []
     computations = dict(_computations(text))
     trips = _trips(computations)
     found = []

@@ -20,8 +20,9 @@ from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
 from ..seconds.attained import modelled
+from ..seconds.measured import Measured
 from ..seconds.prices import Prices
-from ..seconds.sources import prices_of
+from ..seconds.sources import measures, prices_of
 from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
@@ -62,6 +63,7 @@ class Compiler:
         estimates: the compiler's, of the program as it is; None as long as there are none.
         costs: what seconds come from, one of `seconds.sources.COSTS`.
         announce: is told what is measured.
+        measured: prices by the clock, once they were asked for.
     """
 
     target: Target
@@ -70,12 +72,16 @@ class Compiler:
     estimates: tuple[Estimate, ...] | None = None
     costs: str = "model"
     announce: Callable[[str], None] = lambda text: None
+    measured: Prices | None = None
 
     def prices(self, devices: int) -> Prices:
         """What ops take; of a program that is sharded over several devices, what the parts take."""
         if devices > 1:
             return modelled(self.target)
-        return prices_of(self.target, self.costs, self.estimates, self.announce)
+        if measures(self.target, self.costs):
+            self.measured = self.measured or Measured(self.target, self.announce)
+            return self.measured
+        return prices_of(self.target, self.estimates)
 
     def bytes_of(self, traced: Traced, planned: PlannedProgram | None = None) -> CompiledBytes:
         """The bytes of a function, as planned or as it is.

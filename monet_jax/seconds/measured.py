@@ -39,7 +39,8 @@ class Measured(Prices):
     """
 
     def __init__(self, target: Target, announce: Callable[[str], None]):
-        self._store = Store(device_in_words(default_device()))
+        self._device = default_device()
+        self._store = Store(device_in_words(self._device))
         self._announce = announce
         self._most_bytes = int(_MEMORY_SHARE * usable_bytes(target))
         self._known: dict[str, Price] = {}
@@ -100,7 +101,11 @@ class Measured(Prices):
         return parts * max(timing.seconds - self._overhead, 0.05 * timing.seconds)
 
     def _apart[Result](self, function: Callable[..., Result], *args: Any) -> Result:
-        return self._thread.submit(function, *args).result()
+        def on_device() -> Result:
+            with jax.default_device(self._device):
+                return function(*args)
+
+        return self._thread.submit(on_device).result()
 
 
 def _timing(group: Group, modelled: float) -> tuple[Timing, float]:

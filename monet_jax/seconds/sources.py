@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 
@@ -12,7 +12,6 @@ from ..compiler.targets import Target, compiler_version
 from ..ir import compat
 from .attained import modelled, roofline_of
 from .compiled import ByCompiler
-from .measured import Measured
 from .prices import Prices
 
 #: What seconds may come from, by the option `costs`: never from the clock, so that plans are the
@@ -35,22 +34,13 @@ def measures(target: Target, costs: str) -> bool:
     return costs == "measured" and target.attached and jax.process_count() == 1
 
 
-def prices_of(
-    target: Target,
-    costs: str,
-    estimates: Sequence[Estimate] | None,
-    announce: Callable[[str], None],
-) -> Prices:
-    """What ops take on a target.
+def prices_of(target: Target, estimates: Sequence[Estimate] | None) -> Prices:
+    """What ops take on a target, by its compiler or by a roofline.
 
     Arguments:
         target: the target.
-        costs: one of `COSTS`.
         estimates: the compiler's, of the unplanned program; None where it has not been compiled.
-        announce: is told what is measured.
     """
-    if measures(target, costs):
-        return Measured(target, announce)
     if estimates:
         return ByCompiler(estimates, roofline_of(target))
     if estimates is not None and estimates_seconds(target):

@@ -54,13 +54,13 @@ def test_an_op_has_the_price_of_the_instruction_that_is_like_it():
 def test_a_compiler_that_says_nothing_is_warned_of_once(monkeypatch):
     monkeypatch.setattr(sources, "compiler_version", lambda target: "XLA:GPU of tomorrow")
     with pytest.warns(UserWarning, match="XLA:GPU of tomorrow"):
-        prices = sources.prices_of(H100, "model", (), print)
+        prices = sources.prices_of(H100, ())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert isinstance(sources.prices_of(H100, "model", (), print), ByRoofline)
+        assert isinstance(sources.prices_of(H100, ()), ByRoofline)
         # The A100's is not asked, and what is not compiled yet has said nothing.
-        sources.prices_of(TARGETS["gpu:a100"], "model", (), print)
-        sources.prices_of(H100, "model", None, print)
+        sources.prices_of(TARGETS["gpu:a100"], ())
+        sources.prices_of(H100, None)
     assert isinstance(prices, ByRoofline)
 
 
