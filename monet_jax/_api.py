@@ -55,6 +55,7 @@ def remat(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str = "model",
 ) -> Callable[..., Any]:
     """`fun`, such that the compiled value-and-gradient of it takes at most `budget` bytes.
 
@@ -106,6 +107,10 @@ def remat(
         max_seconds: the same for the seconds of planning; a compilation that has begun is awaited.
         verify: compile the planned program, and correct the plan until it keeps the budget.
         cache: keep plans on disk.
+        costs: "model": seconds come from the compiler, where it estimates them, and else from a
+            roofline; plans are the same on every machine. "measured": where the target is this
+            process's device, each distinct op is timed there once, in at most 20 s, and the seconds
+            are kept on disk.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
@@ -128,6 +133,7 @@ def remat(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
     source = source_for(budget, options)
     decorate = functools.partial(_decorate, source, options.given)
@@ -155,6 +161,7 @@ def plan(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str = "model",
 ) -> Any:
     """The plan that `remat` would use for these arguments; nothing is allocated or run.
 
@@ -162,8 +169,9 @@ def plan(
     step's own options; only `budget` and `target` may be given, in the place of these. Of a
     function that `remat` made, and without a budget, it is the plan that the function would use.
 
-    With an `error`, gradients of a sample are computed to measure what lossy codes do to them,
-    one for each value that may be encoded; such a plan is not kept on the disk.
+    But with `costs="measured"`, single ops run on made-up arrays. And with an `error`, gradients of
+    a sample are computed to measure what lossy codes do to them, one for each value that may be
+    encoded; such a plan is not kept on the disk.
 
     Arguments:
         fun: the function, or a step that `monet_jax.jit` made.
@@ -195,6 +203,7 @@ def plan(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
 
     if isinstance(fun, PlannedStep):

@@ -2,14 +2,15 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ._disk import write_whole
 from ._extras import needing_extra
 from ._sources import Fixed
+from ._step_time import StepSeconds, step_seconds
 from ._wrapped import rematerialized
-from .plans.files import write_whole
 from .plans.record import PlanRecord, record_from_json
 from .step.step_plan import holds_step_plan, step_plan_from_json
 
@@ -47,6 +48,37 @@ class Plan(PlanRecord):
             for which the plan was not made, it raises `PlanMismatch`.
         """
         return rematerialized(fun, Fixed(self), (argnums, static_argnums, static_argnames))
+
+    def step_seconds(
+        self,
+        fun: Callable[..., Any],
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        argnums: int | Sequence[int] = 0,
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+        turns: int = 11,
+    ) -> StepSeconds:
+        """Seconds of the function's value and gradient here, as it is and as planned, by the clock.
+
+        Both run in turns in this process, so that both see the same load.
+
+        Arguments:
+            fun: the function that the plan was made for.
+            *args: its arguments, arrays of the planned shapes; both programs must fit in memory.
+            kwargs: its keyword arguments.
+            argnums, static_argnums, static_argnames: as in `plan`.
+            turns: how often both run; the first turn is not counted.
+
+        Returns:
+            The medians, and the paired ratio of both with its interval of 95 %; it prints as text.
+
+        Raises:
+            PlanMismatch: the plan was made for another function or other arguments.
+            ValueError: there are fewer than two turns, or shapes instead of arrays.
+        """
+        given = argnums, static_argnums, static_argnames
+        return step_seconds(self, fun, args, kwargs or {}, given, turns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON; a file that stood there is replaced whole or not at all."""

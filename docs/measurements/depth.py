@@ -26,7 +26,8 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import Target, compiler_version, resolve_target
-from monet_jax.planning.step import roofline_of, step_to_compile
+from monet_jax.planning.step import step_to_compile
+from monet_jax.seconds.attained import modelled
 from monet_jax.transformer.transform import transform
 from monet_jax.zoo.gpt2 import GPT2
 from monet_jax.zoo.problem import make_problem, text
@@ -45,8 +46,8 @@ def row(depth: int, scanned: bool, target: Target) -> dict[str, Any]:
     importlib.import_module("planners.regions.search.search")  # with CVXPY
     started = time.perf_counter()
     traced = trace_loss(problem.loss, problem.args, target)
-    roofline, backend = roofline_of(target), backend_of(target.name)
-    graph, _ = analyze(traced.staged(), roofline, backend)
+    prices, backend = modelled(target), backend_of(target.name)
+    graph, _ = analyze(traced.staged(), prices, backend)
     ends = [x(graph) for x in (planners.save_nothing, planners.save_all)]
     least, most = (x.peak_bytes for x in ends)
     decisions = planner(graph, int(least + SHARE * (most - least)))

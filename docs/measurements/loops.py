@@ -24,7 +24,8 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.planning.step import roofline_of, step_to_compile
+from monet_jax.planning.step import step_to_compile
+from monet_jax.seconds.attained import modelled
 from monet_jax.tools.baselines import work_of_step
 from monet_jax.transformer.transform import transform
 from planners.plan import Region
@@ -50,8 +51,8 @@ def rows(target_name: str) -> Iterator[dict[str, Any]]:
     """Every plan as compiled for a target, with its FLOPs."""
     target, problem = resolve_target(target_name), zoo.build(MODEL, scale="bench")
     traced = trace_loss(problem.loss, problem.args, target)
-    roofline, backend = roofline_of(target), backend_of(target.name)
-    graph, _ = analyze(traced.staged(), roofline, backend)
+    prices, backend = modelled(target), backend_of(target.name)
+    graph, _ = analyze(traced.staged(), prices, backend)
     for saving, regions in plans(graph):
         decisions = planners.Plan(regions, 0, 0.0, 0, 0.0, "half and half")
         function = transform(traced.staged(), decisions)

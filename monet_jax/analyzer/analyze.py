@@ -17,9 +17,9 @@ from planners.graph import Loop as PlannerLoop
 from planners.graph import Stage as PlannerStage
 
 from ..compiler.backend import Backend
-from ..ir.costs import Roofline
 from ..ir.program import Program, parameters_of
 from ..ir.stage import Stage
+from ..seconds.prices import Prices
 from ..tracing.conditionals import Choice
 from ..tracing.staged import StagedProgram
 from .builder import add_backward, add_forward
@@ -41,7 +41,7 @@ NO_PINS = Pins()
 
 def analyze(
     staged: StagedProgram,
-    roofline: Roofline,
+    prices: Prices,
     backend: Backend,
     pins: Pins = NO_PINS,
     results: Sequence[int] | None = None,
@@ -50,7 +50,7 @@ def analyze(
 
     Arguments:
         staged: the program.
-        roofline: of the target.
+        prices: what ops take on the target.
         backend: the compiler that is planned for.
         pins: values that must be saved or must be recomputed.
         results: bytes of each result of the step that uses the gradients, and is compiled; None
@@ -69,7 +69,7 @@ def analyze(
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
-            joints[key] = stage, joint_of(program, stage, roofline, backend, saved)
+            joints[key] = stage, joint_of(program, stage, prices, backend, saved)
     arguments = {*program.inputs, *program.constants}
     returned = {i for i in program.outputs if isinstance(i, int)}
     further: list[int] = []
@@ -82,7 +82,7 @@ def analyze(
         written = tuple(state.new(nbytes, returned=True) for nbytes in further)
         state.backwards[-1].append(Op("update", (), written, 0.0))
     graph = _graph(state, staged, choices, keys)
-    return graph, InverseData(_as_returned(state), state.lines)
+    return graph, InverseData(_as_returned(state), state.lines, state.seconds_by_source)
 
 
 def _as_returned(state: GraphState) -> dict[str, int]:

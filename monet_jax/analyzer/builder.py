@@ -113,12 +113,16 @@ def _add_op(
     reused_bytes = min(op.reused_bytes, state.total(inputs), state.total(outputs))
     if op.has_effects:
         outputs += (state.effect(),)
+    seconds = op.seconds * state.repeats * state.place.odds
+    if op.priced_by and not op.optional:  # it runs in any case
+        known = state.seconds_by_source
+        known[op.priced_by] = known.get(op.priced_by, 0.0) + seconds
     may_rerun = op.recomputable and all(state.pin(primal, j) != "save" for j in op.outputs)
     return Op(
         op.primitive,
         inputs,
         outputs,
-        op.seconds * state.repeats * state.place.odds,
+        seconds,
         int(op.flops * state.repeats * state.place.odds),
         op.workspace_bytes - reused_bytes,
         may_rerun,

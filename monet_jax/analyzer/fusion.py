@@ -9,13 +9,14 @@ compilers keep a product's operands.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from ..compiler.backend import Backend
-from ..ir.costs import Roofline, Work, work_of
+from ..ir.costs import Work, work_of
 from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of, traits_of
 from ..ir.program import Equation, Program, positions_of
 from ..operators import is_hook
+from ..seconds.group import Group
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Fusion:
 
     Attributes:
         equation: the equation whose results are kept.
-        fused: the equations computed inside it.
+        fused: the equations computed inside it, in execution order.
         inputs: kept values, and inputs of the program, that it reads.
         outputs: kept values that it writes.
         work: of all its equations.
@@ -35,11 +36,6 @@ class Fusion:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     work: Work
-
-    def seconds(self, program: Program, roofline: Roofline) -> float:
-        """Its time by a roofline, every input read and every output written once."""
-        moved = sum(program.nbytes(i) for i in {*self.inputs, *self.outputs})
-        return roofline.seconds(self.work, moved)
 
 
 class Fusions:
@@ -54,8 +50,8 @@ class Fusions:
     def __init__(self, program: Program, backend: Backend, kept: Collection[int] = frozenset()):
         self.program, self.backend = program, backend
         self._kinds = [*map(self._kind, program.equations)]  # by position
-        self._position = positions_of(program.equations)
-        self._producer = {i: e for e in program.equations for i in e.outputs}
+        self.position = positions_of(program.equations)
+        self.producer = {i: e for e in program.equations for i in e.outputs}
         self._source = self._views()
         self._root = self._roots()
         self._kept = self._materialised(kept)
@@ -99,7 +95,7 @@ class Fusions:
         pending = list(values)
         while pending:
             i = pending.pop()
-            producer = self._producer.get(i)
+            producer = self.producer.get(i)
             if i in seen:
                 continue
             seen.add(i)
@@ -124,7 +120,7 @@ class Fusions:
         fused = self._fused_into(equation)
         members = (equation, *fused)
         reads = {self.root(i) for e in members for i in e.reads}
-        inputs = tuple(sorted(i for i in reads if i in self._kept or i not in self._producer))
+        inputs = tuple(sorted(i for i in reads if i in self._kept or i not in self.producer))
         return Fusion(equation, fused, inputs, outputs, sum(map(work_of, members), Work()))
 
     def _fused_into(self, equation: Equation) -> tuple[Equation, ...]:
@@ -132,12 +128,12 @@ class Fusions:
         queue = list(equation.reads)
         while queue:
             i = self.root(queue.pop())
-            producer = self._producer.get(i)
-            if producer is None or i in self._kept or self._position[i] in found:
+            producer = self.producer.get(i)
+            if producer is None or i in self._kept or self.position[i] in found:
                 continue
-            found[self._position[i]] = producer
+            found[self.position[i]] = producer
             queue += producer.reads
-        return tuple(found.values())
+        return tuple(found[position] for position in sorted(found))
 
     def _views(self) -> dict[int, int]:
         """View -> the value that it shows in another shape."""
@@ -174,8 +170,8 @@ class Fusions:
                 kept.update(reads - constant if equation.primitive == "scan" else reads)
             if not noise.issuperset(equation.outputs):
                 kept.update(reads & noise)
-        kept &= self._producer.keys()
-        return {i for i in kept if self._kinds[self._position[i]] is not Kind.VIEW}
+        kept &= self.producer.keys()
+        return {i for i in kept if self._kinds[self.position[i]] is not Kind.VIEW}
 
     def _noise(self) -> set[int]:
         """Values drawn from a generator and not yet mixed with anything else.
@@ -191,6 +187,39 @@ class Fusions:
             if is_random(equation) or (fused and reads and reads <= drawn):
                 drawn.update(equation.outputs)
         return drawn
+
+
+def group_of(fusions: Fusions, fusion: Fusion) -> Group:
+    """The equations of an op, views among them; residual hooks pass on what they read."""
+    inside = {fusions.position[i]: fusions.producer[i] for i in _behind(fusions, fusion.equation)}
+    equations = [*(inside[n] for n in sorted(inside)), fusion.equation]
+    passed = {e.outputs[0]: e.reads[0] for e in equations if is_hook(e)}
+    run = tuple(_reading(e, passed) for e in equations if not is_hook(e))
+    written = {i for e in run for i in e.outputs}
+    inputs = {i for e in run for i in e.reads} - written
+    return Group(run, tuple(sorted(inputs)), fusion.outputs, fusions.program.avals)
+
+
+def _behind(fusions: Fusions, equation: Equation) -> set[int]:
+    """The values that are computed inside the op of an equation."""
+    found, pending = set[int](), list(equation.reads)
+    while pending:
+        i = pending.pop()
+        producer = fusions.producer.get(i)
+        if producer is not None and not fusions.is_kept(i) and i not in found:
+            found.add(i)
+            pending += producer.reads[:1] if is_hook(producer) else producer.reads
+    return found
+
+
+def _reading(equation: Equation, passed: Mapping[int, int]) -> Equation:
+    """The equation, reading what hooks pass on instead of their results."""
+    inputs = []
+    for i in equation.inputs:
+        while isinstance(i, int) and i in passed:
+            i = passed[i]
+        inputs.append(i)
+    return dataclasses.replace(equation, inputs=tuple(inputs))
 
 
 def temporary_bytes(program: Program, backend: Backend) -> int:

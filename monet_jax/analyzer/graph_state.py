@@ -59,6 +59,7 @@ class GraphState:
         active: stacked values that receive a cotangent.
         buffers: stacked value -> graph value of its cotangent.
         kept_as: graph value -> the program value that is kept in its place.
+        seconds_by_source: where seconds come from -> those of ops that run in any case.
     """
 
     staged: StagedProgram
@@ -85,6 +86,7 @@ class GraphState:
     active: set[int] = dataclasses.field(default_factory=set)
     buffers: dict[int, int] = dataclasses.field(default_factory=dict)
     kept_as: dict[int, int] = dataclasses.field(default_factory=dict)
+    seconds_by_source: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def program(self) -> Program:

@@ -99,7 +99,7 @@ def _implementations(
         seen.append(inputs)
         moved = sum(traced.program.nbytes(i) for i in {*inputs, *fusion.outputs})
         work, more_bytes = _work_by(traced, fusion, known)
-        seconds = max(traced.roofline.seconds(work, moved), least_seconds)
+        seconds = max(traced.prices.of_work(work, moved), least_seconds)
         yield LocalImplementation(tuple(sorted(inputs)), seconds, work.flops, more_bytes)
 
 
@@ -110,7 +110,7 @@ def _work_by(
     work, nbytes = fusion.work, 0
     for i, representation in known.items():
         if representation.direct is not None:
-            work = dataclasses.replace(work, flops=representation.direct.flops)
+            work = work.with_flops(representation.direct.flops)
             nbytes += representation.direct.workspace_bytes
         elif kind_of(fusion.equation) is Kind.SOLID:
             nbytes += traced.program.nbytes(i)
@@ -153,7 +153,7 @@ def _encoders(traced: TracedStage, hook: Equation, read: Set[int]) -> list[Local
         if isinstance(representation, Derived):
             return _encoder((), values[-1:], 0.0)
         moved = sum(map(traced.program.nbytes, (*inputs, *values)))
-        return _encoder(inputs, values, traced.roofline.seconds(work, moved))
+        return _encoder(inputs, values, traced.prices.of_work(work, moved))
 
     return list(it.starmap(encoder, written))
 

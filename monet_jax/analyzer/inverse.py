@@ -39,10 +39,12 @@ class InverseData:
             may lie in its memory. In the graph such values are free: they are no temporaries.
         lines: name of a graph value that is no value of the staged program -> where it is from, if
             that is known.
+        seconds_by_source: where seconds come from -> those of the step that recomputes nothing.
     """
 
     output_bytes: Mapping[str, int]
     lines: Mapping[str, Line]
+    seconds_by_source: Mapping[str, float]
 
     def source_of(self, name: str) -> str:
         """`file:line` of the user's code that such a value belongs to, "" if it is not known."""

@@ -16,12 +16,12 @@ import jax
 from ..compiler.backend import Backend
 from ..compiler.workspace import copied_operand, workspace_bytes
 from ..ir import compat
-from ..ir.costs import Roofline
 from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once, traits_of
 from ..ir.program import Equation, Program, flatten
 from ..ir.stage import Stage
 from ..operators import is_hook
-from .fusion import Fusion, temporary_bytes
+from ..seconds.prices import Prices
+from .fusion import Fusion, group_of, temporary_bytes
 from .implementations import with_encoders
 from .local_ops import (
     LocalOp,
@@ -59,12 +59,12 @@ class Joint:
 def joint_of(
     program: Program,
     stage: Stage,
-    roofline: Roofline,
+    prices: Prices,
     backend: Backend,
     pinned: Collection[int] = frozenset(),
 ) -> Joint:
     """Trace a stage's value and gradient and find its ops; `pinned` values are never fused."""
-    traced = traced_stage(program, stage, roofline, backend, pinned)
+    traced = traced_stage(program, stage, prices, backend, pinned)
     ops, root = _ops(traced), traced.fusions.root
     outputs = [root(i) if isinstance(i, int) else None for i in traced.program.outputs]
     split = len(stage.outputs)
@@ -126,11 +126,12 @@ def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
     has_effects = bool(equation.eqn.effects)
     is_primal = has_effects or any(i in traced.primal for i in outputs)
     scratch = traced.backend.needs_scratch
+    price = traced.prices.of(group_of(traced.fusions, fusion))
     return LocalOp(
         equation.primitive,
         fusion.inputs,
         outputs,
-        fusion.seconds(traced.program, traced.roofline),
+        price.seconds,
         fusion.work.flops,
         is_primal and not traced.backward.intersection(outputs),
         not any(must_run_once(e) for e in (equation, *fusion.fused)),
@@ -141,6 +142,7 @@ def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
         copied_operand(equation) if scratch else None,
         _workspace_bytes(traced, equation),
         source=compat.source_of(equation.eqn),
+        priced_by=price.source,
     )
 
 

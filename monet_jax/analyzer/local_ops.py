@@ -27,6 +27,7 @@ class LocalOp:
         implementations: further implementations, by what a plan saves.
         optional: whether it runs only where its outputs are saved.
         source: `file:line` of the user's code that it comes from; "" where that is not known.
+        priced_by: where its seconds come from; "" where it takes none.
     """
 
     primitive: str
@@ -46,6 +47,7 @@ class LocalOp:
     implementations: tuple["LocalImplementation", ...] = ()
     optional: bool = False
     source: str = ""
+    priced_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

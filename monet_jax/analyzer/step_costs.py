@@ -1,4 +1,4 @@
-"""Counts the FLOPs and roofline seconds of any traced training step, planned or not.
+"""Counts the FLOPs and the seconds of any traced training step, planned or not.
 
 The bodies of `jax.checkpoint` regions are inlined and dead code is removed, so that a recomputation
 counts where it runs and a residual that nothing reads does not. The ops of a `scan`'s body count
@@ -13,9 +13,10 @@ import jax
 
 from ..compiler.backend import Backend
 from ..ir import compat
-from ..ir.costs import Roofline, flops_of
+from ..ir.costs import flops_of
 from ..ir.program import Program, flatten
-from .fusion import Fusion, Fusions
+from ..seconds.prices import Prices
+from .fusion import Fusion, Fusions, group_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class StepCosts:
 
     Attributes:
         flops: of products and convolutions, loops times their trips.
-        seconds: of all ops, by a roofline.
+        seconds: of all ops.
     """
 
     flops: int
@@ -32,29 +33,27 @@ class StepCosts:
 
 
 def step_costs(
-    step: Callable[..., Any], args: Sequence[Any], roofline: Roofline, backend: Backend
+    step: Callable[..., Any], args: Sequence[Any], prices: Prices, backend: Backend
 ) -> StepCosts:
     """The costs of `step(*args)`, traced on abstract values."""
-    return program_costs(jax.make_jaxpr(step)(*args), roofline, backend)
+    return program_costs(jax.make_jaxpr(step)(*args), prices, backend)
 
 
-def program_costs(jaxpr: Any, roofline: Roofline, backend: Backend) -> StepCosts:
+def program_costs(jaxpr: Any, prices: Prices, backend: Backend) -> StepCosts:
     """The costs of a closed jaxpr."""
     program = flatten(jaxpr, inline_checkpoints=True)
-    return StepCosts(flops_of(program.equations), _seconds(program, roofline, backend))
+    return StepCosts(flops_of(program.equations), _seconds(program, prices, backend))
 
 
-def _seconds(program: Program, roofline: Roofline, backend: Backend) -> float:
-    return sum(
-        _op_seconds(fusion, program, roofline, backend)
-        for fusion in Fusions(program, backend).all()
-    )
+def _seconds(program: Program, prices: Prices, backend: Backend) -> float:
+    fusions = Fusions(program, backend)
+    return sum(_op_seconds(fusions, fusion, prices, backend) for fusion in fusions.all())
 
 
-def _op_seconds(fusion: Fusion, program: Program, roofline: Roofline, backend: Backend) -> float:
+def _op_seconds(fusions: Fusions, fusion: Fusion, prices: Prices, backend: Backend) -> float:
     eqn = fusion.equation.eqn
     if fusion.equation.primitive != "scan":
-        return fusion.seconds(program, roofline)
+        return prices.of(group_of(fusions, fusion)).seconds
     (body,) = compat.subjaxprs(eqn)
     trip = flatten(body, inline_checkpoints=True)
-    return eqn.params["length"] * _seconds(trip, roofline, backend)
+    return eqn.params["length"] * _seconds(trip, prices, backend)

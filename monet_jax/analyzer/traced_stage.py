@@ -12,9 +12,9 @@ import jax
 
 from ..compiler.backend import Backend
 from ..ir import compat
-from ..ir.costs import Roofline
 from ..ir.program import Equation, Program, dependents, flatten, run
 from ..ir.stage import Stage, abstract
+from ..seconds.prices import Prices
 from .fusion import Fusions
 
 _PREFIX = "monet_jax.trace:"
@@ -27,7 +27,7 @@ class TracedStage:
     Attributes:
         program: the flat joint program.
         stage: the stage.
-        roofline, backend: of the target.
+        prices, backend: of the target.
         fusions: the ops of the joint program.
         hooked: joint value that is named -> primal value of the stage.
         cotangents: joint value for each differentiated output of the stage.
@@ -37,7 +37,7 @@ class TracedStage:
 
     program: Program
     stage: Stage
-    roofline: Roofline
+    prices: Prices
     backend: Backend
     fusions: Fusions
     hooked: dict[int, int]
@@ -55,7 +55,7 @@ class TracedStage:
 def traced_stage(
     program: Program,
     stage: Stage,
-    roofline: Roofline,
+    prices: Prices,
     backend: Backend,
     pinned: Collection[int] = frozenset(),
 ) -> TracedStage:
@@ -68,9 +68,7 @@ def traced_stage(
     cotangents = joint.inputs[len(stage.inputs) :]
     backward = dependents(joint.equations, cotangents)
     primal = _primal(named, fusions, backward)
-    return TracedStage(
-        joint, stage, roofline, backend, fusions, hooked, cotangents, backward, primal
-    )
+    return TracedStage(joint, stage, prices, backend, fusions, hooked, cotangents, backward, primal)
 
 
 def _trace(program: Program, stage: Stage) -> Any:

@@ -132,9 +132,9 @@ class CompiledPlans[SomeJudge: Judge]:
         return min(self, key=self.temp_bytes, default=None)
 
     def fastest_within(self, limit: int) -> CompiledPlan | None:
-        """The fastest plan whose temporaries take at most `limit` bytes."""
+        """The fastest plan whose temporaries take at most `limit` bytes; FLOPs decide ties."""
         fits = [x for x in self if self.temp_bytes(x) <= limit]
-        return min(fits, key=lambda x: x.decisions.seconds, default=None)
+        return min(fits, key=lambda x: (x.decisions.seconds, x.decisions.flops), default=None)
 
     def predicted_temp_bytes(self, regions: _Regions) -> int:
         """Temporaries of a plan by the model, placed on the compiler's scale."""

@@ -3,6 +3,7 @@
 Each prints the result of the function of its name. JAX is imported only when a command runs.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +57,12 @@ def plan(
     no_cache: NoCache = False,
     out: Annotated[Path | None, typer.Option(help="Save the plan here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report here, as a page.")] = None,
+    costs: Annotated[
+        str, typer.Option(help='Of seconds: "model", or "measured" on this device.')
+    ] = "model",
+    time: Annotated[
+        bool, typer.Option("--time", help="Run both steps here, in turns, and say their seconds.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan a function for a budget and print the report."""
@@ -81,12 +88,16 @@ def plan(
             time_limit=time_limit,
             max_seconds=max_seconds,
             cache=not no_cache,
+            costs=costs,
         )
         if out is not None:
             made.save(out)
         if html is not None:
             made.to_html(html)
         print(made.to_json() if as_json else made)
+        if time:
+            timed = made.step_seconds(fun, *positional, kwargs=keywords, argnums=positions(argnums))
+            print(timed, file=sys.stderr if as_json else sys.stdout)
 
 
 def diff(

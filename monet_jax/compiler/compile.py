@@ -6,6 +6,7 @@ exported (`export`) and compiled by a child process (`child`).
 
 import dataclasses
 import functools
+import itertools as it
 import math
 import textwrap
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from .budget import format_bytes
 from .child import CompilerDied as CompilerDied
 from .child import CompilerFailed as CompilerFailed
 from .child import compiled_in_child
+from .estimates import Estimate as Estimate
 from .export import Mesh, described_mesh, exported_program
 from .options import Options
 from .targets import Target, compiler_version, require_compiler, resolve_target
@@ -38,6 +40,7 @@ class CompiledBytes:
       target: the name of the target.
       compiler: which compiler said so, and under which conditions.
       compile_seconds: how long it took.
+      estimates: the compiler's, of the seconds of instructions; only XLA:GPU's ahead of time.
     """
 
     argument_bytes: int
@@ -47,6 +50,7 @@ class CompiledBytes:
     target: str
     compiler: str
     compile_seconds: float = dataclasses.field(default=0.0, compare=False)
+    estimates: tuple[Estimate, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     @property
     def total_bytes(self) -> int:
@@ -173,6 +177,7 @@ def _to_compiled_bytes(
         target=target.name,
         compiler=compiler,
         compile_seconds=figures["seconds"],
+        estimates=tuple(it.starmap(Estimate, figures.get("estimates", ()))),
     )
 
 

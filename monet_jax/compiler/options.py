@@ -20,6 +20,9 @@ _QUICK_CODE = {"xla_backend_optimization_level": 0}
 # Without the card nothing is timed: its kernels keep their first configuration, which autotuning
 # takes half of the time to choose as well. The bytes are the same (a test compares them).
 _NO_AUTOTUNING = {"xla_gpu_autotune_level": 0}
+# XLA:GPU's estimates of the seconds of instructions, of Hopper and later: for an older card, the
+# compilation fails. They change no bytes (a test compares them).
+_ESTIMATES = {"xla_gpu_collect_cost_model_stats": True}
 # XLA's own rematerialization, off. The TPU compiler ignores the list of disabled passes, but never
 # finds a program too large when its limit is a million times the memory.
 _REMAT_OFF = {
@@ -83,7 +86,14 @@ def _saving_time(target: Target) -> dict[str, Any]:
     if target.platform == "tpu":
         return {}
     is_autotuned = target.platform != "cuda" or target.attached
-    return _QUICK_CODE if is_autotuned else {**_QUICK_CODE, **_NO_AUTOTUNING}
+    quick = _QUICK_CODE if is_autotuned else {**_QUICK_CODE, **_NO_AUTOTUNING}
+    return {**quick, **_ESTIMATES} if estimates_seconds(target) else quick
+
+
+def estimates_seconds(target: Target) -> bool:
+    """Whether the compiler of a target, ahead of time, estimates the seconds of instructions."""
+    found = re.search(r"cuda_compute_capability \{ major: (\d+)", target.gpu_config or "")
+    return not target.attached and found is not None and int(found[1]) >= 9
 
 
 @functools.cache

@@ -31,7 +31,7 @@ def resolve_target(target: str | None) -> Target:
     Raises:
       ValueError: no target has that name.
     """
-    device = _default_device()
+    device = default_device()
     if target is None or target == _target_name(device):
         return _attached_target(device)
     if target not in TARGETS:
@@ -49,7 +49,7 @@ def usable_bytes(target: Target) -> int:
     if target.platform == "cpu":
         return _host_memory_bytes()
     if target.attached:
-        limit = (_default_device().memory_stats() or {}).get("bytes_limit")
+        limit = (default_device().memory_stats() or {}).get("bytes_limit")
         if limit:
             return int(limit)
     if target.memory_bytes is None:
@@ -125,7 +125,7 @@ def compiler_version(target: Target) -> str:
     return f"{label}, {package} {_version(package) or 'of unknown version'}"
 
 
-def _default_device() -> Any:
+def default_device() -> Any:
     """The device that this process computes on when nothing else is said."""
     chosen = jax.config.jax_default_device
     if isinstance(chosen, jax.Device):

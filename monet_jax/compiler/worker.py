@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import util
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,6 +39,8 @@ DEVICE_FIELDS = ("platform", "topology", "gpu_config")
 _ASSIGNMENT = "*-buffer-assignment.txt"
 # In seconds: what a process takes to come up. Code that is ready sooner is worth waiting for.
 _PATIENCE = 1.0
+# What the compiler dumps of a program of which nothing but the code is to be made.
+_OPTIMIZED = "*gpu_after_optimizations.txt"
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+), page 0, (.*)$", re.MULTILINE)
 
 _LENGTH = struct.Struct("!Q")
@@ -121,10 +124,27 @@ def _dumping(options: dict[str, Any], folder: str) -> dict[str, Any]:
     return {**options, "xla_dump_to": folder, "xla_dump_hlo_as_text": True}
 
 
-def _assigned_in(folder: str) -> dict[str, int]:
-    """The bytes by the assignment that was dumped to a folder; none if there is no such file."""
+def _assigned_in(folder: str) -> dict[str, Any]:
+    """The bytes by the assignment that was dumped to a folder; none if there is no such file.
+
+    And the compiler's estimates of seconds, where it was asked for them.
+    """
     found = next(Path(folder).glob(_ASSIGNMENT), None)
-    return {} if found is None else assigned_bytes(found.read_text())
+    optimized = next(Path(folder).glob(_OPTIMIZED), None)
+    sizes: dict[str, Any] = {} if found is None else assigned_bytes(found.read_text())
+    if optimized is not None:
+        sizes["estimates"] = _beside("estimates").estimates_in(optimized.read_text())
+    return sizes
+
+
+def _beside(name: str) -> Any:
+    """The module of a file beside this one, which does not import its package."""
+    spec = util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 def assigned_bytes(assignment: str) -> dict[str, int]:

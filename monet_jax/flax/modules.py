@@ -35,6 +35,7 @@ def remat(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str = "model",
 ) -> Any:
     """A module, or a function of modules, whose compiled value-and-gradient keeps `budget`.
 
@@ -81,6 +82,7 @@ def remat(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
     planning = Planning(_api.source_for(budget, options), options.given)
     if module is None:
@@ -110,6 +112,7 @@ def plan(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str = "model",
 ) -> Plan:
     """The plan that `remat` would use for these arguments; nothing is allocated or run.
 
@@ -139,6 +142,7 @@ def plan(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
 
     def flat(args: Sequence[Any]) -> OnArrays:

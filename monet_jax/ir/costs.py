@@ -1,9 +1,6 @@
-"""What an equation costs: FLOPs of products, instructions, and seconds by a roofline.
+"""The arithmetic of an equation: its matrix products, and the instructions of everything else.
 
-The roofline model (Williams et al., CACM 2009) bounds an op's time from below by its arithmetic at
-the device's peak and by its memory traffic at the device's bandwidth. Here the two are added rather
-than overlapped, and products are charged several times over: of two recomputations that save the
-same bytes, the one without products costs less. It ranks ops; it is not a clock.
+What a target takes for it in seconds is another question: `monet_jax.seconds` answers that.
 """
 
 import dataclasses
@@ -17,32 +14,23 @@ from .program import Equation
 
 #: Trips charged to a loop whose length is not known before it runs.
 UNKNOWN_TRIPS = 1
-#: The share of the matrix units' peak that products are charged at. At 0.12, networks that memory
-#: traffic bounds take 5 % more FLOPs than policies placed by hand within the same bytes; at 0.03,
-#: ResNet-50 for an H100 still takes 1.3 % more; at 0.02, 0.8 %.
-MATMUL_EFFICIENCY = 0.02
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Roofline:
-    """A device's peaks.
+class Product:
+    """Matrix products of one shape, or a convolution as one: rows x depth by depth x columns.
 
     Attributes:
-        matmul_flops_per_second: dtype name -> peak of products; "float32" must be there.
-        vector_flops_per_second: peak of elementwise work.
-        bandwidth_bytes_per_second: of the device's main memory.
+        flops: of all of them, two for each multiply-add.
+        dtype: of the operands, which decides the speed.
+        rows, columns, depth: of one of them.
     """
 
-    matmul_flops_per_second: dict[str, float]
-    vector_flops_per_second: float
-    bandwidth_bytes_per_second: float
-
-    def seconds(self, work: "Work", moved_bytes: int) -> float:
-        """Seconds of an op with this work that reads and writes `moved_bytes`."""
-        peak = self.matmul_flops_per_second
-        matmul = work.flops / (MATMUL_EFFICIENCY * peak.get(work.dtype, peak["float32"]))
-        vector = work.instructions / self.vector_flops_per_second
-        return matmul + vector + moved_bytes / self.bandwidth_bytes_per_second
+    flops: int
+    dtype: str
+    rows: int = 1
+    columns: int = 1
+    depth: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,23 +38,31 @@ class Work:
     """Arithmetic of one or several equations.
 
     Attributes:
-        flops: of products and convolutions, two for each multiply-add.
+        products: matrix products and convolutions.
         instructions: of everything else, one for each simple elementwise result.
-        dtype: of the products' operands, which decides their speed.
     """
 
-    flops: int = 0
+    products: tuple[Product, ...] = ()
     instructions: int = 0
-    dtype: str = "float32"
+
+    @property
+    def flops(self) -> int:
+        """Of products and convolutions."""
+        return sum(product.flops for product in self.products)
 
     def __add__(self, other: "Work") -> "Work":
-        dtype = self.dtype if self.flops >= other.flops else other.dtype
-        flops, instructions = self.flops + other.flops, self.instructions + other.instructions
-        return Work(flops, instructions, dtype)
+        instructions = self.instructions + other.instructions
+        return Work(self.products + other.products, instructions)
 
     def times(self, trips: int) -> "Work":
         """The work of `trips` repetitions."""
-        return Work(self.flops * trips, self.instructions * trips, self.dtype)
+        products = (dataclasses.replace(x, flops=x.flops * trips) for x in self.products)
+        return Work(tuple(products), self.instructions * trips)
+
+    def with_flops(self, flops: int) -> "Work":
+        """The same with other products, whose shapes are those of the largest one."""
+        largest = max(self.products, key=lambda x: x.flops, default=Product(0, "float32"))
+        return Work((dataclasses.replace(largest, flops=flops),), self.instructions)
 
 
 def work_of(equation: Equation) -> Work:
@@ -82,9 +78,9 @@ def flops_of(equations: Iterable[Equation]) -> int:
 def _eqn_work(eqn: Any) -> Work:
     name = eqn.primitive.name
     if name == "dot_general":
-        return Work(_dot_flops(eqn), 0, str(eqn.invars[0].aval.dtype))
+        return Work((_dot(eqn),))
     if name == "conv_general_dilated":
-        return Work(_conv_flops(eqn), 0, str(eqn.invars[0].aval.dtype))
+        return Work((_convolution(eqn),))
     inner = [_jaxpr_work(jaxpr) for jaxpr in compat.subjaxprs(eqn)]
     if not inner:
         return _elementwise_work(eqn)
@@ -112,21 +108,33 @@ def _elementwise_work(eqn: Any) -> Work:
     ]
     if "window_dimensions" in eqn.params:  # every window is looked at whole
         sizes.append(min(sizes) * math.prod(eqn.params["window_dimensions"]))
-    return Work(0, max(sizes, default=0) * traits_of(eqn.primitive.name).instructions)
+    return Work((), max(sizes, default=0) * traits_of(eqn.primitive.name).instructions)
 
 
-def _dot_flops(eqn: Any) -> int:
-    (contracted, _), _ = eqn.params["dimension_numbers"]
-    lhs = eqn.invars[0].aval.shape
-    return 2 * math.prod(eqn.outvars[0].aval.shape) * math.prod(lhs[i] for i in contracted)
+def _dot(eqn: Any) -> Product:
+    (contracted, _), (batched, _) = eqn.params["dimension_numbers"]
+    lhs, rhs = eqn.invars[0].aval, eqn.invars[1].aval.shape
+    depth = math.prod(lhs.shape[i] for i in contracted)
+    batch = math.prod(lhs.shape[i] for i in batched)
+    flops = 2 * math.prod(eqn.outvars[0].aval.shape) * depth
+    rows, columns = (_over(math.prod(shape), depth * batch) for shape in (lhs.shape, rhs))
+    return Product(flops, str(lhs.dtype), rows, columns, depth)
 
 
-def _conv_flops(eqn: Any) -> int:
+def _convolution(eqn: Any) -> Product:
     numbers = eqn.params["dimension_numbers"]
     kernel, result = eqn.invars[1].aval.shape, eqn.outvars[0].aval.shape
-    features_in = kernel[numbers.rhs_spec[1]]
+    features_in, features_out = kernel[numbers.rhs_spec[1]], kernel[numbers.rhs_spec[0]]
     window = math.prod(kernel[i] for i in numbers.rhs_spec[2:])
     # Window elements that fall on the zeros of a dilated input (a strided convolution's gradient)
     # are not work; XLA and the hardware skip them.
     dilation = math.prod(eqn.params["lhs_dilation"])
-    return 2 * math.prod(result) * features_in * window // dilation
+    flops = 2 * math.prod(result) * features_in * window // dilation
+    columns = _over(features_out, eqn.params["feature_group_count"])
+    rows, depth = _over(math.prod(result), features_out), _over(features_in * window, dilation)
+    return Product(flops, str(eqn.invars[0].aval.dtype), rows, columns, depth)
+
+
+def _over(size: int, parts: int) -> int:
+    """The size of one part, at least 1."""
+    return max(1, size // max(1, parts))

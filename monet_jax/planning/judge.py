@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import planners
 from planners.graph import Graph
@@ -14,16 +14,21 @@ from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
 from ..compiler.backend import backend_of
-from ..compiler.compile import CompiledBytes, CompilerFailed, compile_bytes, devices_of
+from ..compiler.compile import CompiledBytes, CompilerFailed, Estimate, compile_bytes, devices_of
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
+from ..seconds.attained import modelled
+from ..seconds.measured import Measured
+from ..seconds.prices import Prices
+from ..seconds.sources import measures, prices_of
 from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
+from .failures import warn
 from .gradient_error import ErrorBound, with_errors
-from .step import roofline_of, step_to_compile
+from .step import step_to_compile
 
 
 class OtherOptions(Exception):
@@ -55,11 +60,28 @@ class Compiler:
         target: what to compile for.
         options: of the compilations.
         conditions: of the programs so far, in words; "" as long as there are none.
+        estimates: the compiler's, of the program as it is; None as long as there are none.
+        costs: what seconds come from, one of `seconds.sources.COSTS`.
+        announce: is told what is measured.
+        measured: prices by the clock, once they were asked for.
     """
 
     target: Target
     options: Options
     conditions: str = ""
+    estimates: tuple[Estimate, ...] | None = None
+    costs: str = "model"
+    announce: Callable[[str], None] = lambda text: None
+    measured: Prices | None = None
+
+    def prices(self, devices: int) -> Prices:
+        """What ops take; of a program that is sharded over several devices, what the parts take."""
+        if devices > 1:
+            return modelled(self.target)
+        if measures(self.target, self.costs):
+            self.measured = self.measured or Measured(self.target, self.announce)
+            return self.measured
+        return prices_of(self.target, self.estimates)
 
     def bytes_of(self, traced: Traced, planned: PlannedProgram | None = None) -> CompiledBytes:
         """The bytes of a function, as planned or as it is.
@@ -68,6 +90,8 @@ class Compiler:
             OtherOptions: earlier programs were compiled under other options.
         """
         figures = self._compiled(traced, planned)
+        if planned is None:
+            self.estimates = figures.estimates
         if str(self.options) != (self.conditions or str(self.options)):
             raise OtherOptions
         self.conditions = str(self.options)
@@ -128,8 +152,10 @@ class TracedJudge(Judge):
     @functools.cached_property
     def analyzed(self) -> tuple[Graph, InverseData]:
         """The planning graph as it was analyzed, and what leads from it back to the program."""
-        roofline, backend = roofline_of(self.target), backend_of(self.target.name)
-        graph, inverse = analyze(self.staged, roofline, backend, self.pins, self.results)
+        backend, prices = backend_of(self.target.name), self.compiler.prices(self.devices)
+        graph, inverse = analyze(self.staged, prices, backend, self.pins, self.results)
+        if remark := prices.finish():
+            warn(remark)
         if self.bound is not None:
             graph = with_errors(graph, self.staged, self.bound)
         return graph, inverse
@@ -203,6 +229,11 @@ def compiled_plans_of(
     bound: ErrorBound | None = None,
     cap: Cap | None = None,
     verify: bool = True,
+    costs: str = "model",
 ) -> TracedPlans:
     """The plans of a traced function on a target, of which none is compiled yet."""
-    return CompiledPlans(TracedJudge(traced, target, pins, bound=bound), cap, verify)
+    cap = cap or Cap()
+    options = options_of(target, traced.program_hash)
+    compiler = Compiler(target, options, costs=costs, announce=cap.announce)
+    judge = TracedJudge(traced, target, pins, bound=bound, compiler=compiler)
+    return CompiledPlans(judge, cap, verify)

@@ -17,6 +17,7 @@ from ..candidates.cap import Cap
 from ..compiler.budget import as_share, parse_budget, validate_budget
 from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..ir.program import Rewrite
+from ..seconds.sources import check_costs
 from ..tracing import trace
 from ..tracing.modules import Given, on_arrays
 from ..tracing.signature import Call
@@ -56,12 +57,14 @@ class PlanOptions:
     max_seconds: float | None = None
     verify: bool = True
     cache: bool = True
+    costs: str = "model"
 
     terms: Terms = dataclasses.field(init=False)
     pinned: Pins = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", Terms.of(self.operators, self.checkpoints))
+        check_costs(self.costs)
         validate_budget(self.budget)
         object.__setattr__(self, "budget", as_share(self.budget))
         object.__setattr__(self, "reserved", as_reserved(self.reserved))

@@ -1,6 +1,7 @@
 """The outcome of a search: the stored plan's record, or the error that says why there is none."""
 
 import dataclasses
+import itertools as it
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from planners.plan import Region
 from ..candidates.judge import CompiledPlan
 from ..ir.fingerprint import describe_inputs
 from ..operators import not_used
-from ..plans.record import CompiledRow, PlanRecord
+from ..plans.record import CompiledRow, PlanRecord, SourceRow
 from ..plans.tables import describe_values, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..search.search import Found
@@ -103,6 +104,7 @@ def _of_program(compiled_plans: TracedPlans) -> dict[str, Any]:
         "target": judge.target.name,
         "jax_version": jax.__version__,
         "base_seconds": graph.seconds,
+        "sources": tuple(it.starmap(SourceRow, sorted(judge.inverse.seconds_by_source.items()))),
         "base_flops": planners.save_all(graph).flops,
         "devices": judge.devices,
         "operators": traced.terms.operators,

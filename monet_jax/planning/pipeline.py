@@ -4,6 +4,7 @@ A plan comes from the cache on the disk, from process 0 of a job, or from a sear
 emit, compile, correct, until the compiled program keeps the budget.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -17,6 +18,7 @@ import jax
 
 from .._version import __version__
 from ..analyzer import pins as pins_module
+from ..candidates.cap import CapReached
 from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
 from ..plans import cache as cache_module
 from ..plans import multihost
@@ -158,6 +160,8 @@ def _find_plan_within(
 ) -> PlanRecord:
     """The plan, searched for, whose gradient keeps a limit of the error."""
     plans = _compiled_plans(traced, request, target)
+    with contextlib.suppress(CapReached):  # which the search will say
+        _ = plans.unplanned  # first: ops are priced by what it says
     errors = Errors(traced, limit.samples, plans.judge.graph)
 
     def made(bound: ErrorBound) -> PlanRecord:
@@ -194,7 +198,7 @@ def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> Tra
     options = request.options
     cap = options.cap(announce=say)
     given = traced, target, options.pinned
-    return compiled_plans_of(*given, cap=cap, verify=options.verify)
+    return compiled_plans_of(*given, cap=cap, verify=options.verify, costs=options.costs)
 
 
 def _plan_search(plans: TracedPlans, request: PlanRequest) -> PlanSearch:
@@ -252,7 +256,7 @@ def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int,
             traced.terms,
             [str(getattr(aval, "sharding", None)) for aval in traced.avals],
             (options.budget, floor_bytes, request.reserved_bytes),
-            (options.time_limit, options.verify),
+            (options.time_limit, options.verify, options.costs),
             (state, caps if state == "cut short" else None),
             *_pins_in(traced, request),
             target.name,

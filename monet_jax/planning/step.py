@@ -1,12 +1,10 @@
-"""The step that is compiled, the value and gradient of a function, and the peaks of a target."""
+"""The step that is compiled: the value and gradient of a function."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from ..compiler.targets import Target
-from ..ir.costs import Roofline
 from ..ir.gradient import FlatFunction, cotangent_avals, value_and_gradient
 from ..tracing.trace import Traced
 
@@ -18,13 +16,3 @@ def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..
     constants = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
     cotangents = cotangent_avals(traced.program, traced.derivative)
     return step, (list(traced.avals), constants, cotangents)
-
-
-def roofline_of(target: Target) -> Roofline:
-    """The peaks of a target."""
-    half = target.matmul_flops_per_second(2)
-    return Roofline(
-        {"float32": target.matmul_flops_per_second(4), "bfloat16": half, "float16": half},
-        target.flops_per_second,
-        target.bandwidth_bytes_per_second,
-    )

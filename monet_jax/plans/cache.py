@@ -5,22 +5,17 @@ a directory that cannot be written costs one warning. Nothing in a file is ever 
 """
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-import platformdirs
-
+from .._disk import DIRECTORY as DIRECTORY
+from .._disk import DISABLE as DISABLE
+from .._disk import directory, write_whole
+from .._disk import is_enabled as is_enabled
 from ..ir import compat
-from .files import write_whole
 from .record import PlanRecord, record_from_json
-
-#: Set to anything but "" or "0", this environment variable turns the cache off.
-DISABLE = "MONET_JAX_NO_CACHE"
-#: Where plans are kept instead of the user's cache directory.
-DIRECTORY = "MONET_JAX_CACHE_DIR"
 
 
 class Stored(Protocol):
@@ -34,11 +29,6 @@ class Stored(Protocol):
 def key_of(parts: Iterable[object]) -> str:
     """The name under which a plan that depends on `parts` is kept."""
     return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()
-
-
-def is_enabled() -> bool:
-    """Whether the environment leaves the cache on."""
-    return os.environ.get(DISABLE, "") in ("", "0")
 
 
 def read(key: str) -> PlanRecord | None:
@@ -75,8 +65,7 @@ def write(key: str, plan: Stored) -> None:
 
 def folder() -> Path:
     """Where plans are kept; it need not exist."""
-    directory = os.environ.get(DIRECTORY) or platformdirs.user_cache_dir("monet_jax")
-    return Path(directory) / "plans"
+    return directory() / "plans"
 
 
 def stored() -> list[Path]:

@@ -8,78 +8,17 @@ from typing import Any
 
 import planners.plan
 
+from .rows import CompiledRow as CompiledRow
+from .rows import SourceRow as SourceRow
+from .rows import StageRow as StageRow
+from .rows import ValueRow as ValueRow
 from .timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change, or values are named in another way. Plans of another format
 #: are refused: they are made again in seconds to minutes, and apply to nothing else.
 FORMAT = 9
 _TIMELINES = ("before", "after")
-_TABLES = ("values", "stages", "compiled")
-
-
-@dataclasses.dataclass(frozen=True)
-class ValueRow:
-    """A value of the forward pass in a report.
-
-    Attributes:
-        name: as pins name it.
-        nbytes: its size in bytes.
-        decision: "saved", "recomputed" or "kept" (in a stage left alone).
-        operator: how it is stored: "exact", or by which codec.
-        shape: of the array.
-        dtype: of the array.
-        primitive: of the equation that makes it.
-        path: module path; "" where the model gives none.
-        source: `file:line` of the user's code.
-        stage: the stage that makes it.
-    """
-
-    name: str
-    nbytes: int
-    decision: str
-    operator: str
-    shape: tuple[int, ...]
-    dtype: str
-    primitive: str
-    path: str
-    source: str
-    stage: int
-
-
-@dataclasses.dataclass(frozen=True)
-class StageRow:
-    """A stage in a report.
-
-    Attributes:
-        title: module path of its first equation.
-        decision: "alone", "checkpoint", or "nested" inside a larger region.
-        saved_bytes: bytes of the values that its forward saves by name.
-        key: equal for isomorphic stages.
-    """
-
-    title: str
-    decision: str
-    saved_bytes: int
-    key: str
-
-
-@dataclasses.dataclass(frozen=True)
-class CompiledRow:
-    """A program that planning compiled.
-
-    Attributes:
-        program: what it is.
-        seconds: modelled time of the step.
-        predicted_bytes: by the model, before it was compiled.
-        compiled_bytes: by the compiler; None if it failed.
-        compile_seconds: how long it took; None if the compiler failed.
-    """
-
-    program: str
-    seconds: float
-    predicted_bytes: int
-    compiled_bytes: int | None
-    compile_seconds: float | None
+_TABLES = ("values", "stages", "compiled", "sources")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +47,7 @@ class PlanRecord:
             from the disk, the time when it was made.
         compilations: how many programs were compiled, the function as it is included.
         compiled: the programs that were compiled; in a sweep for earlier budgets, too.
+        sources: where the seconds of ops come from.
         cut_short: why the search was cut short, in words; "" where it was not.
         values: the values of the forward pass, largest first.
         stages: the stages in order.
@@ -151,6 +91,7 @@ class PlanRecord:
     values: tuple[ValueRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
     compiled: tuple[CompiledRow, ...] = ()
+    sources: tuple[SourceRow, ...] = ()
     cut_short: str = ""
     next_faster: tuple[float, int] | None = None
     devices: int = 1
@@ -231,6 +172,7 @@ def record_from_json(text: str) -> PlanRecord:
             "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
             "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
             "compiled": tuple(CompiledRow(**_row(row, CompiledRow)) for row in fields["compiled"]),
+            "sources": tuple(SourceRow(**_row(row, SourceRow)) for row in fields["sources"]),
             "next_faster": fields["next_faster"] and tuple(fields["next_faster"]),
         },
     )

@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .._disk import write_whole
 from ..compiler.budget import format_bytes
-from ..plans.files import write_whole
 from ..plans.record import PlanRecord
 from ..plans.timeline import KINDS, Timeline
 from .charts import COLOURS, FIXED, LAYERS, TITLES, scale_of

@@ -22,6 +22,12 @@ DECISIONS = {"saved": "saved by name", "kept": "saved, whole stage"}
 _NAMES = 3
 #: A plan that uses less of its budget than this has to say what the next faster plan takes.
 POOR_USE = 0.75
+#: Where the seconds of ops come from, in words.
+SOURCES = {
+    "measured": "measured on this device",
+    "compiler": "estimated by the compiler",
+    "roofline": "by a roofline",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +104,23 @@ def _error(plan: PlanRecord) -> list[str]:
 
 def notes(plan: PlanRecord) -> list[str]:
     """Remarks on a plan as a whole, in sentences."""
-    return [*_cut_short(plan), *_loops(plan), *_use_of_budget(plan)]
+    return [*_cut_short(plan), *_loops(plan), *_use_of_budget(plan), *_sources(plan)]
 
 
 def _cut_short(plan: PlanRecord) -> list[str]:
     if not plan.cut_short:
         return []
     return [f"The search was cut short: {plan.cut_short}. A faster plan may exist."]
+
+
+def _sources(plan: PlanRecord) -> list[str]:
+    """Which shares of the seconds come from where."""
+    total = sum(row.seconds for row in plan.sources)
+    if not total:
+        return []
+    rows = sorted(plan.sources, key=lambda row: -row.seconds)
+    shares = (f"{row.seconds / total:.0%} {SOURCES.get(row.source, row.source)}" for row in rows)
+    return [f"Seconds: {', '.join(shares)}."]
 
 
 def _loops(plan: PlanRecord) -> list[str]:

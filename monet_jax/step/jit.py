@@ -142,6 +142,7 @@ def jit(
     max_seconds: float | None = None,
     verify: bool = True,
     cache: bool = True,
+    costs: str = "model",
     **jit_options: Any,
 ) -> Any:
     """`jax.jit(fun)`, such that the compiled program takes at most `budget` bytes.
@@ -159,6 +160,7 @@ def jit(
             memory less a reserve. It covers argument + output + temp - alias of the compiled step,
             on one device: donate what the step replaces.
         target, operators, checkpoints, pins, planner, time_limit, verify, cache: as in `remat`.
+        costs: as in `remat`.
         max_compilations: steps that planning may compile for each mark, as in `remat`.
         max_seconds: the same for seconds.
         **jit_options: what `jax.jit` takes: `donate_argnums`, `static_argnames`, `in_shardings`...
@@ -184,6 +186,7 @@ def jit(
         max_seconds=max_seconds,
         verify=verify,
         cache=cache,
+        costs=costs,
     )
     decorate = functools.partial(_decorate, options, jit_options)
     return decorate if fun is None else decorate(fun)

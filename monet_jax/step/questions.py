@@ -13,7 +13,7 @@ from ..compiler.compile import CompiledBytes
 from ..compiler.options import Options
 from ..compiler.targets import resolve_target
 from ..planning.options import PlanOptions
-from ..planning.step import roofline_of
+from ..seconds.attained import modelled
 from ..tracing.trace import Traced
 from .context import Applying, StepTrace
 from .jit import PlannedStep
@@ -99,7 +99,7 @@ class StepNow:
         """FLOPs and roofline seconds of the step in a trace."""
         target = resolve_target(self.options.target)
         jaxpr = self.step.call.traced(trace).jaxpr
-        return program_costs(jaxpr, roofline_of(target), backend_of(target.name))
+        return program_costs(jaxpr, modelled(target), backend_of(target.name))
 
     def mismatches(self, plan: StepPlan) -> Iterator[str]:
         """Why a plan is for another step."""

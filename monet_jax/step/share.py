@@ -156,6 +156,8 @@ class StepSearch:
         return StepCompiler(
             self.target,
             self.compiler_options,
+            costs=self.options.costs,
+            announce=say,
             call=self.call,
             tracer=self.recorded.tracer,
             mark=mark,

@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from .._disk import write_whole
 from .._extras import needing_extra
 from ..compiler.budget import format_bytes
 from ..compiler.compile import CompiledBytes
-from ..plans.files import write_whole
 from ..plans.record import PlanRecord, record_from_json
 from ..report.text import report
 from .timeline import StepTimeline, timeline_from_json

@@ -12,7 +12,8 @@ from ..compiler.backend import backend_of
 from ..compiler.compile import CompiledBytes, compile_bytes
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
-from ..planning.step import roofline_of, step_to_compile
+from ..planning.step import step_to_compile
+from ..seconds.attained import modelled
 from ..tracing.signature import is_traced
 from ..tracing.trace import Traced
 
@@ -58,7 +59,7 @@ def round_the_loss(fun: Callable[..., Any], policy: str) -> Callable[..., Any]:
 def work_of_step(traced: Traced, function: FlatFunction, target: Target) -> StepCosts:
     """FLOPs and roofline seconds of the value and gradient, by one counter for all programs."""
     step = step_to_compile(traced, function)
-    return step_costs(*step, roofline_of(target), backend_of(target.name))
+    return step_costs(*step, modelled(target), backend_of(target.name))
 
 
 def costs_of(traced: Traced, target: Target) -> Costs:

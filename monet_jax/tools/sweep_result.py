@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .._disk import write_whole
 from .._extras import needing_extra
 from ..compiler.budget import format_bytes
-from ..plans.files import write_whole
 from .sweep_points import SweepPoint, of_kind
 
 #: Raised when the stored fields change.

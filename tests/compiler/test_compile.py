@@ -103,6 +103,7 @@ def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatc
     quick = [compile_bytes(step, args, target=target) for step, args in cases]
     monkeypatch.setattr(options_module, "_QUICK_CODE", {})
     monkeypatch.setattr(options_module, "_NO_AUTOTUNING", {})
+    monkeypatch.setattr(options_module, "_ESTIMATES", {})
     monkeypatch.setattr(child_module, "_AFTER_ASSIGNMENT", {target.platform: None})
     assert quick == [compile_bytes(step, args, target=target) for step, args in cases]
 

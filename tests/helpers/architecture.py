@@ -21,9 +21,10 @@ type Directions = tuple[tuple[str, ...], ...]
 #: Each row may import the rows above it; entries of one row may not import one another. An entry is
 #: a folder with all that lies in it, or a file; `__init__` of a package is an entry by itself.
 DIRECTIONS = (
-    ("monet_jax/_version", "monet_jax/_extras"),
+    ("monet_jax/_version", "monet_jax/_extras", "monet_jax/_disk"),
     ("monet_jax/ir", "planners", "monet_jax/zoo"),
     ("monet_jax/compiler",),
+    ("monet_jax/seconds",),
     ("monet_jax/operators",),
     ("monet_jax/tracing",),
     ("monet_jax/analyzer", "monet_jax/plans"),
@@ -31,7 +32,7 @@ DIRECTIONS = (
     ("monet_jax/candidates",),
     ("monet_jax/search",),
     ("monet_jax/planning",),
-    ("monet_jax/_sources",),
+    ("monet_jax/_sources", "monet_jax/_step_time"),
     ("monet_jax/_wrapped",),
     ("monet_jax/step",),
     ("monet_jax/_plan",),

@@ -23,6 +23,8 @@ from monet_jax.compiler.backend import Backend
 from monet_jax.ir import compat, costs, gradient
 from monet_jax.ir import program as program_module
 from monet_jax.ir import stage as stage_module
+from monet_jax.seconds.prices import ByRoofline
+from monet_jax.seconds.roofline import Roofline
 from monet_jax.tracing.passes import partition
 from monet_jax.tracing.pipeline import stage
 from monet_jax.tracing.staged import StagedProgram
@@ -32,7 +34,7 @@ from planners.graph import Graph
 from planners.plan import Plan, Region
 from planners.replay import Replay, replay
 
-ROOFLINE = costs.Roofline({"float32": 1e12}, 1e12, 1e11)
+PRICES = ByRoofline(Roofline({"float32": 1e12}, 1e12, 1e11))
 PLAIN = Backend()
 
 
@@ -117,7 +119,7 @@ class Emitted:
 def graph_and_stages(flat: Any, backend: Backend = PLAIN) -> tuple[Graph, StagedProgram]:
     """The planning graph of a flat program with its derivative, and the stages that it is of."""
     staged = stage(flat.program, flat.derivative)
-    return analyze(staged, ROOFLINE, backend)[0], staged
+    return analyze(staged, PRICES, backend)[0], staged
 
 
 def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, StagedProgram]:

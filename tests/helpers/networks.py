@@ -15,7 +15,7 @@ from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler
 from monet_jax.ir.fingerprint import describe_inputs
 from monet_jax.planning import pipeline
-from monet_jax.planning.step import roofline_of
+from monet_jax.seconds.attained import modelled
 
 WIDTH, BATCH, DEPTH = 32, 1024, 4
 
@@ -119,9 +119,9 @@ def checkpoint_regions(jaxpr) -> int:
 def made(traced, settings, target, decide=planners.save_nothing) -> Plan:
     """The plan of a function of the graph, which recomputes all it can; nothing is compiled."""
     time.sleep(0.01)  # other threads may come in
-    roofline = roofline_of(target)
+    prices = modelled(target)
     pins, backend = settings.options.pinned, backend_of(target.name)
-    graph, _ = analyze(traced.staged(), roofline, backend, pins)
+    graph, _ = analyze(traced.staged(), prices, backend, pins)
     return Plan(
         decisions=decide(graph),
         fingerprint=traced.fingerprint,

@@ -360,3 +360,23 @@ def test_pins_apply_with_a_stored_plan():
     plan = pinned(named, NAMED_SPECS, {"mine": "recompute"})
     given = jax.tree.map(lambda s: jnp.asarray(np.full(s.shape, 0.1), s.dtype), NAMED_SPECS)
     assert_same(jax.grad(plan.apply(named))(*given), jax.grad(named)(*given))
+
+
+# ---------------------------------------------------------------------------------- its seconds
+
+
+def test_a_step_is_timed_as_it_is_and_as_planned():
+    found = made().step_seconds(net, *args(), turns=3)
+    assert len(found.plain.runs) == len(found.planned.runs) == 2
+    assert min(*found.plain.runs, *found.planned.runs) > 0
+    assert found.ratio.low <= found.ratio.median <= found.ratio.high
+    assert "medians of 2 turns" in str(found)
+
+
+def test_a_step_is_timed_only_with_what_it_was_planned_for():
+    with pytest.raises(ValueError, match="Give arrays"):
+        made().step_seconds(net, *specs())
+    with pytest.raises(ValueError, match="`turns` must be 2 or more"):
+        made().step_seconds(net, *args(), turns=1)
+    with pytest.raises(PlanMismatch):
+        made().step_seconds(lambda *x: 2 * net(*x), *args())

@@ -10,9 +10,9 @@ import planners
 from monet_jax.analyzer.analyze import analyze
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.planning.step import roofline_of
 from monet_jax.plans import timeline
 from monet_jax.plans.timeline import timeline_from_json, timeline_of
+from monet_jax.seconds.attained import modelled
 from monet_jax.tracing.trace import trace_for
 
 
@@ -21,7 +21,7 @@ def step():
     """The planning graph of the network on CPU, the lines of its values, and a plan."""
     target = resolve_target("cpu")
     traced = trace_for(target, net, specs())
-    graph, inverse = analyze(traced.staged(), roofline_of(target), backend_of("cpu"))
+    graph, inverse = analyze(traced.staged(), modelled(target), backend_of("cpu"))
     return graph, inverse.source_of, planners.save_nothing(graph).regions
 
 

@@ -54,8 +54,10 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     # The API
     "monet_jax/_api.py": ("promises/test_api.py", "promises/test_static.py"),
     "monet_jax/debug.py": ("promises/test_conventions.py",),
+    "monet_jax/_disk.py": ("plans/test_cache.py", "seconds/test_measured.py"),
     "monet_jax/_extras.py": ("promises/test_layers.py",),
     "monet_jax/_plan.py": ("plans/test_record.py", "report/test_text.py", "tools/test_sweep.py"),
+    "monet_jax/_step_time.py": ("plans/test_record.py", "cli/test_shell.py"),
     "monet_jax/_sources.py": ("promises/test_api.py", "plans/test_cache.py"),
     "monet_jax/_version.py": ("promises/test_layers.py",),
     "monet_jax/_wrapped.py": ("promises/test_api.py", "tracing/test_marked.py"),
@@ -82,6 +84,13 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/compiler/targets.py": ("compiler/test_compile.py", "promises/test_sharding.py"),
     "monet_jax/compiler/worker.py": ("compiler/test_compile.py", "compiler/test_backend.py"),
     "monet_jax/compiler/workspace.py": ("compiler/test_backend.py",),
+    # Seconds
+    "monet_jax/seconds/sources.py": ("seconds/test_compiled.py",),
+    "monet_jax/seconds/attained.py": ("seconds/test_roofline.py",),
+    "monet_jax/seconds/group.py": ("seconds/test_roofline.py",),
+    "monet_jax/seconds/prices.py": ("seconds/test_roofline.py",),
+    "monet_jax/seconds/rates.py": ("seconds/test_measured.py",),
+    "monet_jax/seconds/running.py": ("seconds/test_measured.py",),
     # Operators
     "monet_jax/operators/codecs/": ("operators/codecs/test_codecs.py",),
     "monet_jax/operators/compression/": (
@@ -143,8 +152,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/transformer/scan.py": ("tracing/passes/test_loops.py",),
     "monet_jax/transformer/scan_operands.py": ("tracing/passes/test_loops.py",),
     # Plans and what is shown of them
-    "monet_jax/plans/files.py": ("plans/test_cache.py",),
     "monet_jax/plans/multihost.py": ("plans/test_cache.py", "promises/test_sharding.py"),
+    "monet_jax/plans/rows.py": ("plans/test_record.py", "report/test_text.py"),
     "monet_jax/plans/tables.py": ("report/test_text.py", "tools/test_check.py"),
     "monet_jax/report/charts.py": ("report/test_html.py",),
     "monet_jax/report/figures.py": ("report/test_html.py",),

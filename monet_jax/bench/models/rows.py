@@ -34,6 +34,8 @@ class Row:
       seconds: the step's by a roofline of the target.
       flops_ratio, seconds_ratio: the same over plain's.
       measured_seconds: the step's median on this device.
+      measured_ratio, measured_low, measured_high: the median ratio to plain's seconds, turn by
+        turn, and its interval of 95 %.
       planning_seconds: compilations included; what an earlier row compiled is not compiled again.
       compilations: plans compiled for this row.
       overhead: the planner's seconds beyond saving everything, as a fraction.
@@ -63,6 +65,9 @@ class Row:
     flops_ratio: Amount = None
     seconds_ratio: Amount = None
     measured_seconds: Amount = None
+    measured_ratio: Amount = None
+    measured_low: Amount = None
+    measured_high: Amount = None
     planning_seconds: Amount = None
     compilations: Amount = None
     overhead: Amount = None

@@ -14,11 +14,12 @@ import jax
 from rich.console import Console
 
 from ... import __version__, zoo
+from ..._disk import write_whole
 from ...compiler.targets import Target, compiler_version, require_compiler, resolve_target
-from ...plans.files import write_whole
+from ...seconds.clock import Timing, ratio
 from .cells import Cell, Program
 from .claims import to_json
-from .clock import step_seconds
+from .clock import step_timings
 from .rows import Results, Row
 from .text import one_line
 
@@ -121,7 +122,7 @@ def _cell_rows(model: str, target: Target, request: Request) -> Iterator[list[Ro
             made.append(program)
             yield [p.row for p in made]
         if request.measure and target.attached:
-            yield _with_seconds(made, step_seconds(model, request.scale, dtype, made))
+            yield _timed(made, step_timings(model, request.scale, dtype, made))
     except Exception as error:  # one model that fails must not end the others
         message = f"{type(error).__name__}: {error}"
         row = Row(
@@ -136,8 +137,18 @@ def _cell_rows(model: str, target: Target, request: Request) -> Iterator[list[Ro
         yield [*(p.row for p in made), row]
 
 
-def _with_seconds(made: Sequence[Program], seconds: dict[Any, float]) -> list[Row]:
-    return [dataclasses.replace(p.row, measured_seconds=seconds.get(p.key)) for p in made]
+def _timed(made: Sequence[Program], timings: dict[Any, Timing]) -> list[Row]:
+    """The rows with seconds, and with their paired ratio to those of the plain program."""
+    found = []
+    for program in made:
+        row, timing = program.row, timings.get(program.key)
+        if timing is not None:
+            pairs = ratio(timing, timings["plain"])
+            fields = {"measured_ratio": pairs.median, "measured_low": pairs.low}
+            fields |= {"measured_seconds": timing.seconds, "measured_high": pairs.high}
+            row = dataclasses.replace(row, **fields)
+        found.append(row)
+    return found
 
 
 def _require_known(argument: str, names: Sequence[str], known: Sequence[str]) -> None:

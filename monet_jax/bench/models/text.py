@@ -19,6 +19,7 @@ _COLUMNS = (
     "FLOPs",
     "Roofline",
     "Measured",
+    "of plain's time",
     "Used",
     "Predicted",
     "Planning",
@@ -77,11 +78,19 @@ def _cells(row: Row, plain_temp_bytes: int | None) -> tuple[str, ...]:
         f"{row.flops_ratio:.3f}x",
         f"{row.seconds_ratio:.3f}x",
         _milliseconds(row.measured_seconds),
+        _interval(row),
         "" if row.used is None else f"{row.used:.1%}",
         "" if row.prediction_error is None else f"{row.prediction_error:.1%} off",
         "" if row.planning_seconds is None else f"{row.planning_seconds:.1f} s",
         "" if row.compilations is None else str(row.compilations),
     )
+
+
+def _interval(row: Row) -> str:
+    """The ratio to the plain program's seconds, by the clock."""
+    if row.measured_ratio is None:
+        return ""
+    return f"{row.measured_ratio:.3f} ({row.measured_low:.3f} to {row.measured_high:.3f})"
 
 
 def _milliseconds(seconds: Any) -> str:

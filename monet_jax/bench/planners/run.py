@@ -19,7 +19,7 @@ from planners.published.instances import Cell, Instance, read_instance
 from planners.schedules.steps import with_frees
 
 from ... import __version__
-from ...plans.files import write_whole
+from ..._disk import write_whole
 from .answers import Answer, ask, row_of
 from .claims import to_json
 from .rows import Results, Row

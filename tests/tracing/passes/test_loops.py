@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from coming_rules import either_rules as either_rules
 from emission import (
-    ROOFLINE,
+    PRICES,
     analyzed,
     assert_same,
     emitted,
@@ -279,7 +279,7 @@ def test_what_is_loop_invariant_counts_once():
     args = array(0, width, width // 2), array(1, 8, width)
     traced = trace_loss(joining, args, resolve_target("cpu"))
     staged = traced.staged()
-    graph, inverse = analyze(staged, ROOFLINE, backend_of("cpu"))
+    graph, inverse = analyze(staged, PRICES, backend_of("cpu"))
     written = {name: staged.writer[i].primitive for name, i in staged.values.items()}
     joined = [v for v in graph.values if written.get(v.name) == "concatenate"]
     carried = [v for v in graph.values if written.get(v.name) == "tanh"]

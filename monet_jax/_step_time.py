@@ -1,0 +1,89 @@
+"""Times steps on this process's device: as the function is, and as a plan says, in turns."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .compiler.backend import backend_of
+from .compiler.targets import default_device
+from .ir.gradient import FlatFunction
+from .operators import Context, rewriter, selected
+from .planning.step import step_to_compile
+from .plans.record import PlanRecord
+from .seconds.clock import Ratio, Timing, in_turns, ratio
+from .tracing.modules import Given, on_arrays
+from .tracing.trace import Terms, Traced, trace
+from .transformer.apply import as_planned, as_traced_for
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of a step, read from a clock.
+
+    Attributes:
+        plain: of the value and gradient of the function as it is.
+        planned: of the same as planned.
+        device: what they ran on.
+    """
+
+    plain: Timing
+    planned: Timing
+    device: str
+
+    @property
+    def ratio(self) -> Ratio:
+        """Planned over plain, turn by turn."""
+        return ratio(self.planned, self.plain)
+
+    def __str__(self) -> str:
+        found = self.ratio
+        beyond = "slower" if found.is_slower else "faster" if found.is_faster else "no slower"
+        return (
+            f"By the clock on {self.device}: {_in_words(self.planned.seconds)} a step as planned, "
+            f"{_in_words(self.plain.seconds)} as it is, medians of {len(self.plain.runs)} turns; "
+            f"{found} of the plain step: {beyond} beyond the interval of 95 %."
+        )
+
+
+def step_seconds(
+    plan: PlanRecord,
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    given: Given,
+    turns: int,
+) -> StepSeconds:
+    """Times a function's value and gradient, as it is and as planned.
+
+    Raises:
+        PlanMismatch: the plan was made for another function or other arguments.
+        ValueError: too few turns, or an argument is a shape and no array.
+    """
+    if turns < 2:
+        raise ValueError(f"`turns` must be 2 or more, as the first is not counted; got {turns!r}.")
+    pure, call = on_arrays(fun, args, kwargs, given)
+    if shapes := [x for x in call.leaves if isinstance(x, jax.ShapeDtypeStruct)]:
+        raise ValueError(f"A step runs on arrays; got {shapes[0]}. Give arrays of these shapes.")
+    context = Context(backend_of(plan.target), plan.devices > 1)
+    rewrite = rewriter(selected(plan.operators), context)
+    traced = trace(pure, call, rewrite, Terms(plan.operators, plan.checkpoints))
+    rewritten = as_traced_for(traced, plan)
+    planned = rewritten.flat if plan.decisions is None else as_planned(rewritten, plan)
+    runs = [step_on(traced, traced.flat, call.leaves), step_on(rewritten, planned, call.leaves)]
+    plain, timing = in_turns(runs, turns)
+    return StepSeconds(plain, timing, default_device().device_kind)
+
+
+def step_on(traced: Traced, function: FlatFunction, leaves: Sequence[Any]) -> Callable[[], Any]:
+    """A function's value and gradient on some arrays, compiled for this process's device."""
+    step, (inputs, constants, cotangents) = step_to_compile(traced, function)
+    compiled = jax.jit(step).lower(inputs, constants, cotangents).compile()
+    ones = [jnp.ones(x.shape, x.dtype) for x in cotangents]
+    return lambda: compiled(list(leaves), list(traced.constants), ones)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"

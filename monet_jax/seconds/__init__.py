@@ -1,0 +1,1 @@
+"""What an op takes on a target: measured, the compiler's estimate, or a roofline."""

@@ -1,0 +1,130 @@
+"""Prices by the clock: every distinct op is compiled and timed once on this process's device.
+
+Medians are kept on disk. What cannot run alone, takes too much memory, or comes when the time is
+over, is priced by a roofline of rates that are measured on the device as well.
+"""
+
+import concurrent.futures
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..compiler.targets import Target, default_device, usable_bytes
+from .attained import roofline_of
+from .clock import MOST_SPREAD, Timing, timed
+from .group import Group
+from .prices import MEASURED, ROOFLINE, Price, Prices
+from .rates import measured_roofline
+from .running import can_run, part_of, runnable
+from .store import Store, device_in_words, key_of
+
+#: Seconds that measuring may take for one function.
+MOST_SECONDS = 20.0
+#: Runs of an op, and seconds after which none begins; thrice as many where the runs differ.
+_LEAST_RUNS, _SECONDS_OF_AN_OP = 3, 0.03
+#: A run of an op should take no longer; of longer ones, a part is timed.
+_MOST_OF_A_RUN = 0.2
+#: The share of the memory that the arrays of one op may take.
+_MEMORY_SHARE = 1 / 8
+
+
+class Measured(Prices):
+    """Prices of ops on the default device of this process.
+
+    Arguments:
+        target: the device.
+        announce: is told what is measured.
+    """
+
+    def __init__(self, target: Target, announce: Callable[[str], None]):
+        self._device = default_device()
+        self._store = Store(device_in_words(self._device))
+        self._announce = announce
+        self._most_bytes = int(_MEMORY_SHARE * usable_bytes(target))
+        self._known: dict[str, Price] = {}
+        self._measured = 0
+        self._spent = 0.0
+        self._scattered = 0
+        # A function is being traced, and nothing can run there; but traces are a thread's own.
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "monet_jax-clock")
+        self.roofline = self._apart(measured_roofline, self._store, roofline_of(target))
+        self._overhead = self._apart(_overhead, self._store)
+
+    def of(self, group: Group) -> Price:
+        """The price of an op."""
+        key = key_of(group.text)
+        if key not in self._known:
+            self._known[key] = self._priced(key, group)
+        return self._known[key]
+
+    def finish(self) -> str:
+        """Keep what was measured; say where the clock was of no use."""
+        self._store.write()
+        scattered, self._scattered = self._scattered, 0
+        if not scattered:
+            return ""
+        return (
+            f"The times of {scattered} of {self._measured} ops scatter over more than "
+            f"{MOST_SPREAD:.0%}, also when they are run again: the device is busy. These ops are "
+            "priced by a roofline. Plan again when it is idle."
+        )
+
+    def _priced(self, key: str, group: Group) -> Price:
+        known = self._store.get(key)
+        if known is not None:
+            return Price(known, MEASURED)
+        modelled = self.roofline.seconds(group.work, group.moved_bytes)
+        is_open = self._spent < MOST_SECONDS and 2 * group.moved_bytes <= self._most_bytes
+        found = self._timed(group, modelled) if is_open and can_run(group) else None
+        if found is None:
+            return Price(modelled, ROOFLINE)
+        self._store.put(key, found)
+        return Price(found, MEASURED)
+
+    def _timed(self, group: Group, modelled: float) -> float | None:
+        """Seconds of an op; None where it does not run alone, or never twice alike."""
+        self._measured += 1
+        self._announce(f"timing op {self._measured} on this device, {self._spent:.0f} s so far")
+        began = time.perf_counter()
+        try:
+            timing, parts = self._apart(_timing, group, modelled)
+        except Exception:  # what runs inside a step need not run alone
+            return None
+        finally:
+            self._spent += time.perf_counter() - began
+        if timing.spread > MOST_SPREAD:
+            self._scattered += 1
+            return None
+        # A run has an overhead that an op inside a program has not.
+        return parts * max(timing.seconds - self._overhead, 0.05 * timing.seconds)
+
+    def _apart[Result](self, function: Callable[..., Result], *args: Any) -> Result:
+        def on_device() -> Result:
+            with jax.default_device(self._device):
+                return function(*args)
+
+        return self._thread.submit(on_device).result()
+
+
+def _timing(group: Group, modelled: float) -> tuple[Timing, float]:
+    """Times an op, or a part of a large one; once more where its runs differ too much."""
+    part, parts = part_of(group, _MOST_OF_A_RUN, modelled)
+    run = runnable(part)
+    jax.block_until_ready(run())
+    timing = timed(run, _LEAST_RUNS, _SECONDS_OF_AN_OP)
+    if timing.spread > MOST_SPREAD:
+        timing = timed(run, 3 * _LEAST_RUNS, 3 * _SECONDS_OF_AN_OP)
+    return timing, parts
+
+
+def _overhead(store: Store) -> float:
+    """Seconds of a run that does nothing."""
+    known = store.get("overhead")
+    if known is None:
+        run = jax.jit(lambda x: x + 1).lower(0.0).compile()
+        run(0.0)
+        known = timed(lambda: run(0.0), 30, 0.01).seconds
+        store.put("overhead", known)
+    return known

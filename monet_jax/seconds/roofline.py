@@ -1,0 +1,64 @@
+"""The roofline model (Williams et al., CACM 2009), with the tiles of matrix units.
+
+An op takes as long as its arithmetic at the rates that the device attains, or as its memory traffic
+at the bandwidth, whichever is longer. A matrix unit works on whole tiles: a product whose sides are
+no multiples of the tile takes as long as the padded one (the staircase of Radu et al., 2019).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from ..ir.costs import Product, Work
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tile:
+    """What a matrix unit works on at once; sides are padded to multiples of it."""
+
+    rows: int = 1
+    columns: int = 1
+    depth: int = 1
+
+    def padding(self, product: Product) -> float:
+        """How many times the work of a product that of the padded one is.
+
+        Either operand may be the one that stays in the unit: the better way counts.
+        """
+        sides = ((product.rows, product.columns), (product.columns, product.rows))
+        across = min(_padding(a, self.rows) * _padding(b, self.columns) for a, b in sides)
+        return across * _padding(product.depth, self.depth)
+
+
+def _padding(side: int, tile: int) -> float:
+    return -(-side // tile) * tile / side if side else 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Roofline:
+    """The rates that a device attains.
+
+    Attributes:
+        matmul_flops_per_second: of products by the dtype of their operands; "float32" must be
+            there, and counts for all others.
+        vector_flops_per_second: of elementwise work, and of products outside the matrix units.
+        bandwidth_bytes_per_second: of the device's main memory.
+        tile: of the matrix units.
+    """
+
+    matmul_flops_per_second: Mapping[str, float]
+    vector_flops_per_second: float
+    bandwidth_bytes_per_second: float
+    tile: Tile = Tile()
+
+    def seconds(self, work: Work, moved_bytes: int) -> float:
+        """Seconds of an op with this work that reads and writes `moved_bytes`."""
+        products = sum(map(self.product_seconds, work.products))
+        arithmetic = products + work.instructions / self.vector_flops_per_second
+        return max(arithmetic, moved_bytes / self.bandwidth_bytes_per_second)
+
+    def product_seconds(self, product: Product) -> float:
+        """Seconds of a product: in the matrix units, or outside where padding costs more."""
+        rates = self.matmul_flops_per_second
+        padded = self.tile.padding(product) * product.flops
+        inside = padded / rates.get(product.dtype, rates["float32"])
+        return min(inside, product.flops / self.vector_flops_per_second)

@@ -1,0 +1,126 @@
+"""Runs a group of equations on made-up arrays of its inputs' shapes."""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..ir import compat
+from ..ir.program import flatten, run
+from .group import Group
+
+#: Rows, images or trips that a part of a large op has at least.
+_LEAST_OF_A_PART = 8
+
+
+def runnable(group: Group) -> Callable[[], Any]:
+    """A function that runs a group, compiled.
+
+    Its results are written over those of the run before: as in a step, where the memory of a value
+    was another one's before, no page is touched for the first time.
+
+    Raises:
+        Exception: whatever tracing or compiling the group raises.
+    """
+
+    def results(inputs: list[Any], old: list[Any]) -> list[Any]:
+        del old
+        env = dict(zip(group.inputs, inputs, strict=True))
+        run(group.equations, env, {})
+        return [env[i] for i in group.outputs]
+
+    inputs = [_array(group.avals[i]) for i in group.inputs]
+    state = [_array(group.avals[i]) for i in group.outputs]
+    jitted = jax.jit(results, donate_argnums=1, keep_unused=True)
+    with _quietly():
+        compiled = jitted.lower(inputs, state).compile()
+
+    def again() -> Any:
+        with _quietly():
+            state[:] = compiled(inputs, [*state])
+        return state
+
+    return again
+
+
+def part_of(group: Group, most_seconds: float, seconds: float) -> tuple[Group, float]:
+    """A part of a large op of one equation, and how many times the part is in the whole.
+
+    Arguments:
+        group: the op; it is its own part where it cannot be divided.
+        most_seconds: what the part may take.
+        seconds: what the whole takes, roughly.
+    """
+    if seconds <= most_seconds or len(group.equations) != 1:
+        return group, 1.0
+    eqn = group.equations[0].eqn
+    size, divided = _divided(eqn)
+    part = max(_LEAST_OF_A_PART, int(size * most_seconds / seconds))
+    if part >= size or divided is None:
+        return group, 1.0
+    avals, params = divided(part)
+    operands = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    program = flatten(jax.make_jaxpr(lambda *x: eqn.primitive.bind(*x, **params))(*operands))
+    outputs = tuple(i for i in program.outputs if isinstance(i, int))
+    found = Group(program.equations, program.inputs, outputs, program.avals)
+    return found, size / part
+
+
+def _divided(eqn: Any) -> tuple[int, Callable[[int], tuple[list[Any], dict[str, Any]]] | None]:
+    """A size of an equation by which its work can be divided, and a part of that -> the equation.
+
+    Trips of a loop, images of a convolution, or rows of a product.
+    """
+    avals, params = [v.aval for v in eqn.invars], eqn.params
+    name = eqn.primitive.name
+    if name == "scan":
+        constants, carried, _ = compat.scan_counts(eqn)
+        kept = constants + carried
+        return params["length"], lambda n: (
+            [a if k < kept else _with_side(a, 0, n) for k, a in enumerate(avals)],
+            {**params, "length": n, "unroll": min(n, params["unroll"])},
+        )
+    axis = None
+    if name == "dot_general":
+        (contracted, _), (batched, _) = params["dimension_numbers"]
+        free = [i for i in range(avals[0].ndim) if i not in (*contracted, *batched)]
+        axis = max(free, key=lambda i: avals[0].shape[i], default=None)
+    elif name == "conv_general_dilated" and params["batch_group_count"] == 1:
+        axis = params["dimension_numbers"].lhs_spec[0]
+    if axis is None:
+        return 1, None
+    along = axis
+    return avals[0].shape[along], lambda n: ([_with_side(avals[0], along, n), *avals[1:]], params)
+
+
+def _with_side(aval: Any, axis: int, side: int) -> Any:
+    shape = (*aval.shape[:axis], side, *aval.shape[axis + 1 :])
+    return jax.ShapeDtypeStruct(shape, aval.dtype)
+
+
+def _array(aval: Any) -> Any:
+    """An array of an abstract value: numbers of order one, or indices that are in range."""
+    if compat.is_key(aval):
+        return jax.random.split(jax.random.key(0), aval.shape) if aval.shape else jax.random.key(0)
+    if jnp.issubdtype(aval.dtype, jnp.inexact):
+        numbers = np.random.default_rng(0).random(math.prod(aval.shape), np.float32) + 0.5
+        return jnp.asarray(numbers.reshape(aval.shape), aval.dtype)
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the warning that some memory could not be written over."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*donated.*")
+        yield
+
+
+def can_run(group: Group) -> bool:
+    """Whether a group can run alone: it has results, and no side effects."""
+    return bool(group.outputs) and not any(e.eqn.effects for e in group.equations)

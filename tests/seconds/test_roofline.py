@@ -1,0 +1,83 @@
+"""Seconds by a roofline: its two sides, the staircase of tiles, and where seconds come from."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from monet_jax.analyzer.analyze import analyze
+from monet_jax.analyzer.step_costs import step_costs
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.targets import TARGETS, resolve_target
+from monet_jax.seconds.attained import measurement_of, modelled, roofline_of
+from monet_jax.tracing.trace import trace_for
+
+
+def seconds(target: str, fun, *shapes, dtype=jnp.bfloat16) -> float:
+    """Of a traced function, by the roofline of a target."""
+    found = resolve_target(target)
+    args = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    return step_costs(fun, args, modelled(found), backend_of(target)).seconds
+
+
+def matmul(target: str, rows: int, depth: int, columns: int) -> float:
+    return seconds(target, jnp.matmul, (rows, depth), (depth, columns))
+
+
+def test_an_op_takes_the_longer_of_its_arithmetic_and_its_traffic():
+    target = TARGETS["gpu:h100"]
+    # By hand: 2 * 8192 ** 3 at 0.789 of 989 TFLOP/s; and 3 * 2 GiB at 3.35 TB/s.
+    assert matmul("gpu:h100", 8192, 8192, 8192) == pytest.approx(1.409e-3, rel=1e-3)
+    traffic = 3 * 2**31 / target.bandwidth_bytes_per_second
+    added = seconds("gpu:h100", jnp.add, (2**15, 2**15), (2**15, 2**15))
+    assert added == pytest.approx(traffic)
+
+
+def test_a_product_with_65_columns_takes_as_long_as_one_with_128_on_a_gpu():
+    at = [matmul("gpu:h100", 2**14, 2**14, 2**11 + n) for n in (-1, 0, 1, 64)]
+    assert at[0] == pytest.approx(at[1])
+    assert at[2] == pytest.approx(at[3]) == pytest.approx(33 / 32 * at[1])
+
+
+def test_a_tpu_sums_over_multiples_of_128():
+    """Of the other sides, one may be a multiple of 8 only: the operand that moves."""
+    depths = [matmul("tpu:v5e", 2**13, 2**11 + n, 2**13) for n in (-1, 0, 1, 128)]
+    assert depths[0] == pytest.approx(depths[1])
+    assert depths[2] == pytest.approx(depths[3]) == pytest.approx(17 / 16 * depths[1])
+    columns = [matmul("tpu:v5e", 2**13, 2**13, 2**11 + n) for n in (1, 8)]
+    assert columns[0] == pytest.approx(columns[1])
+
+
+def test_a_product_with_one_column_is_not_charged_for_a_tile():
+    """It runs in the vector units, as fast as its matrix is read."""
+    found = seconds("tpu:v5e", jnp.matmul, (16384, 16384), (16384,))
+    traffic = 2 * (16384**2 + 2 * 16384) / TARGETS["tpu:v5e"].bandwidth_bytes_per_second
+    assert found == pytest.approx(traffic)
+
+
+def convolved(image, kernel):
+    return jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME")
+
+
+def test_a_convolution_takes_as_long_as_the_product_that_it_is():
+    image, kernel = (64, 512, 32, 32), (512, 512, 3, 3)
+    found = seconds("gpu:h100", convolved, image, kernel)
+    assert found == pytest.approx(matmul("gpu:h100", 64 * 32 * 32, 9 * 512, 512))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_names_the_measurement_of_its_rates(target):
+    assert "JAX 0.12" in measurement_of(TARGETS[target])
+    rates = roofline_of(TARGETS[target])
+    assert rates.matmul_flops_per_second.keys() == {"float32", "bfloat16", "float16"}
+
+
+def test_seconds_by_source_are_those_of_the_step_that_recomputes_nothing():
+    def loss(w, x):
+        for _ in range(3):
+            x = jnp.tanh(x @ w)
+        return jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), c.sum()), x, jnp.stack([w] * 4))[0].sum()
+
+    traced = trace_for(resolve_target("cpu"), loss, (jnp.ones((64, 64)), jnp.ones((32, 64))))
+    graph, inverse = analyze(traced.staged(), modelled(resolve_target("cpu")), backend_of("cpu"))
+    assert inverse.seconds_by_source.keys() == {"roofline"}
+    assert inverse.seconds_by_source["roofline"] == pytest.approx(graph.seconds)
