@@ -41,11 +41,11 @@ def rows_of(model: str, name: str, dtype: str, shares: list[float]) -> list[dict
     problem = zoo.build(model, scale="bench", dtype=dtype)
     traced = trace_loss(problem.loss, problem.args, target)
     plans = compiled_plans_of(traced, target, make_pins(None))
-    solved = SolvedBudgets(planners.Stages(time_limit=SOLVER_SECONDS), plans.graph)
-    proposals, rows = Proposals(plans, plans.graph, solved), []
+    solved = SolvedBudgets(planners.Stages(time_limit=SOLVER_SECONDS), plans.model.graph)
+    proposals, rows = Proposals(plans, plans.model.graph, solved), []
     for share in shares:
         solved.restart(3 * SOLVER_SECONDS)
-        limit = plans.modelled_for(int(share * plans.unplanned.temp_bytes))
+        limit = plans.model.scale.modelled_for(int(share * plans.unplanned.temp_bytes))
         decisions = proposals.within(limit)
         if decisions is None or decisions in plans:
             continue

@@ -23,16 +23,9 @@ from planners.regions.uniform import (
 )
 
 from .compiled_plans import CompiledPlans
+from .live_bytes import fastest_within
 from .worth import is_free
 
-#: Corrections of the planner's budget by the model of the buffer assignment, for one limit.
-MODEL_ROUNDS = 8
-#: A plan that uses this share of its limit on modelled temporaries is good enough.
-GOOD_USE = 0.98
-#: The search ends when this share of the limit is all that is undecided.
-ENOUGH = 0.01
-#: A budget whose plan takes too much is lowered by this share of the limit at least.
-STEP = 0.005
 #: Where a plan takes less than this share of its live bytes, more live bytes are tried.
 CLEARLY_LESS = 0.98
 #: Then the planner's budgets are up to the first times the limit, in steps by the second factor.
@@ -116,53 +109,10 @@ class Proposals:
         """
         singles, budget = self.solved.of_single_stages, limit
         if singles is not None:
-            first, budget = self._bisected(singles, limit, limit)
+            first, budget = fastest_within(singles, self.graph, self.modelled, limit, limit)
             if first is not None and is_free(first, self.graph):
                 return first
-        return self._bisected(self.solved, limit, budget)[0]
-
-    def _bisected(
-        self, solved: SolvedBudgets, limit: int, budget: int
-    ) -> tuple[planners.Plan | None, int]:
-        """The fastest of a planner's plans for fewer and fewer live bytes that keeps a limit.
-
-        Arguments:
-            solved: the planner's plans.
-            limit: on modelled temporaries.
-            budget: of live bytes, to begin with.
-
-        Returns:
-            The plan and its budget; None and the first budget where no plan keeps the limit.
-        """
-        best, low, high, budget = (None, budget), 0, None, max(budget, solved.floor)
-        for _ in range(MODEL_ROUNDS):
-            if solved.has_used(1.0):
-                break
-            decisions = solved.fastest(budget)
-            if decisions is None:
-                if solved.floor <= budget:
-                    break  # the solver stopped without an answer
-                low, budget = max(low, budget), solved.floor
-                if high is not None and budget >= high:
-                    break
-                continue
-            modelled = self.modelled(decisions.regions)
-            if modelled <= limit:
-                low = max(low, budget)
-                if best[0] is None or decisions.seconds < best[0].seconds:
-                    best = decisions, budget
-                if modelled >= GOOD_USE * limit or is_free(decisions, self.graph):
-                    break
-            else:  # and so does every plan for as much as this one takes
-                high = min(budget, decisions.peak_bytes, high or budget)
-            over = modelled - limit
-            # Plans that are over by next to nothing would creep towards the limit.
-            guess = budget - (max(over, int(STEP * limit)) if over > 0 else over)
-            budget = guess if high is None or low < guess < high else (low + high) // 2
-            budget = max(budget, solved.floor)
-            if high is not None and high - low < ENOUGH * limit:
-                break
-        return best
+        return fastest_within(self.solved, self.graph, self.modelled, limit, budget)[0]
 
     def _takes_less(self, decisions: planners.Plan) -> bool:
         """Whether some live values take no memory of their own: they reuse output buffers."""

@@ -64,7 +64,7 @@ def off(loss, args, name, whole=True):
     decisions = planners.save_all(plans.judge.graph) if whole else nothing
     figures = plans.unplanned if whole else plans.of(nothing).figures
     assert figures is not None
-    return plans.modelled(decisions.regions, plans.judge.graph) / figures.temp_bytes - 1
+    return plans.model.modelled(decisions.regions, plans.judge.graph) / figures.temp_bytes - 1
 
 
 LABELLED = spec(64, 8192), spec(512, 64, dtype=jnp.bfloat16), spec(512, dtype=jnp.int32)

@@ -94,7 +94,7 @@ def _errors(plan_search):
     found = {}
     for share in (0.35, 0.5, 0.75):
         decisions = _whole(plan_search).within(
-            plan_search.compiled_plans.modelled_for(int(share * temps))
+            plan_search.compiled_plans.model.scale.modelled_for(int(share * temps))
         )
         compiled_plan = plan_search.compiled_plans.of(decisions)
         found[decisions.regions] = (
@@ -146,7 +146,7 @@ def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_have_a_b
     )
     most = int(0.45 * plan_search.compiled_plans.unplanned.temp_bytes)
     compiled_plan = plan_search.compiled_plans.of(
-        _whole(plan_search).within(plan_search.compiled_plans.modelled_for(most))
+        _whole(plan_search).within(plan_search.compiled_plans.model.scale.modelled_for(most))
     )
     excess = (
         plan_search.compiled_plans.temp_bytes(compiled_plan) / compiled_plan.predicted_temp_bytes
@@ -182,7 +182,7 @@ def test_compilers_recompute_late_or_early_as_stated(name):
     stated = compiled_plans.graph.recomputes_late
     other = dataclasses.replace(compiled_plans.graph, recomputes_late=not stated)
     wrong, right = (
-        compiled_plans.modelled(regions, graph) for graph in (other, compiled_plans.graph)
+        compiled_plans.model.modelled(regions, graph) for graph in (other, compiled_plans.graph)
     )
     assert abs(right - compiled) < abs(wrong - compiled)
     assert stated == (name != "cpu")

@@ -278,7 +278,9 @@ def test_what_places_took_arrives_in_the_compiled_program(target):
         step = step_to_compile(
             compiled_plans.judge.traced, transform(compiled_plans.judge.staged, plan)
         )
-        return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
+        return compiled_plans.model.modelled(plan.regions), compile_bytes(
+            *step, target=known
+        ).temp_bytes
 
     whole, narrow = taken(False), taken(True)
     freed_bytes = (LAYERS - 1) * 3 * 1024 * 64

@@ -117,11 +117,13 @@ def test_residuals_of_kernels_are_counted(kernel):
     args = [spec((WIDTH, WIDTH), jnp.float32)] * LAYERS, spec((ROWS, WIDTH), jnp.float32)
     plans = compiled_plans_of(trace_loss(in_layers(kernel), args, target), target, Pins())
     graph, nothing = plans.judge.graph, plans.calibration_plan
-    everything = plans.modelled(planners.save_all(graph).regions, graph)
+    everything = plans.model.modelled(planners.save_all(graph).regions, graph)
     assert everything == pytest.approx(plans.unplanned.temp_bytes, rel=0.1)
     figures = plans.of(nothing).figures
     assert figures is not None
-    assert plans.modelled(nothing.regions, graph) == pytest.approx(figures.temp_bytes, rel=0.15)
+    assert plans.model.modelled(nothing.regions, graph) == pytest.approx(
+        figures.temp_bytes, rel=0.15
+    )
     assert everything > LAYERS * 4 * ROWS * WIDTH  # a residual of each kernel at least
 
 

@@ -314,7 +314,9 @@ def test_what_operands_took_arrives_in_the_compiled_program(target, function):
         step = step_to_compile(
             compiled_plans.judge.traced, transform(compiled_plans.judge.staged, plan)
         )
-        return compiled_plans.modelled(plan.regions), compile_bytes(*step, target=known).temp_bytes
+        return compiled_plans.model.modelled(plan.regions), compile_bytes(
+            *step, target=known
+        ).temp_bytes
 
     before, after = taken(["mask"]), taken(["mask", "result"])
     freed_bytes = (LAYERS - 1) * 4 * math.prod((ROWS, WIDTH))

@@ -450,8 +450,8 @@ def test_plans_of_uniform_iterations_keep_their_limit(monkeypatch):
     compiled_plans = compiled_plans_of(traced, cpu, NO_PINS, bound=ErrorBound(every_code, 8.0))
     uniform = dataclasses.replace(compiled_plans.graph, uniform_blocks=True)
     proposals = Proposals(compiled_plans, uniform, SolvedBudgets(planners.Stages(), uniform))
-    least = compiled_plans.modelled(planners.save_nothing(compiled_plans.graph).regions)
-    most = compiled_plans.modelled(planners.save_all(compiled_plans.graph).regions)
+    least = compiled_plans.model.modelled(planners.save_nothing(compiled_plans.graph).regions)
+    most = compiled_plans.model.modelled(planners.save_all(compiled_plans.graph).regions)
     for limit_bytes in np.linspace(least, most, 16, dtype=int).tolist():
         plan = proposals.within(limit_bytes)
         assert plan is None or proposals.modelled(plan.regions) <= limit_bytes
