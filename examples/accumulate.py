@@ -3,7 +3,7 @@
     python examples/accumulate.py
 
 It learns to write Python from the source of a module of the standard library, one character at a
-time, in under a minute on a CPU. Needs Flax and Optax (`pip install ".[examples]"`).
+time, in a minute or two on a CPU. Needs Flax and Optax (`pip install ".[examples]"`).
 """
 
 import argparse

@@ -65,7 +65,7 @@ def remat(
     the outermost plan decides for all of them. Where planning fails, `fun` runs as it is, and a
     warning says so; `MONET_JAX_STRICT=1` makes that an error.
 
-    Without a budget the result is a mark: `monet_jax.jit` round it plans it within the budget of
+    Without a budget the result is a mark: `monet_jax.jit` around it plans it within the budget of
     the whole step. In no such step, it is `fun`.
 
     Arguments:

@@ -164,16 +164,16 @@ class _Largest:
 
 
 def _warn_of_transformations(traced: Traced, marked: Marked, axes: tuple[str, ...]) -> None:
-    """Warn where the transformations round a call keep its program from being known."""
+    """Warn where the transformations around a call keep its program from being known."""
     if axes:
         warn(
             f"No plan was made: the function depends on the mapped axes {axes} of what it is "
             "called in, so it cannot be compiled alone; it runs as it is."
         )
-    if trace.is_batched(traced, marked.call):
+    elif trace.is_batched(traced, marked.call):
         warn(
             "The function is traced under `vmap`, which hides the size of its axis: the plan is "
-            "for one example. Put `remat` round the vmapped function instead."
+            "for one example. Put `remat` around the vmapped function instead."
         )
 
 

@@ -43,7 +43,7 @@ def remat(
     `nnx.Param` in NNX) and to what else `argnums` covers. Values, gradients and state differ from
     the plain module's by rounding, and random numbers not at all. Parameters are created as ever.
     A budget covers one call of what it stands on; where planned functions call each other, the
-    outermost plan decides for all of them, so that one round the loss is enough. Without a budget
+    outermost plan decides for all of them, so that one around the loss is enough. Without a budget
     the result is a mark, as in `monet_jax.remat`.
 
     Arguments:

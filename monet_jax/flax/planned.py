@@ -54,7 +54,7 @@ class PlannedFunction:
 
     def __init__(self, planning: Planning, fun: Callable[..., Any], *, is_method: bool = False):
         functools.update_wrapper(self, fun)
-        # Linen manages the state of modules round each method. Here the lifted module's state is
+        # Linen manages the state of modules around each method. Here the lifted module's state is
         # managed inside instead.
         self.method_handler_wrapped = True
         self._planning = planning

@@ -18,7 +18,7 @@ from .failures import BadArgument, InfeasibleBudget
 
 #: The mistake of a function for which `returns_own_gradient` holds.
 OWN_GRADIENT = (
-    "it contains its own gradient, which it returns: put `monet_jax.remat` round the loss inside "
+    "it contains its own gradient, which it returns: put `monet_jax.remat` around the loss inside "
     "it, or plan the loss"
 )
 

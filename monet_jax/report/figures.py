@@ -40,7 +40,7 @@ def figures(plan: PlanRecord) -> Iterator[tuple[str, str, str]]:
     )
     if plan.unplanned_bytes:
         saved = 1 - (plan.predicted_bytes if taken is None else taken) / plan.unplanned_bytes
-        yield "saved", f"{saved:.1%}", f"of {format_bytes(plan.unplanned_bytes)} as written"
+        yield "reduced by", f"{saved:.1%}", f"of {format_bytes(plan.unplanned_bytes)} as written"
     proven = (
         f"at most {plan.gap:.2%} of the step above the best" if plan.gap >= 5e-5 else "the best"
     )
