@@ -20,7 +20,11 @@ def arguments():
     params = [normal(0, WIDTH, WIDTH)]
     half = jnp.ones((WIDTH, 3), jnp.bfloat16)
     spare = normal(3, WIDTH, WIDTH)
-    return {"params": params, "half": half, "spare": spare}, normal(1, 5, WIDTH), normal(2, 64, WIDTH)
+    return (
+        {"params": params, "half": half, "spare": spare},
+        normal(1, 5, WIDTH),
+        normal(2, 64, WIDTH),
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
