@@ -1,8 +1,8 @@
 """Which arguments of a step its results can take the place of, and which donations come to nothing.
 
-A result lies in the memory of a donated argument of its shape and type. So arguments and results are
-paired by these, as JAX pairs them when it lowers a step. JAX leaves what remains to XLA, which puts
-a result in the memory of a donated argument with as many elements and bytes.
+A result lies in the memory of a donated argument of its shape and type. So arguments and results
+are paired by these, as JAX pairs them when it lowers a step. JAX leaves what remains to XLA, which
+puts a result in the memory of a donated argument with as many elements and bytes.
 """
 
 import collections
