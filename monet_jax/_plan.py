@@ -65,7 +65,8 @@ class Plan(PlanRecord):
 
         Arguments:
             fun: the function that the plan was made for.
-            *args: its arguments, arrays of the planned shapes; both programs must fit in memory.
+            *args: its arguments; in the place of a shape stands an array that is made up. Both
+                programs must fit in memory.
             kwargs: its keyword arguments.
             argnums, static_argnums, static_argnames: as in `plan`.
             turns: how often both run; the first turn is not counted.
@@ -75,7 +76,7 @@ class Plan(PlanRecord):
 
         Raises:
             PlanMismatch: the plan was made for another function or other arguments.
-            ValueError: there are fewer than two turns, or shapes instead of arrays.
+            ValueError: there are fewer than two turns.
         """
         given = argnums, static_argnums, static_argnames
         return step_seconds(self, fun, args, kwargs or {}, given, turns)

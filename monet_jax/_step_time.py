@@ -14,6 +14,7 @@ from .operators import Context, rewriter, selected
 from .planning.step import step_to_compile
 from .plans.record import PlanRecord
 from .seconds.clock import Ratio, Timing, in_turns, ratio
+from .seconds.running import made_up
 from .tracing.modules import Given, on_arrays
 from .tracing.trace import Terms, Traced, trace
 from .transformer.apply import as_planned, as_traced_for
@@ -60,19 +61,19 @@ def step_seconds(
 
     Raises:
         PlanMismatch: the plan was made for another function or other arguments.
-        ValueError: too few turns, or an argument is a shape and no array.
+        ValueError: too few turns.
     """
     if turns < 2:
         raise ValueError(f"`turns` must be 2 or more, as the first is not counted; got {turns!r}.")
     pure, call = on_arrays(fun, args, kwargs, given)
-    if shapes := [x for x in call.leaves if isinstance(x, jax.ShapeDtypeStruct)]:
-        raise ValueError(f"A step runs on arrays; got {shapes[0]}. Give arrays of these shapes.")
+    shapes = jax.ShapeDtypeStruct
+    leaves = [made_up(x) if isinstance(x, shapes) else x for x in call.leaves]
     context = Context(backend_of(plan.target), plan.devices > 1)
     rewrite = rewriter(selected(plan.operators), context)
     traced = trace(pure, call, rewrite, Terms(plan.operators, plan.checkpoints))
     rewritten = as_traced_for(traced, plan)
     planned = rewritten.flat if plan.decisions is None else as_planned(rewritten, plan)
-    runs = [step_on(traced, traced.flat, call.leaves), step_on(rewritten, planned, call.leaves)]
+    runs = [step_on(traced, traced.flat, leaves), step_on(rewritten, planned, leaves)]
     plain, timing = in_turns(runs, turns)
     return StepSeconds(plain, timing, default_device().device_kind)
 

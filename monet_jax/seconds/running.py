@@ -34,8 +34,8 @@ def runnable(group: Group) -> Callable[[], Any]:
         run(group.equations, env, {})
         return [env[i] for i in group.outputs]
 
-    inputs = [_array(group.avals[i]) for i in group.inputs]
-    state = [_array(group.avals[i]) for i in group.outputs]
+    inputs = [made_up(group.avals[i]) for i in group.inputs]
+    state = [made_up(group.avals[i]) for i in group.outputs]
     jitted = jax.jit(results, donate_argnums=1, keep_unused=True)
     with _quietly():
         compiled = jitted.lower(inputs, state).compile()
@@ -103,7 +103,7 @@ def _with_side(aval: Any, axis: int, side: int) -> Any:
     return jax.ShapeDtypeStruct(shape, aval.dtype)
 
 
-def _array(aval: Any) -> Any:
+def made_up(aval: Any) -> Any:
     """An array of an abstract value: numbers of order one, or indices that are in range."""
     if compat.is_key(aval):
         return jax.random.split(jax.random.key(0), aval.shape) if aval.shape else jax.random.key(0)

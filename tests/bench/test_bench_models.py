@@ -3,8 +3,13 @@
 import dataclasses
 import json
 
+import jax.numpy as jnp
 import pytest
 from paths import ROOT
+
+from monet_jax.analyzer.step_costs import StepCosts
+from monet_jax.compiler.compile import Estimate, compile_bytes
+from monet_jax.compiler.targets import resolve_target
 
 
 def test_bench_computes_as_people_do_on_a_target():
@@ -89,3 +94,14 @@ def test_claims_fail_where_a_row_speaks_against_them(change, claim):
     plain, baseline, ours = bench_rows()
     failed = verdicts([plain, baseline, dataclasses.replace(ours, **change)])
     assert any(title.startswith(claim) for title in failed), failed
+
+
+def test_estimates_of_a_program_are_summed_and_say_what_they_miss():
+    fields = pytest.importorskip("monet_jax.bench.models.fields")
+    figures = compile_bytes(jnp.sin, (jnp.ones(4),), target=resolve_target("cpu"))
+    work = StepCosts(flops=100, seconds=1.0)
+    assert fields.estimate_fields(figures, work) == fields.estimate_fields(None, work) == {}
+    estimates = Estimate(0.5, 3, 20, (64,), (64,)), Estimate(1.0, 1, 0, (64,), (64,))
+    known = dataclasses.replace(figures, estimates=estimates)
+    expected = {"estimated_seconds": 2.5, "estimated_share": 0.6}
+    assert fields.estimate_fields(known, work) == pytest.approx(expected)

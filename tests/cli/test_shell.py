@@ -76,9 +76,10 @@ PLAN = ("plan", "train_here:loss", "--args", "train_here:args", "--target", "cpu
 
 
 def test_plan_prints_the_report_and_saves_the_plan(run, tmp_path):
-    result = run(*PLAN, "--budget", "0.8", "--out", tmp_path / "plan.json")
+    result = run(*PLAN, "--budget", "0.8", "--out", tmp_path / "plan.json", "--time")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("Keeps its budget of ")
+    assert result.stdout.splitlines()[-1].startswith("By the clock on cpu: ")
     assert "train_here.py:" in result.stdout
     plan = monet_jax.load_plan(tmp_path / "plan.json")
     assert plan.compiled_bytes <= plan.budget_bytes
@@ -311,7 +312,10 @@ def test_bench_keeps_every_budget(run, tmp_path, monkeypatch):
     ours = [row for row in rows if row["kind"] == "ours" and row["status"] == "ok"]
     assert all(row["total_bytes"] <= row["budget_bytes"] for row in ours)
     assert {"baseline", "temps", "minimum"} <= {row["budget"] for row in ours}
-    assert all(row["measured_seconds"] > 0 for row in rows if row["status"] == "ok")
+    timed = [row for row in rows if row["status"] == "ok"]
+    assert all(row["measured_seconds"] > 0 for row in timed)
+    assert all(x["measured_low"] <= x["measured_ratio"] <= x["measured_high"] for x in timed)
+    assert {x["measured_ratio"] for x in timed if x["program"] == "plain"} == {1.0}
     holds = {claim["title"]: claim["holds"] for claim in data["claims"]}
     assert holds["2. budgets are kept as compiled"]
     assert holds["2. minimum budgets work, 97 % of them do not"]

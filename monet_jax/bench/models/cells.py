@@ -9,6 +9,7 @@ import planners
 
 from ... import zoo
 from ...analyzer.pins import make_pins
+from ...compiler.compile import CompiledBytes
 from ...compiler.targets import Target
 from ...planning.failures import InfeasibleBudget
 from ...planning.judge import compiled_plans_of
@@ -17,7 +18,7 @@ from ...planning.plan_search import PlanSearch
 from ...plans.record import PlanRecord
 from ...tools.baselines import costs_of, work_of_step
 from ...transformer.apply import as_planned, as_traced_for
-from .fields import cost_fields, plan_fields, work_fields
+from .fields import cost_fields, estimate_fields, plan_fields, work_fields
 from .programs import baselines, trace_loss
 from .rows import Row
 
@@ -155,9 +156,18 @@ class Cell:
             "ours",
             **request,
             **work_fields(work, self.plain_work),
+            **estimate_fields(self._figures_of(plan), work),
             **plan_fields(plan, self.compiled_plans),
         )
         return Program(row, key, traced, function)
+
+    def _figures_of(self, plan: PlanRecord) -> CompiledBytes | None:
+        """What the compiler said of a plan's program."""
+        if plan.decisions is None:
+            return self.compiled_plans.unplanned
+        made = (x for plans in self.plan_search.programs.all_plans for x in plans)
+        regions = plan.decisions.regions
+        return next((x.figures for x in made if x.decisions.regions == regions), None)
 
     def _free(self) -> Iterator[Program]:
         """Plans by bisection towards the least temporaries at plain's FLOPs."""

@@ -8,6 +8,7 @@ from ...analyzer.step_costs import StepCosts
 from ...candidates.compiled_plans import CompiledPlans
 from ...compiler.compile import CompiledBytes
 from ...plans.record import PlanRecord
+from ...seconds.compiled import total_seconds
 
 
 def cost_fields(figures: CompiledBytes, work: StepCosts, plain: StepCosts) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def cost_fields(figures: CompiledBytes, work: StepCosts, plain: StepCosts) -> di
         plain: the work of the plain program.
     """
     sizes = {"total_bytes": figures.total_bytes, "temp_bytes": figures.temp_bytes}
-    return sizes | work_fields(work, plain)
+    return sizes | work_fields(work, plain) | estimate_fields(figures, work)
 
 
 def work_fields(work: StepCosts, plain: StepCosts) -> dict[str, Any]:
@@ -30,6 +31,20 @@ def work_fields(work: StepCosts, plain: StepCosts) -> dict[str, Any]:
         "flops_ratio": work.flops / plain.flops,
         "seconds_ratio": work.seconds / plain.seconds,
     }
+
+
+def estimate_fields(figures: CompiledBytes | None, work: StepCosts) -> dict[str, Any]:
+    """The compiler's own seconds of a program; none where it estimates nothing.
+
+    Arguments:
+        figures: of the program as compiled.
+        work: its work, by which is known how much of it the estimates are of.
+    """
+    if figures is None or not figures.estimates:
+        return {}
+    flops = sum(estimate.flops * estimate.runs for estimate in figures.estimates)
+    share = flops / work.flops if work.flops else 1.0
+    return {"estimated_seconds": total_seconds(figures.estimates), "estimated_share": share}
 
 
 def plan_fields(plan: PlanRecord, compiled_plans: CompiledPlans) -> dict[str, Any]:

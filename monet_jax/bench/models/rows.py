@@ -36,6 +36,8 @@ class Row:
       measured_seconds: the step's median on this device.
       measured_ratio, measured_low, measured_high: the median ratio to plain's seconds, turn by
         turn, and its interval of 95 %.
+      estimated_seconds: by the compiler's estimates of the final program, summed.
+      estimated_share: FLOPs of the instructions that it estimates, over `flops`.
       planning_seconds: compilations included; what an earlier row compiled is not compiled again.
       compilations: plans compiled for this row.
       overhead: the planner's seconds beyond saving everything, as a fraction.
@@ -68,6 +70,8 @@ class Row:
     measured_ratio: Amount = None
     measured_low: Amount = None
     measured_high: Amount = None
+    estimated_seconds: Amount = None
+    estimated_share: Amount = None
     planning_seconds: Amount = None
     compilations: Amount = None
     overhead: Amount = None

@@ -20,6 +20,7 @@ _COLUMNS = (
     "Roofline",
     "Measured",
     "of plain's time",
+    "Estimated",
     "Used",
     "Predicted",
     "Planning",
@@ -79,6 +80,7 @@ def _cells(row: Row, plain_temp_bytes: int | None) -> tuple[str, ...]:
         f"{row.seconds_ratio:.3f}x",
         _milliseconds(row.measured_seconds),
         _interval(row),
+        _estimated(row),
         "" if row.used is None else f"{row.used:.1%}",
         "" if row.prediction_error is None else f"{row.prediction_error:.1%} off",
         "" if row.planning_seconds is None else f"{row.planning_seconds:.1f} s",
@@ -91,6 +93,15 @@ def _interval(row: Row) -> str:
     if row.measured_ratio is None:
         return ""
     return f"{row.measured_ratio:.3f} ({row.measured_low:.3f} to {row.measured_high:.3f})"
+
+
+def _estimated(row: Row) -> str:
+    """The compiler's seconds; and the share of FLOPs that they are of, where some are missing."""
+    if row.estimated_seconds is None:
+        return ""
+    is_whole = row.estimated_share > 0.99
+    share = "" if is_whole else f" for {row.estimated_share:.0%} of FLOPs"
+    return _milliseconds(row.estimated_seconds) + share
 
 
 def _milliseconds(seconds: Any) -> str:
