@@ -18,13 +18,13 @@ from ..plans.record import PlanRecord, ValueRow
 from ..plans.timeline import Band, Timeline
 from .charts import COLOURS, HEIGHT, LAYERS, TITLES, Chart, Scale, chart_of, scale_of
 from .figures import FAR_ABOVE, bars, figures, fixed_bytes, format_flops, format_seconds, peaks
+from .notes import notes
 from .peak import kinds_at_peak, modules_at_peak, values_at_peak
 from .text import (
     DECISIONS,
     SMALL,
     merge_rows,
     merge_stages,
-    notes,
     outcome,
     shorten_source,
     verdict,

@@ -1,0 +1,65 @@
+"""Remarks on a plan as a whole: what limits it, how its loops run, where seconds come from."""
+
+from ..compiler.budget import format_bytes
+from ..plans.record import PlanRecord
+
+#: A plan that uses less of its budget than this has to say what the next faster plan takes.
+POOR_USE = 0.75
+#: Where the seconds of ops come from, in words.
+SOURCES = {
+    "measured": "measured on this device",
+    "compiler": "estimated by the compiler",
+    "roofline": "by a roofline",
+}
+
+
+def notes(plan: PlanRecord) -> list[str]:
+    """Remarks on a plan as a whole, in sentences."""
+    return [*_cut_short(plan), *_loops(plan), *_use_of_budget(plan), *_sources(plan)]
+
+
+def _cut_short(plan: PlanRecord) -> list[str]:
+    if not plan.cut_short:
+        return []
+    return [f"The search was cut short: {plan.cut_short}. A faster plan may exist."]
+
+
+def _sources(plan: PlanRecord) -> list[str]:
+    """Which shares of the seconds come from where."""
+    total = sum(row.seconds for row in plan.sources)
+    if not total:
+        return []
+    rows = sorted(plan.sources, key=lambda row: -row.seconds)
+    shares = (f"{row.seconds / total:.0%} {SOURCES.get(row.source, row.source)}" for row in rows)
+    return [f"Seconds: {', '.join(shares)}."]
+
+
+def _loops(plan: PlanRecord) -> list[str]:
+    """How loops run, where they run as nested scans."""
+    if plan.chunks is None:
+        return []
+    lengths = " and ".join(map(str, sorted({n for n in plan.chunks if n})))
+    if not lengths:
+        return ["Loops inside others save only their carries, and run each iteration once more."]
+    return [
+        f"Loops run in chunks of {lengths} iterations and save only their carries between them."
+    ]
+
+
+def _use_of_budget(plan: PlanRecord) -> list[str]:
+    """Why much of the budget is unused, where it is."""
+    if plan.decisions is None or plan.compiled_bytes is None or used_share(plan) >= POOR_USE:
+        return []
+    if plan.next_faster is None:
+        return [f"It uses {used_share(plan):.1%} of the budget; no faster plan was compiled."]
+    seconds, nbytes = plan.next_faster
+    overhead = seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
+    return [
+        f"It uses {used_share(plan):.1%} of the budget: the next faster plan "
+        f"(overhead {overhead:.2%}) takes {format_bytes(nbytes)} as compiled, too much."
+    ]
+
+
+def used_share(plan: PlanRecord) -> float:
+    """The share of its budget that a plan takes as compiled, 0 where that is unknown."""
+    return ((plan.compiled_bytes or 0) + plan.reserved_bytes) / plan.budget_bytes
