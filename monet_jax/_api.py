@@ -72,8 +72,8 @@ def remat(
         fun: the function, or None to use `remat(...)` as a decorator. It must be traceable by JAX.
         budget: an int is bytes; a str is an amount ("12GiB", "12GB"); a float in (0, 1] is a
             fraction of what the function takes unplanned, at the largest of the shapes that came
-            so far, and so is "60%"; "auto" is the target's memory less a reserve. It covers argument
-            + output + temp - alias of the compiled value and gradient. None: the step's budget.
+            so far, and so is "60%"; "auto" is the target's memory less a reserve. It covers
+            argument + output + temp - alias of the value and gradient. None: the step's budget.
         target: "cpu", "gpu:h100", "tpu:v5e", ...; None is the default device. Where no such device
             is attached, its compiler runs ahead of time, in another process.
         argnums: the arguments that the gradient is taken with respect to. Traced floats that `fun`
@@ -234,7 +234,7 @@ def apply(
 ) -> Callable[..., Any]:
     """`fun`, run as a plan says. Needs no solver.
 
-    A plan of another JAX version or device is compiled once more; a warning says if it outgrew it.
+    A plan of another JAX version or device is compiled again; a warning says if it is outgrown.
 
     Raises:
         PlanMismatch: when called: the plan was made for another function or other arguments.
