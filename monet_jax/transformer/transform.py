@@ -20,6 +20,7 @@ from planners.plan import Region
 
 from ..ir import compat
 from ..ir.barriers import accumulated, cotangents_with_barrier, with_barrier
+from ..ir.primitives import must_run_once
 from ..ir.program import Program, aval_of, run, values_of
 from ..ir.stage import Stage, active_in
 from ..operators import Encoding, Stored, is_hook, representations_of
@@ -209,7 +210,7 @@ def _run_region(
         return
     reads = _reads(emission, region)
     writes = [i for i in _writes(emission, region) if i in live]
-    saved = {emission.staged.values[name]: NAME_PREFIX + name for name in region.saved}
+    saved = _saved(emission, region)
     names = {**(outer or {}), **saved}
 
     def body(inputs: Sequence[Any]) -> list[Any]:
@@ -235,6 +236,20 @@ def _run_region(
     without_barrier = emission.hoisted | (emission.staged.shared & live)
     inputs = barrier([env[i] for i in reads], [i not in without_barrier for i in reads])
     env.update(zip(writes, body(inputs), strict=True))
+
+
+def _saved(emission: _Emission, region: Region) -> dict[int, str]:
+    """Names of the values that a region saves.
+
+    With `jax_remat3` a derivative that reads the result of its own equation reads it anew, even
+    where it is saved, and so all that it follows from. What must run once is then saved as well.
+    """
+    saved = {emission.staged.values[name]: NAME_PREFIX + name for name in region.saved}
+    if not jax.config.jax_remat3:
+        return saved
+    equations = (e for stage in _stages(emission, region) for e in stage.equations)
+    once = [i for e in equations if must_run_once(e) for i in e.outputs]
+    return saved | {i: NAME_PREFIX + emission.staged.names[i] for i in once}
 
 
 def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str]) -> None:
