@@ -57,9 +57,12 @@ def loss(model: ResNet, images: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def make_objects() -> tuple[ResNet, nnx.Optimizer, ResNet]:
-    """The model, its optimizer, and a model whose weights are the average."""
-    model = ResNet(nnx.Rngs(0))
-    return model, nnx.Optimizer(model, optax.adamw(3e-3), wrt=nnx.Param), nnx.clone(model)
+    """The model, its optimizer, and a model whose weights are the average.
+
+    The average has arrays of its own: one array cannot be donated twice.
+    """
+    model, average = ResNet(nnx.Rngs(0)), ResNet(nnx.Rngs(0))
+    return model, nnx.Optimizer(model, optax.adamw(3e-3), wrt=nnx.Param), average
 
 
 def make_step(jit: Callable[..., Any] = PLANNED) -> Callable[..., Any]:

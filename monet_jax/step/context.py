@@ -20,6 +20,13 @@ from ..tracing.trace import Terms, Traced, outer_axes
 type Emission = Callable[[Traced, Sequence[Any]], Sequence[Any]]
 
 
+#: Why a marked function has no plan that is only called.
+NOT_DIFFERENTIATED = (
+    "no gradient is taken of it in the step, or a rule of its own (`jax.custom_vjp`) hides it: "
+    "take the gradient in the step, and mark what the rule is for"
+)
+
+
 class Tracer:
     """Traces the functions of a step's marks, each once where nothing tells two calls apart.
 
@@ -32,6 +39,7 @@ class Tracer:
     def __init__(self, terms: Terms, target: str, devices: int):
         self.terms, self.target, self.devices = terms, target, devices
         self._traces = Traces()
+        self._said: set[str] = set()
 
     def traced(self, marked: Marked) -> Traced:
         """The trace of a marked call, the same for every trace of the step round it."""
@@ -39,6 +47,12 @@ class Tracer:
         rewrite = rewriter(selected(self.terms.operators), context)
         with within(None):
             return self._traces.traced(marked, rewrite, self.terms, self.target)
+
+    def warn_once(self, message: str) -> None:
+        """Warn, once for all traces of the step."""
+        if message not in self._said:
+            self._said.add(message)
+            warn(message)
 
     def forget(self) -> None:
         """Drop all traces: JAX's caches keep what a step was traced with, and what that holds."""
@@ -51,6 +65,10 @@ class StepTrace(abc.ABC):
     def __init__(self, tracer: Tracer):
         self.tracer = tracer
 
+    def note_call(self, marked: Marked) -> None:
+        """Told that a marked function is called, before it is differentiated."""
+        del marked
+
     @abc.abstractmethod
     def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
         """A mark's function in this trace; None where it runs as it is."""
@@ -62,12 +80,18 @@ class Recording(StepTrace):
     Attributes:
         found: hash of a marked program -> its trace, in the order of their first calls.
         names: the same hashes -> what the functions are called.
+        unplanned: what marked functions are called that have no plan -> why.
     """
 
     def __init__(self, tracer: Tracer):
         super().__init__(tracer)
         self.found: dict[str, Traced] = {}
         self.names: dict[str, str] = {}
+        self.unplanned: dict[str, str] = {}
+
+    def note_call(self, marked: Marked) -> None:
+        """A marked function is called; whether a gradient passes it is not known yet."""
+        self.unplanned.setdefault(marked.name, NOT_DIFFERENTIATED)
 
     def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
         """The function as it is; a program that is known already needs no plan of its own."""
@@ -75,8 +99,10 @@ class Recording(StepTrace):
         if axes := outer_axes(traced, marked.call):
             mistake = f"it depends on the mapped axes {axes} of what it is called in"
         if mistake is not None:
-            warn(f"Nothing is planned for `{marked.name}`: {mistake}.")
+            self.unplanned[marked.name] = mistake
+            self.tracer.warn_once(f"Nothing is planned for `{marked.name}`: {mistake}.")
             return None
+        self.unplanned.pop(marked.name, None)
         abstract = map(abstract_leaf, traced.recorded.closed_over)  # tracers end with their trace
         self.found.setdefault(traced.program_hash, traced.closing_over([*abstract]))
         self.names.setdefault(traced.program_hash, marked.name)
@@ -104,7 +130,7 @@ class Applying(StepTrace):
         if traced.program_hash in self.known:
             return traced.flat
         if missing_gradient(traced) is None and not outer_axes(traced, marked.call):
-            warn(
+            self.tracer.warn_once(
                 f"`{marked.name}` is another program in this trace of its step than in the first: "
                 "it runs as it is, whatever memory it takes. A step must do the same each time "
                 "that it is traced."
@@ -137,7 +163,9 @@ class MarkSource(Source):
 
     def traced(self, marked: Marked) -> Traced:
         """The trace of a call, as the step round it plans."""
-        return _current.value.tracer.traced(marked)
+        step = _current.value
+        step.note_call(marked)
+        return step.tracer.traced(marked)
 
     def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
         """The function in this trace of the step."""

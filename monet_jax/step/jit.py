@@ -1,11 +1,13 @@
 """`monet_jax.jit`: a step under `jax.jit`, whose marks are planned when it is traced."""
 
 import functools
+import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.core
 
 from ..planning.failures import STATEMENTS, report
 from ..planning.mistakes import budget_by_keyword
@@ -17,6 +19,10 @@ from .call import Shardings, StepCall, shardings_of
 from .context import current_step, within
 from .planning import applied, plan_step
 
+log = logging.getLogger("monet_jax")
+
+#: Options of `remat` and `plan` that a step does without.
+_OF_FUNCTIONS = {"argnums", "reserved", "error", "sample"}
 #: Errors of planning that a call raises.
 _RAISED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
 
@@ -29,11 +35,13 @@ class PlannedStep:
     ):
         self._fun, self._options, self._jit_options = fun, options, dict(jit_options)
         self._jitted: dict[Shardings | None, Any] = {}
+        self._is_noted = False
         self._jitted_for(None)  # refuses bad options now
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if jax.config.jax_disable_jit or current_step() is not None:
             return self.as_it_is(*args, **kwargs)
+        self._note_outer((args, kwargs))
         shardings = None if jax.device_count() == 1 else shardings_of((args, kwargs))
         return self._jitted_for(shardings)(*args, **kwargs)
 
@@ -93,6 +101,18 @@ class PlannedStep:
 
     def __repr__(self) -> str:
         return f"<planned step {name_of(self._fun)}>"
+
+    def _note_outer(self, arguments: Any) -> None:
+        """Say once that an outer transformation hides something of what is planned for."""
+        tracers = (isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(arguments))
+        if not self._is_noted and any(tracers):
+            self._is_noted = True
+            log.warning(
+                "The step `%s` is called under an outer `jit`, `vmap` or `grad`: it is planned for "
+                "the shapes that it sees there. Sizes of mapped axes, and what the outer program "
+                "keeps, are not in its bytes, and it donates nothing.",
+                name_of(self._fun),
+            )
 
     def _jitted_for(self, shardings: Shardings | None) -> Any:
         """The step under `jax.jit`, planned for arguments that are sharded like that."""
@@ -174,6 +194,11 @@ def jit(
         InfeasibleBudget: when called: no plan fits the budget.
         TargetUnavailable: when called: the target's compiler is not installed.
     """
+    if wrong := sorted(_OF_FUNCTIONS & jit_options.keys()):
+        raise TypeError(
+            f"{wrong} cannot be given to `monet_jax.jit`: the optimizer is in the step, and its "
+            "marks say what is differentiated. Give `argnums` to `monet_jax.value_and_grad`."
+        )
     options = PlanOptions(
         budget=budget,
         target=target,

@@ -188,7 +188,7 @@ def _refuse(unplanned: CompiledBytes, budget_bytes: int, search: StepSearch) -> 
     takes = f"The step takes {format_bytes(unplanned.total_bytes)} as compiled for "
     takes += f"{unplanned.target}, more than its budget of {format_bytes(budget_bytes)}."
     if not search.recorded.found:
-        raise InfeasibleBudget(f"{takes} {WHAT_TO_MARK}", unplanned.total_bytes)
+        raise InfeasibleBudget(f"{takes} {_what_to_mark(search)}", unplanned.total_bytes)
     if fixed >= budget_bytes:
         raise InfeasibleBudget(
             f"{takes} Its arguments ({format_bytes(unplanned.argument_bytes)}) and results "
@@ -198,6 +198,12 @@ def _refuse(unplanned: CompiledBytes, budget_bytes: int, search: StepSearch) -> 
             "or offload the state, or raise `budget`.",
             search.smallest_bytes,
         )
+
+
+def _what_to_mark(search: StepSearch) -> str:
+    """What to do about a step in which nothing is planned."""
+    unplanned = search.recorded.unplanned.items()
+    return " ".join(f"`{name}` is marked, but {why}." for name, why in unplanned) or WHAT_TO_MARK
 
 
 def _key(step: RecordedStep, options: PlanOptions, target: Target) -> str:

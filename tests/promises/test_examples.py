@@ -83,7 +83,7 @@ mesh = example.make_mesh()
 
 
 def run_sharded(code: str) -> None:
-    finished(start(SHARDED + code, ROOT / "tests/promises"), timeout=300)
+    finished(start(SHARDED + code, ROOT / "tests/promises"), timeout=900)
 
 
 def test_each_device_of_a_sharded_step_keeps_the_budget():
