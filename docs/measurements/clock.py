@@ -54,9 +54,9 @@ class Old(Prices):
         return work.flops / (0.02 * 4e11) + work.instructions / 4e11 + moved_bytes / 4e10
 
 
-def measure(model: str, turns: int, shares: list[float]) -> dict[str, Any]:
+def measure(model: str, scale: str, turns: int, shares: list[float]) -> dict[str, Any]:
     """The programs of a model, with their modelled and measured seconds."""
-    cell = Cell(model, "bench", CPU, "float32")
+    cell = Cell(model, scale, CPU, "float32")
     programs = [p for p in cell.programs(frozenset()) if p.traced is not None]
     for share in shares:
         made = cell._plan("temps", f"ours @ {share:.0%}", cell._share_bytes(share))
@@ -67,7 +67,7 @@ def measure(model: str, turns: int, shares: list[float]) -> dict[str, Any]:
     models = {"old": Old(), "roofline": modelled(CPU), "measured": measured}
     rows = [_row(p, models) for p in distinct]
     spent, remark = time.perf_counter() - began, measured.finish()
-    timings = _timings(model, distinct, turns)
+    timings = _timings(model, scale, distinct, turns)
     for row, timing in zip(rows, timings, strict=True):
         found = ratio(timing, timings[0])
         row["clock"] = {"seconds": timing.seconds, "ratio": [found.low, found.median, found.high]}
@@ -88,8 +88,8 @@ def _row(program: Any, models: dict[str, Prices]) -> dict[str, Any]:
     return {**row, "seconds": seconds}
 
 
-def _timings(model: str, programs: list[Any], turns: int) -> list[Timing]:
-    problem = zoo.build(model, scale="bench")
+def _timings(model: str, scale: str, programs: list[Any], turns: int) -> list[Timing]:
+    problem = zoo.build(model, scale=scale)
     args = problem.make_args(0)
     leaves = take_apart(make_options(problem.loss, 0, (), ()), args, {}).leaves
     return in_turns([step_on(p.traced, p.function, leaves) for p in programs], turns)
@@ -115,13 +115,16 @@ def main() -> None:
     """Measures the models that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+")
+    parser.add_argument("--scale", default="bench")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--shares", type=float, nargs="*", default=[0.8, 0.6, 0.45])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.turns < 7:
+        parser.error("need 7 turns or more: of fewer than six that count, no interval holds 95 %")
     found = []
     for model in options.models:
-        found.append(measure(model, options.turns, options.shares))
+        found.append(measure(model, options.scale, options.turns, options.shares))
         print(json.dumps(found[-1]["orders"]), model, found[-1]["pricing_seconds"], flush=True)
         for row in found[-1]["programs"]:
             print(f"  {row['program']:24}", row["clock"], row["seconds"], flush=True)
