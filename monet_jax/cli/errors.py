@@ -9,11 +9,15 @@ from collections.abc import Iterator
 
 import typer
 
+import monet_jax
+import planners
+
 #: Exit codes: an error; the command line is wrong (Click's own); the budget is infeasible.
 FAILED, WRONG_USE, INFEASIBLE = 1, 2, 3
 #: What the commands and the library raise about what they were given.
 _STATED = (ValueError, TypeError, ImportError, AttributeError, OSError, RuntimeError)
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+#: Where our two packages are.
+_OURS = tuple(os.path.dirname(str(x.__file__)) + os.sep for x in (monet_jax, planners))
 #: Set by `--traceback`, anywhere on the command line.
 TRACEBACK = "MONET_JAX_TRACEBACK"
 
@@ -59,5 +63,4 @@ def _frames_of_user(error: Exception) -> list[str]:
 
 def _is_of_user(file: str) -> bool:
     is_python = file.startswith(("<", sysconfig.get_path("stdlib")))
-    is_ours = file.startswith(_PACKAGE + os.sep)
-    return not (is_python or is_ours or "-packages" in file)
+    return not (is_python or file.startswith(_OURS) or "-packages" in file)

@@ -353,9 +353,9 @@ def test_what_runs_nothing_again_keeps_no_scores_beside_the_weights(dtype, opera
     assert sum(of_a_layer(graph, plan_without_recomputation(graph, False))) == kept
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_plans_are_no_worse_at_any_budget(dtype):
-    """Weights can still be computed from scores that are saved."""
+@pytest.mark.parametrize(("dtype", "most_times"), [(jnp.float32, 1.001), (jnp.bfloat16, 1.05)])
+def test_plans_are_no_worse_at_any_budget(dtype, most_times):
+    """Weights can still be computed from scores that are saved; in float32, whatever the dtype."""
     loss = functools.partial(heads, dtype=dtype)
     plain, ours = (
         compiled_plans(loss, operators).judge.graph for operators in ("none", ["softmax"])
@@ -363,7 +363,7 @@ def test_plans_are_no_worse_at_any_budget(dtype):
     most = save_all(plain).peak_bytes
     for share in (0.9, 0.7, 0.5, 0.3):
         made = [Stages()(graph, int(share * most)) for graph in (plain, ours)]
-        assert made[1].seconds <= made[0].seconds * 1.001
+        assert made[1].seconds <= made[0].seconds * most_times
 
 
 # ------------------------------------------------------------------------------------ lossy codes
@@ -461,7 +461,7 @@ def test_what_scores_took_arrives_in_the_compiled_program(target, others):
 
     (plain, before), (ours, after) = once(["mask", *others]), once(["mask", "softmax", *others])
     freed_bytes = LAYERS * SCORES
-    modelled = plain.modelled(before.regions) - ours.modelled(after.regions)
+    modelled = plain.model.modelled(before.regions) - ours.model.modelled(after.regions)
     assert modelled == pytest.approx(freed_bytes, rel=0.2)
 
     def taken(made, plan):

@@ -53,7 +53,7 @@ def test_what_no_regions_do_is_an_error_that_names_the_op():
 
 def test_a_published_planner_drives_remat():
     def loss(w, x):
-        for _ in range(6):
+        for _ in range(12):
             x = jnp.tanh(x @ w)
         return jnp.sum(x**2)
 

@@ -189,7 +189,7 @@ def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():
     assert lossy and not none
     budget = int(0.7 * exact.compiled_plans.unplanned.total_bytes)
     slow, fast, found = (x.plan(lambda _: budget).overhead for x in (plain, exact, every))
-    assert found == pytest.approx(fast, abs=1e-4) and 0 < fast < 0.1 * slow
+    assert found == pytest.approx(fast, abs=1e-4) and 0 < fast < 0.2 * slow
 
 
 # ------------------------------------------------------------------------------ caps
