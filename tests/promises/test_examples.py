@@ -43,7 +43,10 @@ def made(example, jit):
     return *example.make_step(jit), *next(example.batches(1))
 
 
-@pytest.mark.parametrize("name", ["accumulate", "mixed_precision", "resnet"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("mixed_precision", "resnet")]
+
+
+@pytest.mark.parametrize("name", ["accumulate", *SLOW])
 def test_the_step_of_an_example_keeps_the_budget_that_it_names(name):
     example = load(name)
     budget = int(example.BUDGET.removesuffix("MiB")) << 20
@@ -86,6 +89,7 @@ def run_sharded(code: str) -> None:
     finished(start(SHARDED + code, ROOT / "tests/promises"), timeout=900)
 
 
+@pytest.mark.slow
 def test_each_device_of_a_sharded_step_keeps_the_budget():
     run_sharded(
         """
