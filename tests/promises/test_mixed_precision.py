@@ -187,7 +187,11 @@ def _steeper_tanh_jvp(primals, tangents):
 
 
 @pytest.mark.parametrize(
-    ("primitive", "function"), [("sin", doubled_derivative), ("tanh", steeper_tanh)]
+    ("primitive", "function"),
+    [
+        pytest.param("sin", doubled_derivative, marks=pytest.mark.slow),
+        ("tanh", steeper_tanh),
+    ],
 )
 def test_wrong_derivatives_are_noticed(primitive, function):
     """Every program ends in both."""

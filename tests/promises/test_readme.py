@@ -29,8 +29,14 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def marked(path: Path):
+    """The page as a parameter; one that takes over ten seconds is run on demand."""
+    is_slow = named(path) in ("docs/guides/fit.md", "docs/guides/operators.md")
+    return pytest.param(path, marks=[pytest.mark.slow] * is_slow, id=named(path))
+
+
 @pytest.mark.parametrize(
-    "path", [p for p in [ROOT / "README.md", *PAGES] if blocks(p, "python")], ids=named
+    "path", [marked(p) for p in [ROOT / "README.md", *PAGES] if blocks(p, "python")]
 )
 def test_the_python_of_a_document_runs_in_one_go(path, tmp_path, monkeypatch):
     pytest.importorskip("flax")
