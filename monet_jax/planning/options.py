@@ -12,7 +12,7 @@ from typing import Any
 import planners
 from planners.regions.planner import FunctionPlanner, RegionPlanner
 
-from ..analyzer.pins import Pins, make_pins
+from ..analyzer.pins import Pins, find, make_pins, saved_by_name
 from ..candidates.cap import Cap
 from ..compiler.budget import as_share, parse_budget, validate_budget
 from ..compiler.targets import Target, resolve_target, usable_bytes
@@ -81,6 +81,23 @@ class PlanOptions:
     def given(self) -> Given:
         """How the arguments of the function are meant."""
         return self.argnums, self.static_argnums, self.static_argnames
+
+    @property
+    def caps(self) -> tuple[int, float | None]:
+        """The caps on compilations and seconds."""
+        return self.max_compilations, self.max_seconds
+
+    def kept_by(self, traced: Traced) -> tuple[Any, ...]:
+        """What a plan of a function that is kept on the disk depends on, of these options.
+
+        Pins count by the values that they name, for names are no part of a fingerprint.
+
+        Raises:
+            ValueError: a pin names nothing.
+        """
+        staged, pins = traced.staged(), self.pinned
+        saved, named = sorted(saved_by_name(staged, pins)), sorted(find(staged, pins).items())
+        return self.terms, self.time_limit, self.verify, self.costs, saved, named
 
     def cap(self, **more: Any) -> Cap:
         """The cap on compilations and seconds; `more` are other fields of it."""

@@ -10,20 +10,15 @@ import datetime
 import functools
 import itertools
 import logging
-import os
 import time
-from typing import Any
 
-import jax
-
-from .._version import __version__
 from ..analyzer import pins as pins_module
 from ..candidates.cap import CapReached
-from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
+from ..compiler.targets import Target, resolve_target
 from ..plans import cache as cache_module
 from ..plans import multihost
 from ..plans.mismatch import mismatch
-from ..plans.record import FORMAT, PlanMismatch, PlanRecord
+from ..plans.record import PlanMismatch, PlanRecord
 from ..tracing.trace import Traced, without_operators
 from ..transformer.apply import as_traced_for
 from .error_limit import ErrorLimit, plan_within
@@ -51,7 +46,7 @@ def check_for(traced: Traced, request: PlanRequest, limit: ErrorLimit | None = N
     refuse_for_target(traced, target)
     traced = _as_pinned(traced, request, target)
     with statements():
-        _pins_in(traced, request)
+        request.options.kept_by(traced)  # a pin may name nothing
         is_share = request.options.is_share
         budget = None if is_share else request.budget_bytes(target, lambda: 0)
     if budget is not None:
@@ -224,17 +219,6 @@ def _planned(
     return made
 
 
-def _pins_in(traced: Traced, request: PlanRequest) -> tuple[list[Any], list[int]]:
-    """The values that the pins name in a function: names are no part of its fingerprint.
-
-    Raises:
-        ValueError: one names nothing.
-    """
-    staged, pins = traced.staged(), request.options.pinned
-    found = pins_module.find(staged, pins)
-    return sorted(found.items()), sorted(pins_module.saved_by_name(staged, pins))
-
-
 def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int, state: str) -> str:
     """The name in the cache of a plan: a hash of all that it depends on.
 
@@ -245,21 +229,13 @@ def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int,
             searched for anew; or "interrupted".
     """
     options = request.options
-    caps = options.max_compilations, options.max_seconds
     return cache_module.key_of(
+        target,
         (
-            (__version__, FORMAT),
-            jax.__version__,
-            compiler_version(target),
-            os.environ.get("XLA_FLAGS", ""),
             traced.fingerprint,
-            traced.terms,
             [str(getattr(aval, "sharding", None)) for aval in traced.avals],
             (options.budget, floor_bytes, request.reserved_bytes),
-            (options.time_limit, options.verify, options.costs),
-            (state, caps if state == "cut short" else None),
-            *_pins_in(traced, request),
-            target.name,
-            usable_bytes(target) if options.budget == "auto" else None,
-        )
+            (state, options.caps if state == "cut short" else None),
+            options.kept_by(traced),
+        ),
     )

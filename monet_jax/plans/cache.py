@@ -5,17 +5,22 @@ a directory that cannot be written costs one warning. Nothing in a file is ever 
 """
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
+import jax
+
 from .._disk import DIRECTORY as DIRECTORY
 from .._disk import DISABLE as DISABLE
 from .._disk import directory, write_whole
 from .._disk import is_enabled as is_enabled
+from .._version import __version__
+from ..compiler.targets import Target, compiler_version
 from ..ir import compat
-from .record import PlanRecord, record_from_json
+from .record import FORMAT, PlanRecord, record_from_json
 
 
 class Stored(Protocol):
@@ -26,9 +31,16 @@ class Stored(Protocol):
         ...
 
 
-def key_of(parts: Iterable[object]) -> str:
-    """The name under which a plan that depends on `parts` is kept."""
-    return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()
+def key_of(target: Target, parts: Iterable[object]) -> str:
+    """The name under which a plan is kept: a hash of all that it depends on.
+
+    Arguments:
+        target: what it is for: its compiler, and the versions and flags of this process, count.
+        parts: what else counts.
+    """
+    versions = __version__, FORMAT, jax.__version__, compiler_version(target)
+    environment = *versions, os.environ.get("XLA_FLAGS", ""), target.name
+    return hashlib.sha256(repr((environment, *parts)).encode()).hexdigest()
 
 
 def read(key: str) -> PlanRecord | None:

@@ -3,24 +3,21 @@
 import dataclasses
 import functools
 import logging
-import os
 import time
 
 import jax
 
-from .._version import __version__
-from ..analyzer import pins as pins_module
 from ..compiler.backend import backend_of
 from ..compiler.budget import format_bytes
 from ..compiler.compile import CompiledBytes
-from ..compiler.targets import Target, compiler_version, resolve_target, usable_bytes
+from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..ir.program import unchanged
 from ..planning.failures import STATEMENTS, InfeasibleBudget
 from ..planning.options import PlanOptions
 from ..planning.progress import progress, say
 from ..plans import cache, multihost
 from ..plans.mismatch import mismatch
-from ..plans.record import FORMAT, PlanMismatch
+from ..plans.record import PlanMismatch
 from ..tracing.trace import Recorded, Terms, traced_as
 from ..transformer.apply import as_traced_for
 from . import step_plan
@@ -210,23 +207,14 @@ def _key(step: RecordedStep, options: PlanOptions, target: Target) -> str:
     """The name in the cache of a plan: a hash of all that it depends on."""
     marks = step.marks.found
     return cache.key_of(
+        target,
         (
-            "step",
-            (__version__, FORMAT, step_plan.FORMAT),
-            (jax.__version__, compiler_version(target), os.environ.get("XLA_FLAGS", "")),
-            (step.fingerprint, sorted(x.fingerprint for x in marks.values()), options.terms),
+            ("step", step_plan.FORMAT, step.fingerprint),
+            sorted(x.fingerprint for x in marks.values()),
             [str(getattr(x, "sharding", None)) for x in jax.tree.leaves(step.call.args)],
             (step.donated, sorted((k, str(v)) for k, v in step.call.jit_options.items())),
             (options.budget, usable_bytes(target) if options.budget == "auto" else None),
-            (options.time_limit, options.verify, options.max_compilations, options.max_seconds),
-            [_pinned(x, options) for x in marks.values()],
-            (target.name, step.marks.tracer.devices),
-        )
+            (options.caps, step.marks.tracer.devices),
+            [options.kept_by(x) for x in marks.values()],
+        ),
     )
-
-
-def _pinned(traced, options: PlanOptions) -> list:
-    """The values of a mark that the pins name: names are no part of a fingerprint."""
-    staged = traced.staged()
-    found = pins_module.find(staged, options.pinned)
-    return [sorted(found.items()), sorted(pins_module.saved_by_name(staged, options.pinned))]

@@ -38,6 +38,14 @@ def test_a_plan_is_found_on_the_disk_by_what_it_depends_on(made):
     assert not any(monet_jax.plan(step, case.state, x).is_cached for step, x in others)
 
 
+def test_seconds_of_another_source_need_another_plan(made):
+    """Both steps fit as they are, so that nothing is timed."""
+    case, *_ = made
+    steps = [case.planned(1.0, cache=True, costs=costs) for costs in ("model", "measured")]
+    plans = [monet_jax.plan(step, case.state, case.batch) for step in (*steps, *steps)]
+    assert [plan.is_cached for plan in plans] == [False, False, True, True]
+
+
 def test_a_plan_is_the_same_as_json(made, tmp_path):
     *_, plan = made
     assert step_plan_from_json(plan.to_json()) == plan
