@@ -18,11 +18,13 @@ class Model:
 
     Attributes:
         judge: of the program.
+        calibration_plan: of the program.
         all_saved_bytes: compiled temporaries where nothing is recomputed.
         shift: compiled minus modelled temporaries of the calibration plan; 0 before it is compiled.
     """
 
     judge: Judge
+    calibration_plan: planners.Plan
     all_saved_bytes: int
     shift: int
 
@@ -35,8 +37,8 @@ class Model:
         graph = self.judge.graph
         modelled = self.modelled(planners.save_all(graph).regions, graph)
         more = self.all_saved_bytes - modelled - self.shift
-        regions = calibration_plan_of(graph).regions
-        return with_alone_bytes(graph, max(0, more), {x.first for x in regions if x.alone})
+        alone = {region.first for region in self.calibration_plan.regions if region.alone}
+        return with_alone_bytes(graph, max(0, more), alone)
 
     def modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
         """Temporaries of a plan, not yet on the compiler's scale."""
@@ -45,8 +47,7 @@ class Model:
     @functools.cached_property
     def scale(self) -> Scale:
         """From modelled to compiled temporaries, by the calibration plan and by saving all."""
-        calibration = calibration_plan_of(self.judge.graph).regions
-        small = self.modelled(calibration, self.judge.graph)
+        small = self.modelled(self.calibration_plan.regions, self.judge.graph)
         least = small + self.shift
         large, most = self.modelled(planners.save_all(self.graph).regions), self.all_saved_bytes
         if large <= small or most <= least:  # saving all takes no more: one plan sets the scale

@@ -75,12 +75,12 @@ class CompiledPlans[SomeJudge: Judge]:
     @functools.cached_property
     def model(self) -> Model:
         """The model of compiled bytes; what calibrates it is compiled if need be."""
-        return Model(self.judge, self._all_saved_bytes, self._calibration_shift)
+        return self._model(self._calibration_shift)
 
     @functools.cached_property
     def uncalibrated(self) -> Model:
         """The model by the unplanned program alone."""
-        return Model(self.judge, self._all_saved_bytes, 0)
+        return self._model(0)
 
     @property
     def is_calibrated(self) -> bool:
@@ -139,6 +139,9 @@ class CompiledPlans[SomeJudge: Judge]:
     def predicted_temp_bytes(self, regions: _Regions) -> int:
         """Temporaries of a plan by the model, placed on the compiler's scale."""
         return self.model.scale.compiled_for(self.model.modelled(regions))
+
+    def _model(self, shift: int) -> Model:
+        return Model(self.judge, self.calibration_plan, self._all_saved_bytes, shift)
 
     @functools.cached_property
     def _all_saved_bytes(self) -> int:

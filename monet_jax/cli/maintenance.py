@@ -4,7 +4,8 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,7 +40,7 @@ def cache(
         from ..plans import cache as plans  # the package imports JAX
 
         files = plans.stored()
-        print(f"{_described(len(files), sum(x.stat().st_size for x in files))} in {plans.folder()}")
+        print(f"{_described(files)} in {plans.folder()}")
         if clear:
             for file in files:
                 file.unlink(missing_ok=True)
@@ -63,10 +64,8 @@ def _facts() -> Iterator[tuple[str, str | list[str]]]:
             continue
         available.append(name)
     yield "targets", [" ".join(available)]
-    files = plans.stored()
     state = "" if plans.is_enabled() else ", turned off"
-    size = sum(file.stat().st_size for file in files)
-    yield "cache", f"{plans.folder()}: {_described(len(files), size)}{state}"
+    yield "cache", f"{plans.folder()}: {_described(plans.stored())}{state}"
     flags = sorted(name for name in os.environ if name.startswith(_FLAGS))
     yield "flags", [f"{name}={os.environ[name]}" for name in flags] or ["none"]
 
@@ -78,7 +77,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _described(count: int, nbytes: int) -> str:
+def _described(files: Sequence[Path]) -> str:
+    count, nbytes = len(files), sum(file.stat().st_size for file in files)
     return f"{count:,} plan{'' if count == 1 else 's'}, {nbytes / 2**20:.1f} MiB"
 
 

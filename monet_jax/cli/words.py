@@ -134,15 +134,12 @@ def positions(text: str) -> tuple[int, ...]:
 
 def reserved_bytes(text: str) -> int:
     """Bytes from a command line; no share, and nothing that depends on a target."""
-    from ..compiler.budget import as_share, parse_budget  # the package imports JAX
+    from ..compiler.budget import parse_bytes  # the package imports JAX
 
     if text == "0":
         return 0
-    parsed = as_share(parse_budget_option(text))
     try:
-        if isinstance(parsed, float) or parsed == "auto":
-            raise ValueError("no share")
-        return parse_budget(parsed, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
+        return parse_bytes(parse_budget_option(text))
     except ValueError:
         raise ValueError(
             f'`--reserved` must be bytes, an amount such as "2GiB", or `module:optimizer`; got '

@@ -53,6 +53,18 @@ def parse_budget(
     return int(budget * unplanned_bytes())
 
 
+def parse_bytes(amount: int | float | str) -> int:
+    """The bytes of an amount such as "2GiB" that depends on no program and on no target.
+
+    Raises:
+      TypeError, ValueError: it is no amount, or a share or "auto".
+    """
+    amount = as_share(amount)
+    if isinstance(amount, float) or amount == "auto":
+        raise ValueError(f"{amount!r} depends on a program or a target")
+    return parse_budget(amount, unplanned_bytes=lambda: 0, target_memory=lambda: 0)
+
+
 def validate_budget(budget: int | float | str) -> None:
     """Checks all of a budget that can be checked before there is a program.
 

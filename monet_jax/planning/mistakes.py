@@ -6,13 +6,12 @@ transposes, and the results that depend on them have the shapes of all different
 
 import collections
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 from ..compiler.budget import format_bytes
 from ..ir.gradient import has_loss
-from ..ir.program import Program, aval_nbytes, dependents, mutable_references
+from ..ir.program import Program, dependents, device_nbytes, mutable_references
 from ..tracing.trace import Traced
 from .failures import BadArgument, InfeasibleBudget
 
@@ -141,7 +140,7 @@ def least_bytes(traced: Traced) -> int:
     read = {i for e in program.equations for i in e.reads}
     read.update(i for i in program.outputs if isinstance(i, int))
     used = [aval for i, aval in zip(program.inputs, traced.avals, strict=True) if i in read]
-    arguments = sum(map(_bytes_of_device, used))
+    arguments = sum(map(device_nbytes, used))
     if any(_is_sharded(aval) for aval in traced.avals):
         return arguments
     results = {i for i in program.outputs if isinstance(i, int)}.difference(program.inputs)
@@ -151,10 +150,3 @@ def least_bytes(traced: Traced) -> int:
 
 def _is_sharded(aval: Any) -> bool:
     return getattr(aval, "sharding", None) is not None
-
-
-def _bytes_of_device(aval: Any) -> int:
-    if not _is_sharded(aval):
-        return aval_nbytes(aval)
-    shard = aval.sharding.shard_shape(aval.shape)
-    return aval_nbytes(aval) * math.prod(shard) // max(math.prod(aval.shape), 1)

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import jax
 
-from ..compiler.budget import as_share, parse_budget
-from ..ir.program import aval_nbytes
+from ..compiler.budget import parse_bytes
+from ..ir.program import aval_nbytes, device_nbytes
 from ..tracing.signature import abstract_leaf, is_traced
 
 
@@ -42,7 +42,7 @@ def as_reserved(reserved: Any) -> Any:
     leaves = jax.tree.leaves(state)
     is_number = hasattr(reserved, "dtype")  # it could be meant as a number of bytes
     if leaves and not is_number and all(hasattr(x, "dtype") for x in leaves):
-        return sum(map(_bytes_on_device, leaves))
+        return sum(map(device_nbytes, leaves))
     if isinstance(reserved, type) or not _is_optimizer(reserved):
         # Its type only: it may hold arrays.
         kind = reserved.__name__ if isinstance(reserved, type) else type(reserved).__name__
@@ -56,20 +56,11 @@ def as_reserved(reserved: Any) -> Any:
 
 def _amount(text: str) -> int:
     try:
-        share = as_share(text)
-        if share != text or text == "auto":
-            raise ValueError("a share")
-        return parse_budget(text, unplanned_bytes=int, target_memory=int)
+        return parse_bytes(text)
     except ValueError:
         raise ValueError(
             f'`reserved` must be bytes or an amount such as "2GiB"; got {text!r}.'
         ) from None
-
-
-def _bytes_on_device(leaf: Any) -> int:
-    sharding = getattr(leaf, "sharding", None)
-    shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-    return aval_nbytes(jax.ShapeDtypeStruct(shape, leaf.dtype))
 
 
 def _is_optimizer(x: Any) -> bool:

@@ -120,7 +120,11 @@ class PlanRecord:
     @property
     def overhead(self) -> float:
         """Seconds beyond recomputing nothing, as a fraction."""
-        return self.seconds / self.base_seconds - 1 if self.base_seconds else 0.0
+        return self.overhead_of(self.seconds)
+
+    def overhead_of(self, seconds: float) -> float:
+        """Seconds of another plan of the step beyond recomputing nothing, as a fraction."""
+        return seconds / self.base_seconds - 1 if self.base_seconds else 0.0
 
     @property
     def gap(self) -> float:

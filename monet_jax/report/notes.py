@@ -53,10 +53,10 @@ def _use_of_budget(plan: PlanRecord) -> list[str]:
     if plan.next_faster is None:
         return [f"It uses {used_share(plan):.1%} of the budget; no faster plan was compiled."]
     seconds, nbytes = plan.next_faster
-    overhead = seconds / plan.base_seconds - 1 if plan.base_seconds else 0.0
     return [
         f"It uses {used_share(plan):.1%} of the budget: the next faster plan "
-        f"(overhead {overhead:.2%}) takes {format_bytes(nbytes)} as compiled, too much."
+        f"(overhead {plan.overhead_of(seconds):.2%}) takes {format_bytes(nbytes)} as compiled, "
+        "too much."
     ]
 
 

@@ -235,7 +235,7 @@ def _compiled_table(plan: PlanRecord) -> str:
         right=("Compiled", "Predicted", "Overhead", "Seconds"),
     )
     for row in plan.compiled:
-        overhead = max(0.0, row.seconds / plan.base_seconds - 1) if plan.base_seconds else 0.0
+        overhead = max(0.0, plan.overhead_of(row.seconds))
         taken = "failed" if row.compiled_bytes is None else format_bytes(row.compiled_bytes)
         seconds = "" if row.compile_seconds is None else f"{row.compile_seconds:.1f}"
         table.add_row(

@@ -56,7 +56,7 @@ def trade_of(plan: PlanRecord) -> Trade | None:
         return None
     sizes = [x for row in rows for x in (row.compiled_bytes or 0, row.predicted_bytes)]
     low, high = 0.94 * min(sizes), 1.03 * max(sizes)
-    overheads = [max(0.0, row.seconds / plan.base_seconds - 1) for row in rows]
+    overheads = [max(0.0, plan.overhead_of(row.seconds)) for row in rows]
     top = 1.15 * max(*overheads, 0.01)
 
     def point(kind: str, nbytes: int, overhead: float, what: str) -> Point:
@@ -99,7 +99,7 @@ def _sentence(plan: PlanRecord) -> str:
     if not larger:
         return "No plan above the budget was compiled that is faster."
     row = min(larger, key=lambda row: row.compiled_bytes or 0)
-    overhead = max(0.0, row.seconds / plan.base_seconds - 1)
+    overhead = max(0.0, plan.overhead_of(row.seconds))
     return (
         f"With {format_bytes((row.compiled_bytes or 0) + plan.reserved_bytes)}, {row.program} has "
         f"an overhead of {overhead:.2%} in the place of {plan.overhead:.2%}."

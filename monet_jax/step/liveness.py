@@ -79,12 +79,11 @@ def liveness(jaxpr: Any, backend: Backend) -> Liveness:
     """What is live at each op of a closed jaxpr."""
     program = flatten(jaxpr, inline_checkpoints=True)
     fusions = Fusions(program, backend)
-    ops = _ordered([*fusions.all()])
-    parts = tuple(map(_part_of, ops))
+    ops, parts = _ordered([(op, _part_of(op)) for op in fusions.all()])
     outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
     spans = _spans(program, ops, _kinds(ops, parts), outside)
     inside = tuple(_inside(op, backend) for op in ops)
-    return Liveness(program, tuple(ops), parts, tuple(spans), inside)
+    return Liveness(program, ops, parts, tuple(spans), inside)
 
 
 def _spans(
@@ -119,17 +118,20 @@ def _kinds(ops: Sequence[Fusion], parts: Sequence[str]) -> dict[int, str]:
     return found
 
 
-def _ordered(ops: Sequence[Fusion]) -> list[Fusion]:
-    """The ops, those outside of gradients right behind what they read."""
+def _ordered(
+    ops: Sequence[tuple[Fusion, str]],
+) -> tuple[tuple[Fusion, ...], tuple[str, ...]]:
+    """The ops and their parts, those outside of gradients right behind what they read."""
     ready: dict[int, int] = {}
     places = []
-    for n, op in enumerate(ops):
+    for n, (op, part) in enumerate(ops):
         place = n
-        if _part_of(op) == OUTSIDE:
+        if part == OUTSIDE:
             place = max((ready[i] for i in op.inputs if i in ready), default=-1)
         ready.update(dict.fromkeys(op.outputs, place))
         places.append((place, n))
-    return [ops[n] for _, n in sorted(places)]
+    order = [ops[n] for _, n in sorted(places)]
+    return tuple(op for op, _ in order), tuple(part for _, part in order)
 
 
 def _part_of(op: Fusion) -> str:

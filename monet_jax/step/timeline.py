@@ -6,7 +6,6 @@ batch and frozen parameters.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from ..compiler.backend import Backend
 from ..compiler.budget import format_bytes
 from ..ir import compat
+from ..ir.program import device_nbytes
 from .liveness import GRADIENT, OUTSIDE, SAVED, TEMPORARY, Liveness, liveness
 
 PARAMETERS, STATE, OTHERS, RESULTS = "parameters", "optimizer state", "other arguments", "results"
@@ -152,14 +152,8 @@ def _argument_bytes(traced: jax.stages.Traced, found: Liveness) -> dict[str, int
             kind = STATE
         else:
             continue
-        sizes[kind] += _bytes_on_device(info)
+        sizes[kind] += device_nbytes(getattr(info, "_aval", info))
     return sizes
-
-
-def _bytes_on_device(info: Any) -> int:
-    sharding = getattr(getattr(info, "_aval", info), "sharding", None)
-    shape = info.shape if sharding is None else sharding.shard_shape(info.shape)
-    return math.prod(shape) * info.dtype.itemsize
 
 
 def _moment(found: Liveness, n: int) -> Moment:

@@ -18,5 +18,6 @@ from .program import Replacement as Replacement
 from .program import Rewrite as Rewrite
 from .program import aval_nbytes as aval_nbytes
 from .program import aval_of as aval_of
+from .program import device_nbytes as device_nbytes
 from .program import shape_of as shape_of
 from .program import unchanged as unchanged

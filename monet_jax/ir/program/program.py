@@ -136,6 +136,14 @@ def aval_nbytes(aval: Any) -> int:
     return (size * bits + 7) // 8 if bits else size * dtype.itemsize
 
 
+def device_nbytes(aval: Any) -> int:
+    """Bytes of one device's part of an array of this abstract value, sharded or not."""
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None:
+        return aval_nbytes(aval)
+    return aval_nbytes(jax.ShapeDtypeStruct(sharding.shard_shape(aval.shape), aval.dtype))
+
+
 def aval_of(program: Program, atom: Any) -> Any:
     """The abstract value of a value number or a literal."""
     return program.avals[atom] if isinstance(atom, int) else atom.aval

@@ -5,9 +5,9 @@ all gradients; but it may have to recompute more. A planned step is taken not to
 same step as written, so pairs are tried by the seconds of these until no other can be the best.
 """
 
+import bisect
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 from ...planning.failures import InfeasibleBudget
 from ...planning.progress import progress
@@ -36,7 +36,8 @@ def accumulated(sized: Sized, total: int, unit: int, limit: int) -> AccumulatedF
     with progress() as say:
         search = _Search(sized, total)
         say("tracing")
-        fits = sizes[: _count_that_fit(search, sizes)]
+        # Of two sizes the smaller one needs less.
+        fits = sizes[: bisect.bisect(sizes, False, key=lambda size: not search.fits(size))]
         if not fits:
             raise _nothing_fits(search, sizes[0])
         for size in sorted(fits, key=lambda n: (search.probe(n).plain_seconds, -n)):
@@ -118,15 +119,6 @@ def _sizes(total: int, unit: int, limit: int) -> list[int]:
             "`step`, `limit` or the batch."
         )
     return found
-
-
-def _count_that_fit(search: _Search, sizes: Sequence[int]) -> int:
-    """How many of the sizes fit; of two sizes the smaller one needs less."""
-    low, high = 0, len(sizes)  # `low` sizes are known to fit; the size at `high` does not
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if search.fits(sizes[middle]) else (low, middle)
-    return low
 
 
 def _nothing_fits(search: _Search, size: int) -> InfeasibleBudget:
