@@ -29,7 +29,7 @@ def compile_free_plan(plans: CompiledPlans, planner: RegionPlanner, limit: int) 
         limit: bytes for temporaries.
 
     Raises:
-        CapReached: nothing more may be compiled.
+        CapReached: nothing more may be compiled, or there is no time left.
     """
     if not plans.verify or plans.is_calibrated or plans.judge.devices > 1:
         return False
@@ -41,10 +41,15 @@ def compile_free_plan(plans: CompiledPlans, planner: RegionPlanner, limit: int) 
 
 
 def _free_plan(plans: CompiledPlans, planner: RegionPlanner, aim: int) -> planners.Plan | None:
-    """A plan that takes at most `aim` bytes by the model and no time to speak of."""
+    """A plan that takes at most `aim` bytes by the model and no time to speak of.
+
+    Raises:
+        CapReached: there is no time left.
+    """
     model, budget = plans.uncalibrated, aim
     solved = SolvedBudgets(planner, without_alternatives(model.graph))
     for _ in range(ROUNDS):
+        plans.cap.check_seconds()
         decisions = solved.fastest(budget)
         if decisions is None or not is_free(decisions, model.graph):
             return None

@@ -111,6 +111,19 @@ def test_seconds_are_capped():
     assert len(announced) == 3 and judge.compilations == 0
 
 
+def test_no_planner_is_asked_when_the_seconds_are_over():
+    class Clocked(Enumeration):
+        def prepare(self, graph):
+            raise AssertionError("a planner was asked")
+
+    seconds, judge = [0.0], SyntheticJudge(cases()[3], exact)
+    plans = CompiledPlans(judge, Cap(max_seconds=1.0, clock=lambda: seconds[0]))
+    limit = int(0.7 * plans.unplanned.temp_bytes)
+    seconds[0] = 2.0
+    with pytest.raises(CapReached, match="1 s had passed"):
+        find(Programs(plans, None, lambda: None, Clocked()), FIXED_BYTES + limit)
+
+
 @pytest.mark.parametrize("share, stay", [(0.99, True), (0.9999, False), (1.01, False)])
 def test_operators_stay_where_they_save_time(share, stay):
     """The same graph twice, once with all seconds changed, within what all plans but one break."""
