@@ -11,6 +11,7 @@ from ... import zoo
 from ...analyzer.pins import make_pins
 from ...compiler.compile import CompiledBytes
 from ...compiler.targets import Target
+from ...compiler.xla_remat import can_cap
 from ...planning.failures import InfeasibleBudget
 from ...planning.judge import compiled_plans_of
 from ...planning.options import PlanOptions
@@ -18,6 +19,7 @@ from ...planning.plan_search import PlanSearch
 from ...plans.record import PlanRecord
 from ...tools.baselines import costs_of, work_of_step
 from ...transformer.apply import as_planned, as_traced_for
+from .capped import capped_fields, compile_capped
 from .fields import cost_fields, estimate_fields, plan_fields, work_fields
 from .programs import baselines, trace_loss
 from .rows import Row
@@ -30,6 +32,8 @@ FREE = 1.01
 FREE_STEPS = 5
 #: This share of the smallest budget must be infeasible.
 BELOW_MINIMUM = 0.97
+#: Groups of budgets that XLA's own rematerialization is held to as well.
+CAPPED = ("minimum", "baseline", "temps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +69,14 @@ class Cell:
         self.checked: set[int] = set()
 
     def programs(self, budgets: frozenset[str]) -> Iterator[Program]:
-        """Plain, the baselines, and ours at each of the chosen budgets."""
+        """Plain, the baselines, and ours at each of the chosen budgets, with XLA's beside it."""
         for made in self._all(budgets):
             self.rows.append(made.row)
             yield made
+            if made.row.budget in CAPPED and can_cap(self.target):
+                capped = self._capped(made.row)
+                self.rows.append(capped.row)
+                yield capped
 
     def _all(self, budgets: frozenset[str]) -> Iterator[Program]:
         yield self._plain()
@@ -107,6 +115,16 @@ class Cell:
             return Program(self._failed(name, "baseline", error))
         row = self._row(name, "baseline", **cost_fields(costs.bytes, costs.work, self.plain_work))
         return Program(row, name, traced, traced.flat)
+
+    def _capped(self, ours: Row) -> Program:
+        """The plain program, left to XLA's own rematerialization, at the budget of a plan."""
+        name, nbytes = ours.program.replace("ours", "XLA", 1), ours.budget_bytes
+        try:
+            unplanned = self.compiled_plans.unplanned
+            figures = compile_capped(self.traced, self.target, nbytes, unplanned)
+            return Program(self._row(name, "xla", **capped_fields(figures, nbytes, self.rows[0])))
+        except Exception as error:  # one program that fails must not end the comparison
+            return Program(self._failed(name, "xla", error, budget_bytes=nbytes))
 
     def _ours(
         self, budget: str, name: str, nbytes: int, baseline: str | None = None
@@ -156,18 +174,10 @@ class Cell:
             "ours",
             **request,
             **work_fields(work, self.plain_work),
-            **estimate_fields(self._figures_of(plan), work),
+            **estimate_fields(_figures_of(plan, self), work),
             **plan_fields(plan, self.compiled_plans),
         )
         return Program(row, key, traced, function)
-
-    def _figures_of(self, plan: PlanRecord) -> CompiledBytes | None:
-        """What the compiler said of a plan's program."""
-        if plan.decisions is None:
-            return self.compiled_plans.unplanned
-        made = (x for plans in self.plan_search.programs.all_plans for x in plans)
-        regions = plan.decisions.regions
-        return next((x.figures for x in made if x.decisions.regions == regions), None)
 
     def _free(self) -> Iterator[Program]:
         """Plans by bisection towards the least temporaries at plain's FLOPs."""
@@ -189,6 +199,15 @@ class Cell:
     def _failed(self, program: str, kind: str, error: Exception, **fields: Any) -> Row:
         message = f"{type(error).__name__}: {error}"
         return self._row(program, kind, status="error", message=message, **fields)
+
+
+def _figures_of(plan: PlanRecord, cell: Cell) -> CompiledBytes | None:
+    """What the compiler said of the program of a plan of a cell."""
+    if plan.decisions is None:
+        return cell.compiled_plans.unplanned
+    made = (x for plans in cell.plan_search.programs.all_plans for x in plans)
+    regions = plan.decisions.regions
+    return next((x.figures for x in made if x.decisions.regions == regions), None)
 
 
 def _is_free(row: Row) -> bool:
