@@ -7,7 +7,7 @@ all three are compiled.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from planners.errors import SolverStopped
 from planners.regions.planner import RegionPlanner
@@ -15,7 +15,7 @@ from planners.regions.planner import RegionPlanner
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.free import compile_free_plan
-from ..candidates.judge import CompiledPlan
+from ..candidates.judge import CompiledPlan, Key
 from ..candidates.proposals import Proposals
 from ..candidates.spaces import Space, spaces_of
 from ..candidates.worth import WORTH
@@ -103,12 +103,15 @@ class Found:
         plan: None for the function as it is.
         fits: whether it keeps the limit; if not, it is the smallest plan that was compiled.
         cut_short: why the search was cut short, in words; "" where it was not.
+        step_seconds: by the clock, where programs were run: by `CompiledPlan.key`, and by None for
+            the function as it is.
     """
 
     plans: CompiledPlans
     plan: CompiledPlan | None
     fits: bool
     cut_short: str
+    step_seconds: Mapping[Key | None, float] = dataclasses.field(default_factory=dict)
 
 
 def find(programs: Programs, limit: int) -> Found:
