@@ -30,6 +30,8 @@ class Judge(abc.ABC):
     name: str
     #: Over how many devices the arguments are sharded; compiled bytes are on one of them.
     devices: int = 1
+    #: What a byte of temporaries takes, where each step is given memory that was never touched.
+    touch_seconds_per_byte: float = 0.0
 
     @property
     @abc.abstractmethod

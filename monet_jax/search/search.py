@@ -21,6 +21,7 @@ from ..candidates.spaces import Space, spaces_of
 from ..candidates.worth import WORTH
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
+from .first_touch import fastest_limit
 from .smallest import compile_small_plans
 
 
@@ -132,10 +133,11 @@ def find(programs: Programs, limit: int) -> Found:
         return Found(plans, None, True, "")
     temps = limit - plans.fixed_bytes
     try:
-        if not compile_free_plan(plans, programs.planner, temps):
+        costs_memory = plans.judge.touch_seconds_per_byte > 0
+        if costs_memory or not compile_free_plan(plans, programs.planner, temps):
             spaces = programs.spaces
             programs.restart()
-            compile_proposals(spaces, temps)
+            compile_proposals(spaces, fastest_limit(spaces, temps))
             if (best := fastest_within(programs, temps)) is not None:
                 compile_crossovers(best[0], temps)
     except CapReached:
@@ -171,7 +173,7 @@ def fastest_within(programs: Programs, limit: int) -> tuple[CompiledPlans, Compi
     def seconds(found: tuple[CompiledPlans, CompiledPlan]) -> float:
         plans, plan = found
         has_handicap = plans is not programs.without_operators and programs.without_operators
-        return plan.decisions.seconds / (1 - WORTH if has_handicap else 1)
+        return plans.seconds_of(plan) / (1 - WORTH if has_handicap else 1)
 
     return min(((x, plan) for x, plan in fits if plan is not None), key=seconds, default=None)
 
