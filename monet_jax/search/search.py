@@ -13,7 +13,7 @@ from planners.errors import SolverStopped
 from planners.regions.planner import RegionPlanner
 
 from ..candidates.cap import CapReached
-from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.compiled_plans import CompiledPlans, seconds_of
 from ..candidates.free import compile_free_plan
 from ..candidates.judge import CompiledPlan, Key
 from ..candidates.proposals import Proposals
@@ -173,7 +173,7 @@ def fastest_within(programs: Programs, limit: int) -> tuple[CompiledPlans, Compi
     def seconds(found: tuple[CompiledPlans, CompiledPlan]) -> float:
         plans, plan = found
         has_handicap = plans is not programs.without_operators and programs.without_operators
-        return plans.seconds_of(plan) / (1 - WORTH if has_handicap else 1)
+        return seconds_of(plans, plan) / (1 - WORTH if has_handicap else 1)
 
     return min(((x, plan) for x, plan in fits if plan is not None), key=seconds, default=None)
 

@@ -1,6 +1,7 @@
 """The programs of one model on one target, each with its row: plain, the baselines, and plans."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -56,9 +57,12 @@ class Program:
 class Cell:
     """One model on one target. Programs come one by one, so that no finished one is lost."""
 
-    def __init__(self, model: str, scale: Any, target: Target, dtype: str):
-        self.model, self.scale, self.target, self.dtype = model, scale, target, dtype
-        problem = zoo.build(model, scale=scale, dtype=dtype)
+    def __init__(
+        self, model: str, scale: Any, target: Target, dtype: str, batch: int | None = None
+    ):
+        self.model, self.target, self.dtype = model, target, dtype
+        self.build = functools.partial(zoo.build, model, scale=scale, dtype=dtype, batch=batch)
+        problem = self.build()
         self.args = problem.args
         self.traced = trace_loss(problem.loss, problem.args, target)
         self.compiled_plans = compiled_plans_of(
@@ -80,7 +84,7 @@ class Cell:
 
     def _all(self, budgets: frozenset[str]) -> Iterator[Program]:
         yield self._plain()
-        for name, make in baselines(self.model, self.scale, self.dtype):
+        for name, make in baselines(self.build):
             yield self._baseline(name, make)
         if "minimum" in budgets:
             yield from self._ours("minimum", "ours @ least", self._fixed_bytes + 1)
