@@ -53,7 +53,7 @@ def remat(
     time_limit: float | None = None,
     max_compilations: int = 6,
     max_seconds: float | None = None,
-    verify: bool = True,
+    verify: bool | str = True,
     cache: bool = True,
     costs: str = "model",
 ) -> Callable[..., Any]:
@@ -92,8 +92,7 @@ def remat(
         reserved: bytes of the budget for what lives outside, or an amount ("2GiB"); or an optimizer
             (an `optax.GradientTransformation`), for the bytes of its state for the arguments of
             `argnums`: on each device, where these are sharded; or such a state itself, or an
-            `nnx.Optimizer`. Its temporaries and what it updates
-            out of place are not in it.
+            `nnx.Optimizer`. Its temporaries and what it updates out of place are not in it.
         pins: name -> "save" or "recompute", for values that you decide. A name is a
             `checkpoint_name` of yours, a module path, or a value's name in the report.
         planner: a `(planners.Graph, int) -> planners.Plan`, or a `planners.RegionPlanner`, which is
@@ -104,7 +103,8 @@ def remat(
             that calibrates the model included; where none of them fits, as many more to find the
             smallest. Where that ends the search, the best plan so far is used, and says so.
         max_seconds: the same for the seconds of planning; a compilation that has begun is awaited.
-        verify: compile the planned program, and correct the plan until it keeps the budget.
+        verify: compile the planned program, and correct the plan until it keeps the budget. "time":
+            run what was compiled on this process's device, too, and take the fastest by the clock.
         cache: keep plans on disk.
         costs: "model": seconds come from the compiler, where it estimates them, and else from a
             roofline; plans are the same on every machine. "measured": where the target is this
@@ -158,7 +158,7 @@ def plan(
     time_limit: float | None = None,
     max_compilations: int = 6,
     max_seconds: float | None = None,
-    verify: bool = True,
+    verify: bool | str = True,
     cache: bool = True,
     costs: str = "model",
 ) -> Any:
@@ -168,9 +168,9 @@ def plan(
     step's own options; only `budget` and `target` may be given, in the place of these. Of a
     function that `remat` made, and without a budget, it is the plan that the function would use.
 
-    But with `costs="measured"`, single ops run on made-up arrays. And with an `error`, gradients of
-    a sample are computed to measure what lossy codes do to them, one for each value that may be
-    encoded; such a plan is not kept on the disk.
+    But with `costs="measured"`, ops run on made-up arrays, and with `verify="time"` plans. With an
+    `error`, gradients of a sample are computed to measure what lossy codes do to them, one for each
+    value that may be encoded; such a plan is not kept on the disk.
 
     Arguments:
         fun: the function, or a step that `monet_jax.jit` made.

@@ -5,18 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from .compiler.backend import backend_of
 from .compiler.targets import default_device
-from .ir.gradient import FlatFunction
 from .operators import Context, rewriter, selected
-from .planning.step import step_to_compile
+from .planning.step import step_on
 from .plans.record import PlanRecord
 from .seconds.clock import Ratio, Timing, in_turns, ratio
 from .seconds.running import made_up
 from .tracing.modules import Given, on_arrays
-from .tracing.trace import Terms, Traced, trace
+from .tracing.trace import Terms, trace
 from .transformer.apply import as_planned, as_traced_for
 
 
@@ -73,17 +71,10 @@ def step_seconds(
     traced = trace(pure, call, rewrite, Terms(plan.operators, plan.checkpoints))
     rewritten = as_traced_for(traced, plan)
     planned = rewritten.flat if plan.decisions is None else as_planned(rewritten, plan)
-    runs = [step_on(traced, traced.flat, leaves), step_on(rewritten, planned, leaves)]
+    pairs = (traced, traced.flat), (rewritten, planned)
+    runs = [step_on(some, function, lambda: leaves) for some, function in pairs]
     plain, timing = in_turns(runs, turns)
     return StepSeconds(plain, timing, default_device().device_kind)
-
-
-def step_on(traced: Traced, function: FlatFunction, leaves: Sequence[Any]) -> Callable[[], Any]:
-    """A function's value and gradient on some arrays, compiled for this process's device."""
-    step, (inputs, constants, cotangents) = step_to_compile(traced, function)
-    compiled = jax.jit(step).lower(inputs, constants, cotangents).compile()
-    ones = [jnp.ones(x.shape, x.dtype) for x in cotangents]
-    return lambda: compiled(list(leaves), list(traced.constants), ones)
 
 
 def _in_words(seconds: float) -> str:

@@ -1,12 +1,14 @@
 """Compares what seconds models give programs with what a clock gives them, on this device.
 
-    python docs/measurements/clock.py mlp gpt2 --turns 9 --out docs/measurements/clock-cpu.json
+    python docs/measurements/clock.py mlp:256 gpt2 --turns 9 --out docs/measurements/clock-cpu.json
 
-For each model of the zoo: the plain program, every `jax.checkpoint` baseline, and plans at shares
-of plain's temporaries run in turns in one process. Of the pairs of programs whose seconds differ
-beyond their paired interval, it counts those that a model of seconds orders otherwise; and it gives
-the median error of the modelled ratio to plain. The models: `old` (products at 2 % of the peak,
-traffic added; the roofline until version 0.1), `roofline`, and `measured` (the clock, op by op).
+A model may have a number of examples behind a colon, in place of the scale's. For each model of the
+zoo: the plain program, every `jax.checkpoint` baseline, and plans at shares of plain's temporaries
+run in turns in one process. Of the pairs of programs whose seconds differ beyond their paired
+interval, it counts those that a model of seconds orders otherwise; and it gives the median error of
+the modelled ratio to plain. The models: `old` (products at 2 % of the peak, traffic added; the
+roofline until version 0.1), `roofline`, and `measured` (the clock, op by op); the last two also
+with `first touch`: what the pages of the compiled temporaries take.
 """
 
 import argparse
@@ -21,22 +23,23 @@ from typing import Any
 
 import jax
 
-from monet_jax import zoo
-from monet_jax._step_time import step_on
 from monet_jax.analyzer.step_costs import step_costs
 from monet_jax.bench.models.cells import Cell
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.costs import Work
-from monet_jax.planning.step import step_to_compile
+from monet_jax.planning.step import step_on, step_to_compile
 from monet_jax.seconds.attained import modelled, roofline_of
 from monet_jax.seconds.clock import Timing, in_turns, ratio
 from monet_jax.seconds.group import Group
 from monet_jax.seconds.measured import Measured
 from monet_jax.seconds.prices import ROOFLINE, Price, Prices
 from monet_jax.tracing.signature import make_options, take_apart
+from monet_jax.zoo.problem import Problem
 
 CPU = resolve_target("cpu")
+#: Of a byte that is touched for the first time, on two idle cores of an AMD EPYC.
+TOUCH_SECONDS = 0.7 / 2**30
 
 
 class Old(Prices):
@@ -56,7 +59,8 @@ class Old(Prices):
 
 def measure(model: str, scale: str, turns: int, shares: list[float]) -> dict[str, Any]:
     """The programs of a model, with their modelled and measured seconds."""
-    cell = Cell(model, scale, CPU, "float32")
+    name, _, batch = model.partition(":")
+    cell = Cell(name, scale, CPU, "float32", int(batch) if batch else None)
     programs = [p for p in cell.programs(frozenset()) if p.traced is not None]
     for share in shares:
         made = cell.plan("temps", f"ours @ {share:.0%}", cell.share_bytes(share))
@@ -65,9 +69,10 @@ def measure(model: str, scale: str, turns: int, shares: list[float]) -> dict[str
     began = time.perf_counter()
     measured = Measured(CPU, lambda text: None)
     models = {"old": Old(), "roofline": modelled(CPU), "measured": measured}
-    rows = [_row(p, models) for p in distinct]
+    touch = {"roofline": TOUCH_SECONDS, "measured": measured.touch_seconds_per_byte}
+    rows = [_row(p, models, touch) for p in distinct]
     spent, remark = time.perf_counter() - began, measured.finish()
-    timings = _timings(model, scale, distinct, turns)
+    timings = _timings(cell.build(), distinct, turns)
     for row, timing in zip(rows, timings, strict=True):
         found = ratio(timing, timings[0])
         row["clock"] = {"seconds": timing.seconds, "ratio": [found.low, found.median, found.high]}
@@ -76,23 +81,25 @@ def measure(model: str, scale: str, turns: int, shares: list[float]) -> dict[str
         "pricing_seconds": round(spent, 1),
         "remark": remark,
         "programs": rows,
-        "orders": {name: _orders(rows, timings, name) for name in models},
+        "touch_seconds_per_gib": {name: 2**30 * x for name, x in touch.items()},
+        "orders": {name: _orders(rows, timings, name) for name in rows[0]["seconds"]},
     }
 
 
-def _row(program: Any, models: dict[str, Prices]) -> dict[str, Any]:
+def _row(program: Any, models: dict[str, Prices], touch: dict[str, float]) -> dict[str, Any]:
     step = step_to_compile(program.traced, program.function)
     backend = backend_of("cpu")
     seconds = {name: step_costs(*step, x, backend).seconds for name, x in models.items()}
     row = {"program": program.row.program, "temp_bytes": program.row.temp_bytes}
+    for name, rate in touch.items():
+        seconds[f"{name}, first touch"] = seconds[name] + rate * row["temp_bytes"]
     return {**row, "seconds": seconds}
 
 
-def _timings(model: str, scale: str, programs: list[Any], turns: int) -> list[Timing]:
-    problem = zoo.build(model, scale=scale)
+def _timings(problem: Problem, programs: list[Any], turns: int) -> list[Timing]:
     args = problem.make_args(0)
     leaves = take_apart(make_options(problem.loss, 0, (), ()), args, {}).leaves
-    return in_turns([step_on(p.traced, p.function, leaves) for p in programs], turns)
+    return in_turns([step_on(p.traced, p.function, lambda: leaves) for p in programs], turns)
 
 
 def _orders(rows: list[dict[str, Any]], timings: list[Timing], model: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import keeping
 
 from monet_jax import load_plan, zoo
-from monet_jax.bench.models.programs import round_the_blocks, trace_loss
+from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.step import step_to_compile
 from monet_jax.seconds.clock import in_turns, ratio
@@ -39,13 +39,18 @@ LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 8, 40, 15.0
 COMPILERS = 6
 
 
+def problem_of(cell: dict[str, Any], **options: Any) -> Any:
+    """The problem of a cell, of the zoo."""
+    kind = {name: cell[name] for name in ("scale", "dtype", "batch")}
+    return zoo.build(cell["model"], **kind, **options)
+
+
 def lowered(cell: dict[str, Any], row: dict[str, Any], folder: Path, loss: Any, args: Any) -> Any:
     """A program of a cell, lowered for this device, with a function that runs it once compiled."""
     target = resolve_target(None)
-    kind = cell["model"], cell["scale"], cell["dtype"]
     if row["kind"] == "baseline":
         policy = row["program"].partition(": ")[2]
-        loss = round_the_blocks(*kind, policy, cell["batch"])
+        loss = problem_of(cell, block_remat=policy).loss
     traced = trace_loss(loss, args, target)
     function = traced.flat
     if row["file"]:
@@ -81,9 +86,7 @@ def peak_bytes() -> int | None:
 def measure(file: Path) -> dict[str, Any]:
     """The rows of a cell, as planned elsewhere, with what was measured here."""
     cell = json.loads(file.read_text())
-    problem = zoo.build(
-        cell["model"], scale=cell["scale"], dtype=cell["dtype"], batch=cell["batch"]
-    )
+    problem = problem_of(cell)
     args = problem.make_args(0)
     rows = [r for r in cell["programs"] if r["status"] == "ok"]
     rows = [r for r in rows if r["kind"] != "ours" or r["file"]]  # the others run as plain does

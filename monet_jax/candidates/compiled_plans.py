@@ -134,7 +134,7 @@ class CompiledPlans[SomeJudge: Judge]:
     def fastest_within(self, limit: int) -> CompiledPlan | None:
         """The fastest plan whose temporaries take at most `limit` bytes; FLOPs decide ties."""
         fits = [x for x in self if self.temp_bytes(x) <= limit]
-        return min(fits, key=lambda x: (x.decisions.seconds, x.decisions.flops), default=None)
+        return min(fits, key=lambda x: (seconds_of(self, x), x.decisions.flops), default=None)
 
     def predicted_temp_bytes(self, regions: _Regions) -> int:
         """Temporaries of a plan by the model, placed on the compiler's scale."""
@@ -170,3 +170,9 @@ class CompiledPlans[SomeJudge: Judge]:
         made = CompiledPlan(self.judge.name, decisions, predicted, figures, has_failed)
         self._made[decisions.regions] = made
         return made
+
+
+def seconds_of(plans: CompiledPlans, plan: CompiledPlan) -> float:
+    """Modelled seconds of a plan: of its ops, and of touching its temporaries."""
+    touched = plans.judge.touch_seconds_per_byte * plans.temp_bytes(plan)
+    return plan.decisions.seconds + touched

@@ -2,12 +2,17 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import planners
 from planners.graph import Graph
+from planners.plan import Region
 
 from ..compiler.compile import CompiledBytes
+
+#: Of a compiled plan: its program and its regions.
+type Key = tuple[str, tuple[Region, ...]]
 
 
 class CompilationFailed(Exception):
@@ -25,6 +30,8 @@ class Judge(abc.ABC):
     name: str
     #: Over how many devices the arguments are sharded; compiled bytes are on one of them.
     devices: int = 1
+    #: What a byte of temporaries takes, where each step is given memory that was never touched.
+    touch_seconds_per_byte: float = 0.0
 
     @property
     @abc.abstractmethod
@@ -62,6 +69,18 @@ class Judge(abc.ABC):
             CompilationFailed: the compiler fails on this program.
         """
 
+    def runnable(self, decisions: planners.Plan | None) -> Callable[[], Any]:
+        """A plan's program, or None's: the function as it is, ready to run on made-up arrays.
+
+        Raises:
+            NotImplementedError: its target is not this process's device.
+        """
+        raise NotImplementedError(f"{self.name} cannot be run here: need this process's device")
+
+    def on_device[Result](self, function: Callable[[], Result]) -> Result:
+        """What a function returns that runs programs."""
+        return function()
+
 
 @dataclasses.dataclass(frozen=True)
 class CompiledPlan:
@@ -80,3 +99,8 @@ class CompiledPlan:
     predicted_temp_bytes: int
     figures: CompiledBytes | None
     has_failed: bool = False
+
+    @property
+    def key(self) -> "Key":
+        """What tells it from the other plans of a function."""
+        return self.program, self.decisions.regions

@@ -61,13 +61,15 @@ class CompilerDied(CompilerFailed):
 class _Request:
     """One program for a child: what the worker calls it, and what tells it from others.
 
-    Bytes are the assignment's as soon as files called `then` are dumped; None waits for all.
+    Bytes are the assignment's as soon as files called `then` are dumped; None waits for all. The
+    card is the target's, or one that differs in its memory.
     """
 
     program: bytes
     donated: tuple[bool, ...]
     mesh: dict[str, Any] | None
     options: dict[str, Any]
+    gpu_config: str | None
     then: str | None
 
     @property
@@ -78,7 +80,7 @@ class _Request:
     def key(self, target: Target) -> bytes:
         """Equal for programs that compile to the same bytes."""
         digest = hashlib.sha256(self.program)
-        how = (target.name, self.donated, self.mesh, self.options, self.then)
+        how = (target.name, self.donated, self.mesh, self.options, self.gpu_config, self.then)
         digest.update(repr(how).encode())
         return digest.digest()
 
@@ -87,8 +89,8 @@ def compiled_in_child(
     target: Target, program: bytes, donated: tuple[bool, ...], mesh: dict[str, Any] | None
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Options -> the figures of a program."""
-    then = _AFTER_ASSIGNMENT[target.platform]
-    return lambda options: _ask(target, _Request(program, donated, mesh, options, then))
+    end = target.gpu_config, _AFTER_ASSIGNMENT[target.platform]
+    return lambda options: _ask(target, _Request(program, donated, mesh, options, *end))
 
 
 _cache: dict[bytes, dict[str, Any]] = {}

@@ -13,6 +13,7 @@ them fragmentation; and the LSTM compiled for a chip of 840 MiB (JAX 0.12.0). Co
 LSTM, is not counted.
 """
 
+import functools
 import math
 import os
 import pickle
@@ -21,6 +22,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import util
 from pathlib import Path
@@ -220,11 +222,18 @@ def _mesh(devices: list[Any], sizes: tuple[int, ...], names: tuple[str, ...], ki
     return jax.sharding.Mesh(array, names, axis_types=types)
 
 
-def answer(devices: list[Any], request: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one program, or the error that compiling it raised, in words."""
+def answer(
+    devices_of: Callable[[str | None], list[Any]], request: dict[str, Any]
+) -> dict[str, Any]:
+    """The figures of one program, or the error that compiling it raised, in words.
+
+    Arguments:
+        devices_of: the devices by the text of their card.
+        request: the fields of `child._Request`.
+    """
     try:
         program = request["program"], request["donated"], request["mesh"]
-        lowered = lower_exported(*program, devices)
+        lowered = lower_exported(*program, devices_of(request["gpu_config"]))
         if request["then"] is None:
             return compiled_figures(lowered, request["options"])
         return assigned_figures(lowered, request["options"], request["then"])
@@ -239,9 +248,15 @@ def main() -> None:
     os.dup2(2, 1)
     jax.config.update("jax_enable_x64", True)  # programs come with their own types
     try:
-        devices = open_devices(**receive(sys.stdin.buffer))
+        opened = receive(sys.stdin.buffer)
+
+        @functools.cache
+        def devices_of(gpu_config: str | None) -> list[Any]:
+            return open_devices(**{**opened, "gpu_config": gpu_config})
+
+        devices_of(opened["gpu_config"])  # what cannot be opened ends the process at once
         while True:
-            figures = answer(devices, receive(sys.stdin.buffer))
+            figures = answer(devices_of, receive(sys.stdin.buffer))
             send(replies, figures)
             if "unfinished" in figures:
                 os._exit(0)  # the compiler's threads cannot be stopped

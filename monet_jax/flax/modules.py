@@ -33,7 +33,7 @@ def remat(
     time_limit: float | None = None,
     max_compilations: int = 6,
     max_seconds: float | None = None,
-    verify: bool = True,
+    verify: bool | str = True,
     cache: bool = True,
     costs: str = "model",
 ) -> Any:
@@ -110,7 +110,7 @@ def plan(
     time_limit: float | None = None,
     max_compilations: int = 6,
     max_seconds: float | None = None,
-    verify: bool = True,
+    verify: bool | str = True,
     cache: bool = True,
     costs: str = "model",
 ) -> Plan:

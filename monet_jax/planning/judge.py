@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import planners
 from planners.graph import Graph
@@ -22,13 +23,14 @@ from ..operators import is_lossy_code
 from ..seconds.attained import modelled
 from ..seconds.measured import Measured
 from ..seconds.prices import Prices
+from ..seconds.running import apart, made_up
 from ..seconds.sources import measures, prices_of
 from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
 from .failures import warn
 from .gradient_error import ErrorBound, with_errors
-from .step import step_to_compile
+from .step import step_on, step_to_compile
 
 
 class OtherOptions(Exception):
@@ -64,6 +66,7 @@ class Compiler:
         costs: what seconds come from, one of `seconds.sources.COSTS`.
         announce: is told what is measured.
         measured: prices by the clock, once they were asked for.
+        arguments: made-up arrays that programs are run on, once there are some.
     """
 
     target: Target
@@ -73,6 +76,7 @@ class Compiler:
     costs: str = "model"
     announce: Callable[[str], None] = lambda text: None
     measured: Prices | None = None
+    arguments: Sequence[Any] = ()
 
     def prices(self, devices: int) -> Prices:
         """What ops take; of a program that is sharded over several devices, what the parts take."""
@@ -96,6 +100,11 @@ class Compiler:
             raise OtherOptions
         self.conditions = str(self.options)
         return figures
+
+    def arguments_of(self, traced: Traced) -> Sequence[Any]:
+        """Arrays to run a function's programs on; all of them take the same ones."""
+        self.arguments = self.arguments or [made_up(aval) for aval in traced.avals]
+        return self.arguments
 
     def _compiled(self, traced: Traced, planned: PlannedProgram | None) -> CompiledBytes:
         """Compile the value and gradient of a function."""
@@ -188,6 +197,16 @@ class TracedJudge(Judge):
         written = ((name, i, staged.writer[i]) for name, i in named)
         return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the clock prices the graph."""
+        return self.devices == 1 and measures(self.target, self.compiler.costs)
+
+    @property
+    def touch_seconds_per_byte(self) -> float:
+        """What a byte of temporaries takes, where the clock prices the graph."""
+        return self.compiler.prices(self.devices).touch_seconds_per_byte if self.is_timed else 0.0
+
     @functools.cached_property
     def plain(self) -> "TracedJudge":
         """The program without operators where these change it unasked, or this one."""
@@ -215,6 +234,26 @@ class TracedJudge(Judge):
             return self.compiler.bytes_of(self.traced, PlannedProgram(decisions, self.chunks))
         except CompilerFailed as error:
             raise CompilationFailed(str(error)) from error
+
+    def runnable(self, decisions: planners.Plan | None) -> Callable[[], Any]:
+        """A plan's program, or the function as it is, ready to run on made-up arrays.
+
+        Raises:
+            NotImplementedError: the arguments are sharded.
+        """
+        if self.devices > 1:
+            raise NotImplementedError(
+                f'`verify="time"` runs programs on one device, and the arguments are sharded over '
+                f"{self.devices}. Leave it out: compiled bytes are verified."
+            )
+        planned = decisions and PlannedProgram(decisions, self.chunks)
+        function = planned.function(self.traced) if planned else self.traced.flat
+        arguments = functools.partial(self.compiler.arguments_of, self.traced)
+        return step_on(self.traced, function, arguments)
+
+    def on_device[Result](self, function: Callable[[], Result]) -> Result:
+        """What a function returns that runs programs, though another one is being traced."""
+        return apart(function)
 
 
 #: Plans of a traced function.

@@ -17,7 +17,7 @@ from ..candidates.cap import Cap
 from ..compiler.budget import as_share, parse_budget, validate_budget
 from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..ir.program import Rewrite
-from ..seconds.sources import check_costs
+from ..seconds.sources import BY_CLOCK, check_costs, check_verify
 from ..tracing import trace
 from ..tracing.modules import Given, on_arrays
 from ..tracing.signature import Call
@@ -55,7 +55,7 @@ class PlanOptions:
     time_limit: float | None = None
     max_compilations: int = 6
     max_seconds: float | None = None
-    verify: bool = True
+    verify: bool | str = True
     cache: bool = True
     costs: str = "model"
 
@@ -74,6 +74,7 @@ class PlanOptions:
         _check_planner(self.planner)
         if self.target is not None:
             resolve_target(self.target)
+        check_verify(self.verify, self.target)
         object.__setattr__(self, "pinned", make_pins(self.pins))
         self._check_rest()
 
@@ -81,6 +82,11 @@ class PlanOptions:
     def given(self) -> Given:
         """How the arguments of the function are meant."""
         return self.argnums, self.static_argnums, self.static_argnames
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether the clock decides between compiled plans."""
+        return self.verify == BY_CLOCK
 
     @property
     def caps(self) -> tuple[int, float | None]:

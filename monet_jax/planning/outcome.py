@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools as it
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -54,7 +54,7 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
     judge = found.plans.judge
     # Nested scans change the loops of the function as it is traced, and nothing else.
     original = found.plans if judge.chunks is None else traced
-    compiled = tuple(_compiled_rows(effort.programs))
+    compiled = tuple(_compiled_rows(effort.programs, found.step_seconds))
     before = _timeline(original, planners.save_all(original.graph).regions)
     return PlanRecord(
         decisions=decisions,
@@ -66,7 +66,7 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
         stages=stage_rows(found.plans.graph, decisions),
         compiled=compiled,
         cut_short=found.cut_short,
-        next_faster=_next_faster(found.plans, best),
+        next_faster=_next_faster(found),
         chunks=judge.chunks,
         before=before if decisions else None,
         fingerprint=judge.fingerprint,
@@ -76,12 +76,15 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
     )
 
 
-def _compiled_rows(programs: Sequence[TracedPlans]) -> Iterator[CompiledRow]:
+def _compiled_rows(
+    programs: Sequence[TracedPlans], step_seconds: Mapping[Any, float]
+) -> Iterator[CompiledRow]:
     """What was compiled: the function as it is, and then the plans of each program."""
     first = programs[0]
     unplanned, fixed = first.unplanned, first.fixed_bytes
     seconds, total = first.judge.graph.seconds, unplanned.total_bytes
-    yield CompiledRow("the function as it is", seconds, total, total, unplanned.compile_seconds)
+    as_it_is = unplanned.compile_seconds, step_seconds.get(None)
+    yield CompiledRow("the function as it is", seconds, total, total, *as_it_is)
     for plans in programs:
         for plan in plans.compiled():
             figures = plan.figures
@@ -91,6 +94,7 @@ def _compiled_rows(programs: Sequence[TracedPlans]) -> Iterator[CompiledRow]:
                 fixed + plan.predicted_temp_bytes,
                 figures and figures.total_bytes,
                 figures and figures.compile_seconds,
+                step_seconds.get(plan.key),
             )
 
 
@@ -130,17 +134,20 @@ def _timeline(compiled_plans: TracedPlans, regions: Sequence[Region]) -> Timelin
     return timeline_of(compiled_plans.graph, compiled_plans.judge.inverse.source_of, regions)
 
 
-def _next_faster(
-    compiled_plans: TracedPlans, best: CompiledPlan | None
-) -> tuple[float, int] | None:
-    """Seconds and bytes of the next faster compiled plan, which broke the budget."""
-    if best is None:
+def _next_faster(found: Found) -> tuple[float, int] | None:
+    """Seconds and bytes of the next faster compiled plan, which broke the budget.
+
+    Plans that the clock has seen kept it, and were slower than the model said.
+    """
+    if found.plan is None:
         return None
-    seconds = best.decisions.seconds
+    plans, seconds = found.plans, found.plan.decisions.seconds
     faster = (
-        (x.decisions.seconds, compiled_plans.fixed_bytes + compiled_plans.temp_bytes(x))
-        for x in compiled_plans
-        if x.figures is not None and x.decisions.seconds < seconds
+        (x.decisions.seconds, plans.fixed_bytes + plans.temp_bytes(x))
+        for x in plans
+        if x.figures is not None
+        and x.decisions.seconds < seconds
+        and x.key not in found.step_seconds
     )
     return max(faster, default=None)
 

@@ -193,11 +193,12 @@ def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> Tra
     options = request.options
     cap = options.cap(announce=say)
     given = traced, target, options.pinned
-    return compiled_plans_of(*given, cap=cap, verify=options.verify, costs=options.costs)
+    return compiled_plans_of(*given, cap=cap, verify=bool(options.verify), costs=options.costs)
 
 
 def _plan_search(plans: TracedPlans, request: PlanRequest) -> PlanSearch:
-    return PlanSearch(plans, request.options.region_planner, renews_cap=False)
+    options = request.options
+    return PlanSearch(plans, options.region_planner, renews_cap=False, by_clock=options.by_clock)
 
 
 def _planned(

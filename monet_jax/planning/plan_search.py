@@ -13,6 +13,7 @@ from ..analyzer import pins
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
 from ..plans.record import PlanRecord
+from ..search.by_clock import find_by_clock
 from ..search.search import Found, Programs, fastest_within, find
 from ..tracing.passes.nested_scans import chunking
 from .judge import OtherOptions, TracedPlans
@@ -36,6 +37,7 @@ class PlanSearch:
         compiled_plans: of the function as it is traced.
         planner: of regions; None for ours, its time by how long the function takes to compile.
         renews_cap: whether the cap of the plans is for each budget, or for all of them together.
+        by_clock: whether compiled plans are run, and the fastest is taken.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class PlanSearch:
         compiled_plans: TracedPlans,
         planner: RegionPlanner | None = None,
         renews_cap: bool = True,
+        by_clock: bool = False,
     ):
         self.compiled_plans, self.planner, self.renews_cap = compiled_plans, planner, renews_cap
+        self.by_clock = by_clock
         self._task: _Task | None = None
 
     @property
@@ -62,7 +66,8 @@ class PlanSearch:
         without = None if is_one else _without_operators(plans)
         planner = self.planner or _planner_for(plans.unplanned.compile_seconds)
         make_nested = functools.partial(_nested, plans)
-        return Programs(plans, without, make_nested, planner, not judge.pins, not inlines)
+        is_best = not inlines and not self.by_clock
+        return Programs(plans, without, make_nested, planner, not judge.pins, is_best)
 
     def plan(
         self, budget: Budget, reserved_bytes: int = 0, known: PlanRecord | None = None
@@ -102,7 +107,8 @@ class PlanSearch:
             total = budget(lambda: self.compiled_plans.unplanned.total_bytes)
             task = self._task = _Task(total, reserved_bytes, started, compilations)
             _compile_again(self.compiled_plans, known)
-            found = find(self.programs, task.limit_bytes)
+            search = find_by_clock if self.by_clock else find
+            found = search(self.programs, task.limit_bytes)
         except CapReached as error:
             unplanned = functools.partial(_unplanned_bytes, self.compiled_plans, reserved_bytes)
             raise cut_short(str(error), unplanned) from None

@@ -16,7 +16,7 @@ from .timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change, or values are named in another way. Plans of another format
 #: are refused: they are made again in seconds to minutes, and apply to nothing else.
-FORMAT = 9
+FORMAT = 10
 _TIMELINES = ("before", "after")
 _TABLES = ("values", "stages", "compiled", "sources")
 

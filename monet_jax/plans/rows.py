@@ -59,6 +59,7 @@ class CompiledRow:
         predicted_bytes: by the model, before it was compiled.
         compiled_bytes: by the compiler; None if it failed.
         compile_seconds: how long it took; None if the compiler failed.
+        step_seconds: the step's by the clock; None where it was not run.
     """
 
     program: str
@@ -66,6 +67,7 @@ class CompiledRow:
     predicted_bytes: int
     compiled_bytes: int | None
     compile_seconds: float | None
+    step_seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

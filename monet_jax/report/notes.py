@@ -1,5 +1,7 @@
 """Remarks on a plan as a whole: what limits it, how its loops run, where seconds come from."""
 
+import itertools as it
+
 from ..compiler.budget import format_bytes
 from ..plans.record import PlanRecord
 
@@ -15,7 +17,8 @@ SOURCES = {
 
 def notes(plan: PlanRecord) -> list[str]:
     """Remarks on a plan as a whole, in sentences."""
-    return [*_cut_short(plan), *_loops(plan), *_use_of_budget(plan), *_sources(plan)]
+    remarks = _cut_short(plan), _loops(plan), _use_of_budget(plan), _sources(plan), _clock(plan)
+    return [*it.chain(*remarks)]
 
 
 def _cut_short(plan: PlanRecord) -> list[str]:
@@ -32,6 +35,24 @@ def _sources(plan: PlanRecord) -> list[str]:
     rows = sorted(plan.sources, key=lambda row: -row.seconds)
     shares = (f"{row.seconds / total:.0%} {SOURCES.get(row.source, row.source)}" for row in rows)
     return [f"Seconds: {', '.join(shares)}."]
+
+
+def _clock(plan: PlanRecord) -> list[str]:
+    """What the clock said of the programs that were run."""
+    timed = [row for row in plan.compiled if row.step_seconds is not None]
+    if not timed:
+        return []
+    fastest = min(timed, key=lambda row: row.step_seconds or 0.0)
+    plain = plan.compiled[0].step_seconds
+    beside = "which does not fit" if plain is None else f"which takes {_milliseconds(plain)}"
+    return [
+        f"Chosen by the clock on this device, of {len(timed)} programs that keep the budget: "
+        f"{_milliseconds(fastest.step_seconds or 0.0)} a step; the function as it is, {beside}."
+    ]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.1f} ms"
 
 
 def _loops(plan: PlanRecord) -> list[str]:

@@ -226,21 +226,16 @@ def _stages_table(stages: Sequence[StageRow]) -> str:
 
 
 def _compiled_table(plan: PlanRecord) -> str:
-    table = plain_table(
-        "Compiled",
-        "Predicted",
-        "Overhead",
-        "Seconds",
-        "Program",
-        right=("Compiled", "Predicted", "Overhead", "Seconds"),
-    )
+    is_timed = any(row.step_seconds is not None for row in plan.compiled)
+    numbers = ("Compiled", "Predicted", "Overhead", "Seconds", *["Step"] * is_timed)
+    table = plain_table(*numbers, "Program", right=numbers)
     for row in plan.compiled:
         overhead = max(0.0, plan.overhead_of(row.seconds))
         taken = "failed" if row.compiled_bytes is None else format_bytes(row.compiled_bytes)
         seconds = "" if row.compile_seconds is None else f"{row.compile_seconds:.1f}"
-        table.add_row(
-            taken, format_bytes(row.predicted_bytes), f"{overhead:.2%}", seconds, row.program
-        )
+        step = "" if row.step_seconds is None else f"{1000 * row.step_seconds:,.1f} ms"
+        cells = taken, format_bytes(row.predicted_bytes), f"{overhead:.2%}", seconds
+        table.add_row(*cells, *[step] * is_timed, row.program)
     return render(table)
 
 

@@ -7,20 +7,21 @@ all three are compiled.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from planners.errors import SolverStopped
 from planners.regions.planner import RegionPlanner
 
 from ..candidates.cap import CapReached
-from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.compiled_plans import CompiledPlans, seconds_of
 from ..candidates.free import compile_free_plan
-from ..candidates.judge import CompiledPlan
+from ..candidates.judge import CompiledPlan, Key
 from ..candidates.proposals import Proposals
 from ..candidates.spaces import Space, spaces_of
 from ..candidates.worth import WORTH
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
+from .first_touch import fastest_limit
 from .smallest import compile_small_plans
 
 
@@ -103,12 +104,15 @@ class Found:
         plan: None for the function as it is.
         fits: whether it keeps the limit; if not, it is the smallest plan that was compiled.
         cut_short: why the search was cut short, in words; "" where it was not.
+        step_seconds: by the clock, where programs were run: by `CompiledPlan.key`, and by None for
+            the function as it is.
     """
 
     plans: CompiledPlans
     plan: CompiledPlan | None
     fits: bool
     cut_short: str
+    step_seconds: Mapping[Key | None, float] = dataclasses.field(default_factory=dict)
 
 
 def find(programs: Programs, limit: int) -> Found:
@@ -129,10 +133,11 @@ def find(programs: Programs, limit: int) -> Found:
         return Found(plans, None, True, "")
     temps = limit - plans.fixed_bytes
     try:
-        if not compile_free_plan(plans, programs.planner, temps):
+        costs_memory = plans.judge.touch_seconds_per_byte > 0
+        if costs_memory or not compile_free_plan(plans, programs.planner, temps):
             spaces = programs.spaces
             programs.restart()
-            compile_proposals(spaces, temps)
+            compile_proposals(spaces, fastest_limit(spaces, temps))
             if (best := fastest_within(programs, temps)) is not None:
                 compile_crossovers(best[0], temps)
     except CapReached:
@@ -168,7 +173,7 @@ def fastest_within(programs: Programs, limit: int) -> tuple[CompiledPlans, Compi
     def seconds(found: tuple[CompiledPlans, CompiledPlan]) -> float:
         plans, plan = found
         has_handicap = plans is not programs.without_operators and programs.without_operators
-        return plan.decisions.seconds / (1 - WORTH if has_handicap else 1)
+        return seconds_of(plans, plan) / (1 - WORTH if has_handicap else 1)
 
     return min(((x, plan) for x, plan in fits if plan is not None), key=seconds, default=None)
 

@@ -16,7 +16,7 @@ from .attained import roofline_of
 from .clock import MOST_SPREAD, Timing, timed
 from .group import Group
 from .prices import MEASURED, ROOFLINE, Price, Prices
-from .rates import measured_roofline
+from .rates import measured_roofline, touch_seconds_per_byte
 from .running import can_run, part_of, runnable
 from .store import Store, device_in_words, key_of
 
@@ -50,6 +50,7 @@ class Measured(Prices):
         # A function is being traced, and nothing can run there; but traces are a thread's own.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "monet_jax-clock")
         self.roofline = self._apart(measured_roofline, self._store, roofline_of(target))
+        self.touch_seconds_per_byte = self._apart(touch_seconds_per_byte, self._store)
         self._overhead = self._apart(_overhead, self._store)
 
     def of(self, group: Group) -> Price:

@@ -29,9 +29,12 @@ class Prices(abc.ABC):
 
     Attributes:
         roofline: of the target, for what has no better price.
+        touch_seconds_per_byte: of a step's temporaries, where the device gives a step memory that
+            was not touched before.
     """
 
     roofline: Roofline
+    touch_seconds_per_byte: float = 0.0
 
     @abc.abstractmethod
     def of(self, group: Group) -> Price:

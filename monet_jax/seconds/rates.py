@@ -1,12 +1,13 @@
 """The rates that this process's device attains, measured once: the roofline of what is not run."""
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from .clock import MOST_SPREAD, Timing, timed
+from .clock import MOST_SPREAD, Timing, in_turns, timed
 from .roofline import Roofline
 from .store import Store
 
@@ -17,6 +18,8 @@ SIDE, ELEMENTS = 1024, 2**24
 EXP_INSTRUCTIONS = 8
 _DTYPES = ("float32", "bfloat16", "float16")
 _RUNS, _SECONDS = 5, 0.05
+#: Turns in which memory is touched for the first time and again; the first is not counted.
+_TURNS = 12
 
 
 def measured_roofline(store: Store, table: Roofline) -> Roofline:
@@ -40,6 +43,25 @@ def measured_roofline(store: Store, table: Roofline) -> Roofline:
         _rate(store, "bandwidth", 12 * ELEMENTS, _sum, table.bandwidth_bytes_per_second),
         table.tile,
     )
+
+
+def touch_seconds_per_byte(store: Store) -> float:
+    """What memory that the operating system has just given takes longer to be written.
+
+    XLA:CPU asks for the memory of a step's temporaries anew in every step, and the system fills
+    each page with zeros when it is first touched. Other devices have a pool, and pay nothing.
+    """
+    if jax.default_backend() != "cpu":
+        return 0.0
+    known = store.get("first touch")
+    if known is not None:
+        return known
+    fresh, again = in_turns([_adding_to_fresh_memory(), _adding_in_place()], _TURNS)
+    pairs = zip(fresh.runs, again.runs, strict=True)
+    found = max(0.0, statistics.median(a - b for a, b in pairs)) / (4 * ELEMENTS)
+    if found:
+        store.put("first touch", found)
+    return found
 
 
 def _rate(
@@ -70,6 +92,12 @@ def _elementwise() -> Timing:
 
 def _sum() -> Timing:
     """A sum of two arrays, written over one of them: three arrays of four bytes an element."""
+    run = _adding_in_place()
+    run()
+    return timed(run, _RUNS, _SECONDS)
+
+
+def _adding_in_place() -> Callable[[], Any]:
     x, state = jnp.ones(ELEMENTS, "float32"), [jnp.ones(ELEMENTS, "float32")]
     add = jax.jit(jnp.add, donate_argnums=1).lower(x, x).compile()
 
@@ -77,8 +105,13 @@ def _sum() -> Timing:
         state[0] = add(x, state[0])
         return state[0]
 
-    run()
-    return timed(run, _RUNS, _SECONDS)
+    return run
+
+
+def _adding_to_fresh_memory() -> Callable[[], Any]:
+    x = jnp.ones(ELEMENTS, "float32")
+    add = jax.jit(jnp.add).lower(x, x).compile()
+    return lambda: add(x, x)
 
 
 def _timed(fun: Callable[..., Any], *args: Any) -> Timing:

@@ -1,5 +1,6 @@
 """Runs a group of equations on made-up arrays of its inputs' shapes."""
 
+import concurrent.futures
 import contextlib
 import math
 import warnings
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..compiler.targets import default_device
 from ..ir import compat
 from ..ir.program import flatten, run
 from .group import Group
@@ -111,6 +113,21 @@ def made_up(aval: Any) -> Any:
         numbers = np.random.default_rng(0).random(math.prod(aval.shape), np.float32) + 0.5
         return jnp.asarray(numbers.reshape(aval.shape), aval.dtype)
     return jnp.zeros(aval.shape, aval.dtype)
+
+
+def apart[Result](function: Callable[[], Result]) -> Result:
+    """What a function returns that runs programs on this process's device, in another thread.
+
+    While a function is being traced, nothing can run there; but traces are a thread's own.
+    """
+    device, x64 = default_device(), jax.config.jax_enable_x64
+
+    def on_device() -> Result:
+        with jax.default_device(device), jax.enable_x64(x64):
+            return function()
+
+    with concurrent.futures.ThreadPoolExecutor(1, "monet_jax-clock") as threads:
+        return threads.submit(on_device).result()
 
 
 @contextlib.contextmanager

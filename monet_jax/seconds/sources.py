@@ -8,7 +8,7 @@ import jax
 
 from ..compiler.estimates import Estimate
 from ..compiler.options import estimates_seconds
-from ..compiler.targets import Target, compiler_version
+from ..compiler.targets import Target, compiler_version, resolve_target
 from ..ir import compat
 from .attained import modelled, roofline_of
 from .compiled import ByCompiler
@@ -17,6 +17,8 @@ from .prices import Prices
 #: What seconds may come from, by the option `costs`: never from the clock, so that plans are the
 #: same on every machine; or from the clock, where the target is this process's device.
 COSTS = ("model", "measured")
+#: The option `verify` under which compiled plans are run, and the fastest is taken.
+BY_CLOCK = "time"
 
 
 def check_costs(costs: object) -> None:
@@ -27,6 +29,28 @@ def check_costs(costs: object) -> None:
     """
     if costs not in COSTS:
         raise ValueError(f'`costs` must be "model" or "measured"; got {costs!r}.')
+
+
+def check_verify(verify: object, target: str | None) -> None:
+    """Check the option `verify`.
+
+    Raises:
+        ValueError: it is neither a truth value nor "time", or nothing can be timed on the target.
+    """
+    if not isinstance(verify, bool) and verify != BY_CLOCK:
+        raise ValueError(f'`verify` must be True, False or "time"; got {verify!r}.')
+    if verify != BY_CLOCK:
+        return
+    if target is not None and not resolve_target(target).attached:
+        raise ValueError(
+            f'`verify="time"` runs compiled plans, and {target} is not attached: need this '
+            "process's own device. Leave `target` out, or `verify`."
+        )
+    if jax.process_count() > 1:
+        raise ValueError(
+            f'`verify="time"` runs compiled plans in one process; got a job of '
+            f"{jax.process_count()}. Leave it out: compiled bytes are verified."
+        )
 
 
 def measures(target: Target, costs: str) -> bool:

@@ -14,6 +14,7 @@ from ..planning.mistakes import budget_by_keyword
 from ..planning.options import PlanOptions
 from ..plans.multihost import FirstProcessFailed
 from ..plans.record import PlanMismatch
+from ..seconds.sources import BY_CLOCK
 from ..tracing.marked import name_of
 from .call import Shardings, StepCall, shardings_of
 from .context import current_step, within
@@ -198,6 +199,11 @@ def jit(
         raise TypeError(
             f"{wrong} cannot be given to `monet_jax.jit`: the optimizer is in the step, and its "
             "marks say what is differentiated. Give `argnums` to `monet_jax.value_and_grad`."
+        )
+    if verify == BY_CLOCK:
+        raise ValueError(
+            'got `verify="time"` for a step, whose plans are verified by bytes alone: leave it '
+            "out, or give it to `monet_jax.remat` or `monet_jax.plan` of the loss."
         )
     options = PlanOptions(
         budget=budget,

@@ -138,7 +138,7 @@ class StepSearch:
     def _search(self, mark: str, others: Mapping[str, PlanRecord]) -> PlanSearch:
         """The search for plans of one mark beside those of others."""
         cap = self.options.cap(announce=say)
-        plans: TracedPlans = CompiledPlans(self.judge(mark, others), cap, self.options.verify)
+        plans: TracedPlans = CompiledPlans(self.judge(mark, others), cap, bool(self.options.verify))
         return PlanSearch(plans, self.options.region_planner, renews_cap=False)
 
     def judge(self, mark: str, others: Mapping[str, PlanRecord]) -> TracedJudge:

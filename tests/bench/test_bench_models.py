@@ -96,6 +96,30 @@ def test_claims_fail_where_a_row_speaks_against_them(change, claim):
     assert any(title.startswith(claim) for title in failed), failed
 
 
+def rows_beside_xla(estimated_share=1.0, **changed):
+    """Two caps, of which XLA's own rematerialization keeps one."""
+    plain, baseline, ours = bench_rows()
+    figures = {"estimated_seconds": 1.0, "estimated_share": estimated_share}
+    ours = dataclasses.replace(ours, **figures)
+    small = dataclasses.replace(ours, program="ours @ 20%", budget="temps", budget_bytes=58)
+    kept = dataclasses.replace(ours, program="XLA @ loss: dots", kind="xla", budget=None)
+    broken = dataclasses.replace(kept, program="XLA @ 20%", budget_bytes=58, total_bytes=59)
+    return [plain, baseline, dataclasses.replace(ours, **changed), small, kept, broken]
+
+
+def test_xla_s_own_rematerialization_is_counted_where_it_keeps_its_cap():
+    models = pytest.importorskip("monet_jax.bench.models")
+    slower, broken = {"estimated_seconds": 1.02}, {"total_bytes": 61}
+    figures = [claim.figure for claim in models.check_claims(rows_beside_xla())][-3:]
+    assert figures == ["1 of 2", "1 of 1 cells", "1 of 1 cells"]
+    assert verdicts(rows_beside_xla()) == []
+    assert [title[:9] for title in verdicts(rows_beside_xla(**slower))] == ["7. ... in"]
+    assert "7. plans keep" in {title[:13] for title in verdicts(rows_beside_xla(**broken))}
+    assert verdicts(rows_beside_xla(estimated_share=0.7, **slower)) == []
+    table = models.describe(models.Results(tuple(rows_beside_xla()), {}))
+    assert table.count("not kept") == 1
+
+
 def test_estimates_of_a_program_are_summed_and_say_what_they_miss():
     fields = pytest.importorskip("monet_jax.bench.models.fields")
     figures = compile_bytes(jnp.sin, (jnp.ones(4),), target=resolve_target("cpu"))

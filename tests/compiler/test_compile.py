@@ -352,7 +352,7 @@ def test_custom_calls_of_any_name_reach_the_child():
 
 
 def test_a_compile_error_comes_back_in_words():
-    request = child_module._Request(b"no program", (), None, {}, then=None)
+    request = child_module._Request(b"no program", (), None, {}, None, then=None)
     with pytest.raises(RuntimeError, match="the compiler of cpu says: "):
         child_module._ask(CPU_CHILD, request)
 

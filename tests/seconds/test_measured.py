@@ -43,6 +43,7 @@ def clock(tmp_path, monkeypatch):
     for module in (measured, rates):
         monkeypatch.setattr(module, "timed", says)
     monkeypatch.setattr(measured, "_overhead", lambda store: OVERHEAD)
+    monkeypatch.setattr(rates, "in_turns", lambda runs, turns: [Timing((2.0,)), Timing((1.0,))])
     return asked
 
 
@@ -158,6 +159,18 @@ def test_rates_that_scatter_are_those_of_the_table(clock, monkeypatch):
     monkeypatch.setattr(rates, "timed", lambda run, *limits: Timing((1.0, 2.0, 3.0)))
     assert rates.measured_roofline(Store("another"), table) == table
     assert rates.measured_roofline(store, table) == found
+
+
+def test_a_first_touch_takes_what_fresh_memory_takes_longer(clock, monkeypatch):
+    store = Store("a device")
+    fresh, again = Timing((2.5, 3.0, 9.0)), Timing((1.0, 1.0, 1.0))
+    monkeypatch.setattr(rates, "in_turns", lambda runs, turns: [fresh, again])
+    assert rates.touch_seconds_per_byte(store) == 2.0 / (4 * rates.ELEMENTS)
+    monkeypatch.setattr(rates, "in_turns", lambda runs, turns: [again, fresh])
+    assert rates.touch_seconds_per_byte(store) == 2.0 / (4 * rates.ELEMENTS)  # from the store
+    assert rates.touch_seconds_per_byte(Store("another")) == 0.0
+    monkeypatch.setattr(rates.jax, "default_backend", lambda: "gpu")
+    assert rates.touch_seconds_per_byte(store) == 0.0
 
 
 def loss(weights, x):

@@ -1,6 +1,7 @@
 """The programs of one model on one target, each with its row: plain, the baselines, and plans."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from ... import zoo
 from ...analyzer.pins import make_pins
 from ...compiler.compile import CompiledBytes
 from ...compiler.targets import Target
+from ...compiler.xla_remat import can_cap
 from ...planning.failures import InfeasibleBudget
 from ...planning.judge import compiled_plans_of
 from ...planning.options import PlanOptions
@@ -18,6 +20,7 @@ from ...planning.plan_search import PlanSearch
 from ...plans.record import PlanRecord
 from ...tools.baselines import costs_of, work_of_step
 from ...transformer.apply import as_planned, as_traced_for
+from .capped import capped_fields, compile_capped
 from .fields import cost_fields, estimate_fields, plan_fields, work_fields
 from .programs import baselines, trace_loss
 from .rows import Row
@@ -30,6 +33,8 @@ FREE = 1.01
 FREE_STEPS = 5
 #: This share of the smallest budget must be infeasible.
 BELOW_MINIMUM = 0.97
+#: Groups of budgets that XLA's own rematerialization is held to as well.
+CAPPED = ("minimum", "baseline", "temps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +62,10 @@ class Cell:
     def __init__(
         self, model: str, scale: Any, target: Target, dtype: str, batch: int | None = None
     ):
-        self.model, self.scale, self.target, self.dtype = model, scale, target, dtype
-        problem = zoo.build(model, scale=scale, dtype=dtype, batch=batch)
-        self.args, self._batch = problem.args, batch
+        self.model, self.target, self.dtype = model, target, dtype
+        self.build = functools.partial(zoo.build, model, scale=scale, dtype=dtype, batch=batch)
+        problem = self.build()
+        self.args = problem.args
         self.traced = trace_loss(problem.loss, problem.args, target)
         self.compiled_plans = compiled_plans_of(
             self.traced, target, make_pins(None), cap=PlanOptions().cap()
@@ -69,10 +75,14 @@ class Cell:
         self.checked: set[int] = set()
 
     def programs(self, budgets: frozenset[str]) -> Iterator[Program]:
-        """Plain, the baselines, and ours at each of the chosen budgets."""
+        """Plain, the baselines, and ours at each of the chosen budgets, with XLA's beside it."""
         for made in self._all(budgets):
             self.rows.append(made.row)
             yield made
+            if made.row.budget in CAPPED and can_cap(self.target):
+                capped = self._capped(made.row)
+                self.rows.append(capped.row)
+                yield capped
 
     def _all(self, budgets: frozenset[str]) -> Iterator[Program]:
         yield self.plain()
@@ -106,7 +116,7 @@ class Cell:
 
     def baselines(self, places: Sequence[str] = ("loss", "blocks")) -> Iterator[Program]:
         """With `jax.checkpoint` round the loss, and round each of its blocks."""
-        for name, make in baselines(self.model, self.scale, self.dtype, self._batch):
+        for name, make in baselines(self.build):
             if name.partition(":")[0] in places:
                 yield self._baseline(name, make)
 
@@ -118,6 +128,16 @@ class Cell:
             return Program(self._failed(name, "baseline", error))
         row = self._row(name, "baseline", **cost_fields(costs.bytes, costs.work, self.plain_work))
         return Program(row, name, traced, traced.flat)
+
+    def _capped(self, ours: Row) -> Program:
+        """The plain program, left to XLA's own rematerialization, at the budget of a plan."""
+        name, nbytes = ours.program.replace("ours", "XLA", 1), ours.budget_bytes
+        try:
+            unplanned = self.compiled_plans.unplanned
+            figures = compile_capped(self.traced, self.target, nbytes, unplanned)
+            return Program(self._row(name, "xla", **capped_fields(figures, nbytes, self.rows[0])))
+        except Exception as error:  # one program that fails must not end the comparison
+            return Program(self._failed(name, "xla", error, budget_bytes=nbytes))
 
     def _ours(
         self, budget: str, name: str, nbytes: int, baseline: str | None = None
@@ -168,18 +188,10 @@ class Cell:
             "ours",
             **request,
             **work_fields(work, self.plain_work),
-            **estimate_fields(self._figures_of(plan), work),
+            **estimate_fields(_figures_of(plan, self), work),
             **plan_fields(plan, self.compiled_plans),
         )
         return Program(row, key, traced, function, plan)
-
-    def _figures_of(self, plan: PlanRecord) -> CompiledBytes | None:
-        """What the compiler said of a plan's program."""
-        if plan.decisions is None:
-            return self.compiled_plans.unplanned
-        made = (x for plans in self.plan_search.programs.all_plans for x in plans)
-        regions = plan.decisions.regions
-        return next((x.figures for x in made if x.decisions.regions == regions), None)
 
     def _free(self) -> Iterator[Program]:
         """Plans by bisection towards the least temporaries at plain's FLOPs."""
@@ -201,6 +213,15 @@ class Cell:
     def _failed(self, program: str, kind: str, error: Exception, **fields: Any) -> Row:
         message = f"{type(error).__name__}: {error}"
         return self._row(program, kind, status="error", message=message, **fields)
+
+
+def _figures_of(plan: PlanRecord, cell: Cell) -> CompiledBytes | None:
+    """What the compiler said of the program of a plan of a cell."""
+    if plan.decisions is None:
+        return cell.compiled_plans.unplanned
+    made = (x for plans in cell.plan_search.programs.all_plans for x in plans)
+    regions = plan.decisions.regions
+    return next((x.figures for x in made if x.decisions.regions == regions), None)
 
 
 def _is_free(row: Row) -> bool:

@@ -16,6 +16,8 @@ USED_AT_LEAST = 0.90
 POOR_USE = 0.75
 #: Largest median error of predicted temporaries; a TPU's where not named.
 PREDICTION_ERROR = {"cpu": 0.05, "gpu": 0.05, "tpu": 0.10}
+#: Share of FLOPs that the compiler must have estimated where its seconds are compared.
+JUDGED_SHARE = 0.80
 #: Largest share of plain's temporaries at plain's FLOPs, where one is promised.
 FREE_SHARES = {
     ("gpt2", "gpu:h100", "float32"): 2 / 3,
@@ -36,6 +38,7 @@ def check_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         _budget_used(rows),
         _poor_use_explained(rows),
         *_predictions(rows),
+        *_beats_xla(rows),
     )
 
 
@@ -72,7 +75,8 @@ def _smallest_beats_baselines(rows: Sequence[Row]) -> Claim:
     checked, against = 0, []
     for cell in _cells(rows).values():
         ours = [r for r in cell if r.kind == "ours" and r.status == "ok"]
-        baselines = [r for r in cell if r.kind in ("plain", "baseline") and r.status == "ok"]
+        kinds = "plain", "baseline", "xla"
+        baselines = [r for r in cell if r.kind in kinds and r.status == "ok"]
         if not ours or not baselines:
             continue
         checked += 1
@@ -162,6 +166,38 @@ def _predictions(rows: Sequence[Row]) -> list[Claim]:
         figure = f"{median:.1%} of {len(found)} plans, largest {max(found):.1%}"
         claims.append(Claim(title, figure, median <= limit))
     return claims
+
+
+def _beats_xla(rows: Sequence[Row]) -> list[Claim]:
+    """At the caps that XLA's own rematerialization keeps: they are kept, in no more seconds."""
+    pairs = [
+        (ours, xla)
+        for cell in _cells(rows).values()
+        for xla in cell
+        for ours in cell
+        if xla.kind == "xla" and ours.kind == "ours" and ours.budget_bytes == xla.budget_bytes
+    ]
+    if not pairs:
+        return []
+    kept = [(ours, xla) for ours, xla in pairs if xla.is_kept]
+    judged = [(ours, xla) for ours, xla in kept if _is_judged(ours) and _is_judged(xla)]
+    slower = [
+        ours
+        for ours, xla in judged
+        if ours.estimated_seconds > (1 + TOLERANCE) * xla.estimated_seconds
+    ]
+    broken = [ours for ours, _ in kept if not ours.is_kept]
+    seconds = "7. ... in at most its estimated seconds (1 %), where most FLOPs are estimated"
+    return [
+        Claim("7. caps that XLA's rematerialization keeps", f"{len(kept)} of {len(pairs)}", None),
+        _claim("7. plans keep the caps that XLA's rematerialization keeps", len(kept), broken),
+        _claim(seconds, len(judged), slower),
+    ]
+
+
+def _is_judged(row: Row) -> bool:
+    """Whether the compiler estimated the seconds of enough of a program to compare it."""
+    return (row.estimated_share or 0) >= JUDGED_SHARE
 
 
 def _cells(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[Row]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ... import zoo
-from ..._step_time import step_on
+from ...planning.step import step_on
 from ...seconds.clock import Timing, in_turns
 from ...tracing.signature import make_options, take_apart
 from .cells import Program
@@ -21,5 +21,5 @@ def step_timings(
     args = problem.make_args(0)
     leaves = take_apart(make_options(problem.loss, 0, (), ()), args, {}).leaves
     distinct = {p.key: p for p in programs if p.traced is not None}
-    steps = [step_on(p.traced, p.function, leaves) for p in distinct.values()]
+    steps = [step_on(p.traced, p.function, lambda: leaves) for p in distinct.values()]
     return dict(zip(distinct, in_turns(steps, TURNS), strict=True))

@@ -3,33 +3,27 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ... import zoo
 from ...compiler.targets import Target
 from ...tools.baselines import POLICIES, round_the_loss
 from ...tracing.trace import Traced, trace_for
+from ...zoo.problem import Problem
 
 
 def baselines(
-    model: str, scale: Any, dtype: str, batch: int | None = None
+    build: Callable[..., Problem],
 ) -> Iterator[tuple[str, Callable[[], Callable[..., Any]]]]:
-    """Names of the hand-made programs of a model, each with a function that makes its loss."""
+    """Names of the hand-made programs of a model, each with a function that makes its loss.
+
+    Arguments:
+        build: makes the model, also with `block_remat`.
+    """
     for policy in POLICIES:
-        loss = zoo.build(model, scale=scale, dtype=dtype, batch=batch).loss
+        loss = build().loss
         yield f"loss: {policy}", lambda loss=loss, policy=policy: round_the_loss(loss, policy)
     for policy in POLICIES:
-        yield (
-            f"blocks: {policy}",
-            lambda policy=policy: round_the_blocks(model, scale, dtype, policy, batch),
-        )
+        yield f"blocks: {policy}", lambda policy=policy: build(block_remat=policy).loss
 
 
 def trace_loss(loss: Callable[..., Any], args: tuple[Any, ...], target: Target) -> Traced:
     """A loss, traced as `plan` traces it and differentiated by its first argument."""
     return trace_for(target, loss, args)
-
-
-def round_the_blocks(
-    model: str, scale: Any, dtype: str, policy: Any, batch: int | None = None
-) -> Callable[..., Any]:
-    """The loss of a model whose natural blocks are under `jax.checkpoint` with a policy."""
-    return zoo.build(model, scale=scale, dtype=dtype, batch=batch, block_remat=policy).loss

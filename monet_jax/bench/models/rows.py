@@ -21,23 +21,26 @@ class Row:
       model: its name in the zoo.
       target: what it was compiled for.
       program: "plain", "loss: dots", "blocks: nothing", "ours @ 80 %", ...
-      kind: "plain", "baseline", "ours", or "error" where a whole model failed.
+      kind: "plain", "baseline", "ours", "xla" for the plain program under XLA's own
+        rematerialization, or "error" where a whole model failed.
       dtype: what the model computes in; files from before it was stored are of float32.
       budget: why ours has its budget: "baseline", "temps", "minimum", "below", "free".
       baseline: the baseline whose bytes are the budget.
       status: "ok", "infeasible" or "error".
       message: of the error.
-      budget_bytes: the total that ours may take.
-      total_bytes: argument + output + temp - alias as compiled, XLA's rematerialization off.
+      budget_bytes: the total that ours or XLA's may take.
+      total_bytes: argument + output + temp - alias as compiled, XLA's rematerialization off, except
+        in rows of the kind "xla".
       temp_bytes: the temporaries of it.
-      flops: dots and convolutions of the traced value-and-gradient.
+      flops: dots and convolutions of the traced value-and-gradient; XLA adds its own unseen.
       seconds: the step's by a roofline of the target.
       flops_ratio, seconds_ratio: the same over plain's.
       measured_seconds: the step's median on this device.
       measured_ratio, measured_low, measured_high: the median ratio to plain's seconds, turn by
         turn, and its interval of 95 %.
       estimated_seconds: by the compiler's estimates of the final program, summed.
-      estimated_share: FLOPs of the instructions that it estimates, over `flops`.
+      estimated_share: FLOPs of the instructions that it estimates, over `flops`; the plain
+        program's for rows of the kind "xla".
       planning_seconds: compilations included; what an earlier row compiled is not compiled again.
       compilations: plans compiled for this row.
       overhead: the planner's seconds beyond saving everything, as a fraction.
@@ -81,6 +84,11 @@ class Row:
     used: Amount = None
     next_faster_bytes: Amount = None
     minimum_budget: Amount = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the program was compiled and keeps its budget."""
+        return self.status == "ok" and self.total_bytes <= self.budget_bytes
 
     @property
     def cell(self) -> tuple[str, str, str]:

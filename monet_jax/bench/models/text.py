@@ -51,6 +51,9 @@ def one_line(row: Row) -> str:
     name = f"{row.cell_name} {row.program}"
     if row.status != "ok":
         return f"{name}: {row.status}: {row.message[:160]}"
+    if row.kind == "xla":
+        kept = "kept" if row.is_kept else "not kept"
+        return f"{name}: {format_bytes(row.total_bytes)}, {kept}"
     seconds = f", {row.planning_seconds:.1f} s" if row.planning_seconds is not None else ""
     return (
         f"{name}: {format_bytes(row.total_bytes)}, {row.flops_ratio:.3f}x FLOPs, "
@@ -76,12 +79,12 @@ def _cells(row: Row, plain_temp_bytes: int | None) -> tuple[str, ...]:
         format_bytes(row.total_bytes),
         format_bytes(row.temp_bytes),
         f"{row.temp_bytes / plain_temp_bytes:.1%}",
-        f"{row.flops_ratio:.3f}x",
-        f"{row.seconds_ratio:.3f}x",
+        _times(row.flops_ratio),
+        _times(row.seconds_ratio),
         _milliseconds(row.measured_seconds),
         _interval(row),
         _estimated(row),
-        "" if row.used is None else f"{row.used:.1%}",
+        _used(row),
         "" if row.prediction_error is None else f"{row.prediction_error:.1%} off",
         "" if row.planning_seconds is None else f"{row.planning_seconds:.1f} s",
         "" if row.compilations is None else str(row.compilations),
@@ -102,6 +105,17 @@ def _estimated(row: Row) -> str:
     is_whole = row.estimated_share > 0.99
     share = "" if is_whole else f" for {row.estimated_share:.0%} of FLOPs"
     return _milliseconds(row.estimated_seconds) + share
+
+
+def _used(row: Row) -> str:
+    """The share of the budget; XLA may exceed its own."""
+    if row.used is None:
+        return ""
+    return f"{row.used:.1%}" if row.is_kept else f"{row.used:.1%}, not kept"
+
+
+def _times(ratio: Any) -> str:
+    return "" if ratio is None else f"{ratio:.3f}x"
 
 
 def _milliseconds(seconds: Any) -> str:
