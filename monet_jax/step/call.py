@@ -14,7 +14,7 @@ from ..compiler.export import without_outer_tracers
 from ..compiler.options import Options
 from ..compiler.targets import Target
 from ..tracing.signature import abstract_leaf
-from .context import StepTrace, within
+from .context import StepTrace, run_step
 
 #: How the leaves of a call lie on several devices, in order; None of a leaf that is on one.
 type Shardings = tuple[Any, ...]
@@ -75,8 +75,7 @@ class StepCall:
 
         @functools.wraps(self.fun)
         def traced(*args: Any, **kwargs: Any) -> Any:
-            with within(step):
-                return self.fun(*args, **kwargs)
+            return run_step(step, self.fun, args, kwargs)
 
         return jax.jit(traced, **self.jit_options)
 

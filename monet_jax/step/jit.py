@@ -16,7 +16,7 @@ from ..plans.multihost import FirstProcessFailed
 from ..plans.record import PlanMismatch
 from ..tracing.marked import name_of
 from .call import Shardings, StepCall, shardings_of
-from .context import current_step, within
+from .context import current_step, run_step
 from .planning import applied, plan_step
 
 log = logging.getLogger("monet_jax")
@@ -138,8 +138,7 @@ class PlannedStep:
             raise
         except Exception as error:
             fault = error
-        with within(step):
-            results = self._fun(*args, **kwargs)  # an error of the step's own is raised here
+        results = run_step(step, self._fun, args, kwargs)  # an error of its own is raised here
         if step is not None:
             step.tracer.forget()
         if fault is not None:

@@ -1,0 +1,48 @@
+"""How the updates of a step run, and which leaves of its state live on the host, as frozen data."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class HostLeaf:
+    """A leaf of a step's state that lives on the host.
+
+    Attributes:
+        path: where it stands in the arguments, as `args[0]['w']`.
+        argument: its position among the leaves of the arguments.
+        result: the position among the results of what it becomes.
+        nbytes: its bytes, on one device.
+    """
+
+    path: str
+    argument: int
+    result: int
+    nbytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateLayout:
+    """How the updates of a step run.
+
+    Attributes:
+        is_ordered: whether one update follows the other, in the order of their gradients. No
+            gradient then waits for others.
+        on_host: the leaves that live on the host. Their updates are ordered in any case.
+    """
+
+    is_ordered: bool = False
+    on_host: tuple[HostLeaf, ...] = ()
+
+    @property
+    def changes_the_step(self) -> bool:
+        """Whether the step runs other than as it was traced."""
+        return self.is_ordered or bool(self.on_host)
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes on the host, of one device."""
+        return sum(leaf.nbytes for leaf in self.on_host)
+
+
+#: The step as it was traced.
+AS_TRACED = UpdateLayout()
