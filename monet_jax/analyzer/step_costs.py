@@ -47,10 +47,11 @@ def program_costs(jaxpr: Any, prices: Prices, backend: Backend) -> StepCosts:
 
 def _seconds(program: Program, prices: Prices, backend: Backend) -> float:
     fusions = Fusions(program, backend)
-    return sum(_op_seconds(fusions, fusion, prices, backend) for fusion in fusions.all())
+    return sum(op_seconds(fusions, fusion, prices, backend) for fusion in fusions.all())
 
 
-def _op_seconds(fusions: Fusions, fusion: Fusion, prices: Prices, backend: Backend) -> float:
+def op_seconds(fusions: Fusions, fusion: Fusion, prices: Prices, backend: Backend) -> float:
+    """The seconds of one op of a program; of a loop, with all its trips."""
     eqn = fusion.equation.eqn
     if fusion.equation.primitive != "scan":
         return prices.of(group_of(fusions, fusion)).seconds

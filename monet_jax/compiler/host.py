@@ -15,7 +15,7 @@ from .target_table import Target
 #: What may live in the memory of the host, by the words of the option `host`.
 KINDS = ("activations", "states", "parameters")
 #: Kinds that plans can move. The others are refused, so that no option is ignored in silence.
-MOVABLE: frozenset[str] = frozenset()
+MOVABLE: frozenset[str] = frozenset({"states"})
 #: Sets how much memory XLA:GPU pins, in GiB; and what it pins otherwise.
 POOL_VARIABLE, POOL_GIB = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB", 64
 

@@ -214,9 +214,7 @@ def lower_exported(
     lowered = jax.jit(call, donate_argnums=donate).lower(*specs)
     memories = _module("../ir/compat/memories.py")
     on_host = [n for n, i in enumerate(kept) if memories.is_on_host(avals[i])]
-    if on_host:
-        memories.place_arguments_on_host(lowered, on_host)
-        open("/tmp/lowered.txt","w").write(lowered.as_text())
+    memories.place_arguments_on_host(lowered, on_host)
     return lowered
 
 

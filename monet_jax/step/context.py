@@ -164,10 +164,16 @@ def run_step(
     kwargs: Mapping[str, Any],
 ) -> Any:
     """The results of a step under a trace, which says how its marks and its updates run."""
+    layout = layout_of(step)
     with within(step):
-        if isinstance(step, Applying) and step.layout.changes_the_step:
-            return with_layout(fun, args, kwargs, step.layout)
+        if layout.changes_the_step:
+            return with_layout(fun, args, kwargs, layout)
         return fun(*args, **kwargs)
+
+
+def layout_of(step: StepTrace | None) -> UpdateLayout:
+    """How the updates of a step run in a trace."""
+    return step.layout if isinstance(step, Applying) else AS_TRACED
 
 
 def within(step: StepTrace | None) -> contextlib.AbstractContextManager[None]:

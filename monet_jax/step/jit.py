@@ -19,6 +19,7 @@ from ..tracing.marked import name_of
 from .call import Shardings, StepCall, shardings_of
 from .context import current_step, run_step
 from .planning import applied, plan_step
+from .updates.placement import arrays_in, check_placed, placed_arguments
 
 log = logging.getLogger("monet_jax")
 
@@ -73,6 +74,28 @@ class PlannedStep:
     def trace_as_it_is(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """The step under `jax.jit` alone, traced."""
         return self.as_it_is.trace(*args, **kwargs)
+
+    def place(self, *args: Any, **kwargs: Any) -> Any:
+        """The donated arguments, each leaf of them where the plan for these arguments has it.
+
+        To be called once, before the first step, and after a checkpoint was restored elsewhere:
+        `state = step.place(state, batch)`. Abstract arguments are given the shardings of the plan,
+        into which a checkpoint can be restored.
+
+        Arguments:
+            *args, **kwargs: those of the step.
+
+        Returns:
+            The positional argument that is donated, or a tuple of them where several are.
+
+        Raises:
+            ValueError: no positional argument is donated.
+            InfeasibleBudget: no plan fits the budget.
+        """
+        call = self.call_for(args, kwargs)
+        layout = plan_step(call, self._options).layout
+        donated = [x.donated for x in jax.tree.leaves(call.traced(None).args_info)]
+        return placed_arguments((call.args, call.kwargs), args, donated, layout)
 
     @property
     def jit_options(self) -> Mapping[str, Any]:
@@ -134,7 +157,8 @@ class PlannedStep:
         step, fault = None, None
         try:
             plan = plan_step(call, self._options)
-            step = applied(plan, call, self._options) if plan.plans else None
+            check_placed(arrays_in((args, kwargs)), plan.layout, name_of(self._fun))
+            step = applied(plan, call, self._options) if plan.changes_the_step else None
         except _RAISED:
             raise
         except Exception as error:

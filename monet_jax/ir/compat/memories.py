@@ -18,8 +18,9 @@ _KIND = "mhlo.memory_kind"
 
 
 def is_on_host(aval: Any) -> bool:
-    """Whether arrays of an abstract value live on the host."""
-    return getattr(aval, "memory_space", None) == jax.memory.Space.Host
+    """Whether arrays of an abstract value, or of a shape with a sharding, live on the host."""
+    kind = getattr(getattr(aval, "sharding", None), "memory_kind", None)
+    return kind == PINNED_HOST or getattr(aval, "memory_space", None) == jax.memory.Space.Host
 
 
 def place_arguments_on_host(lowered: Any, places: Collection[int]) -> None:
@@ -29,6 +30,8 @@ def place_arguments_on_host(lowered: Any, places: Collection[int]) -> None:
         lowered: what `jax.jit(...).lower` returned.
         places: positions of the arguments.
     """
+    if not places:
+        return
     module = lowered.compiler_ir()
     with module.context:
         (main,) = (op for op in module.body.operations if op.attributes["sym_name"].value == "main")

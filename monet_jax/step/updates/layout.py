@@ -1,6 +1,7 @@
 """How the updates of a step run, and which leaves of its state live on the host, as frozen data."""
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,3 +47,12 @@ class UpdateLayout:
 
 #: The step as it was traced.
 AS_TRACED = UpdateLayout()
+
+
+def layout_from_json(data: Any) -> UpdateLayout:
+    """The layout from what `dataclasses.asdict` made of it.
+
+    Raises:
+        TypeError, KeyError: a field is missing or unknown.
+    """
+    return UpdateLayout(**{**data, "on_host": tuple(HostLeaf(**x) for x in data["on_host"])})
