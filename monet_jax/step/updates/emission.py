@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.core
+from jax.lax import optimization_barrier as barrier
 
 from ...ir import compat
 from ...ir.program import Program, flatten, positions_of, run, values_of
@@ -114,7 +115,7 @@ class _Emission:
             return
         awaited = self._arrived or tuple(self._env[i] for i in gradients)
         waiting = tuple(self._env[i] for i in stored)
-        _, found = jax.lax.optimization_barrier((awaited, waiting))
+        _, found = barrier((awaited, waiting))
         for i, array in zip(stored, found, strict=True):
             self._env[i] = jax.device_put(array, jax.memory.Space.Device)
 
@@ -123,7 +124,7 @@ class _Emission:
         places = [*values]
         if self._arrived and places:
             waiting = tuple(self._env[i] for i in places)
-            _, found = jax.lax.optimization_barrier((self._arrived, waiting))
+            _, found = barrier((self._arrived, waiting))
             self._env.update(zip(places, found, strict=True))
 
     def _may_wait(self, value: int) -> bool:

@@ -71,13 +71,15 @@ def gradients_of(program: Program, prices: Prices, backend: Backend) -> Gradient
 
 def copy_seconds(layout: UpdateLayout, gradients: Gradients, memory: HostMemory) -> CopySeconds:
     """The seconds of the copies of a layout."""
-    groups: dict[float, list[int]] = {}
+    sizes: dict[float, int] = {}
     for leaf in layout.on_host:
-        groups.setdefault(gradients.ready_seconds[leaf.result], []).append(leaf.nbytes)
-    free, copied = min(groups, default=0.0), 0.0
-    for ready, sizes in sorted(groups.items()):
-        back = sum(sizes) / memory.back_bytes_per_second
-        out = sum(sizes) / memory.out_bytes_per_second
-        free = max(free + back, ready) + out
+        ready = gradients.ready_seconds[leaf.result]
+        sizes[ready] = sizes.get(ready, 0) + leaf.nbytes
+    moments = sorted({*gradients.ready_seconds.values()})
+    free, copied = 0.0, 0.0
+    for before, ready in it.pairwise([moments[0], *moments] if moments else ()):
+        back = sizes.get(ready, 0) / memory.back_bytes_per_second
+        out = sizes.get(ready, 0) / memory.out_bytes_per_second
+        free = max(max(free, before) + back, ready) + out
         copied += back + out
     return CopySeconds(copied, max(0.0, free - gradients.seconds), gradients.seconds)
