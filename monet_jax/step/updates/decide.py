@@ -7,6 +7,7 @@ the budget, or recomputation, whichever takes fewer seconds by the model; then b
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from ...compiler.compile import CompilerFailed
 from ...compiler.host import HostMemory
 from ...planning.failures import InfeasibleBudget
 from ...planning.progress import say
@@ -107,18 +108,27 @@ class Decision:
         if not self.leaves:
             return None
         say("moving the optimizer's state to the host")
-        most = self._as_it_is(self._moving(len(self.leaves)))
+        found = self._least_moved(in_rows=False)
+        return found or self._least_moved(in_rows=True)
+
+    def _least_moved(self, in_rows: bool) -> LaidOut | None:
+        """The same, whole leaves on the device at once or some rows of each."""
         least, kept = 0, len(self.leaves)
+        most = self._if_it_compiles(self._moving(kept, in_rows))
         for _ in range(COMPILATIONS - 1):
-            if most is None:
+            if most is None or (count := self._next(most, least, kept)) == kept:
                 break
-            count = self._next(most, least, kept)
-            if count == kept:
-                break
-            found = self._as_it_is(self._moving(count))
+            found = self._if_it_compiles(self._moving(count, in_rows))
             least, kept = (least, count) if found else (count, kept)
             most = found or most
         return most
+
+    def _if_it_compiles(self, search: StepSearch) -> LaidOut | None:
+        """The step with no plan for its marks, if the compiler takes it and it fits."""
+        try:
+            return self._as_it_is(search)
+        except CompilerFailed:
+            return None
 
     def _next(self, most: LaidOut, least: int, kept: int) -> int:
         """How many leaves to move next: the fewest that suffice where each frees its own bytes."""
@@ -131,7 +141,7 @@ class Decision:
 
     def _with_both(self, refuse: Callable[[StepSearch], None]) -> LaidOut:
         """The step with all that can be on the host, and its marks planned."""
-        search = self._moving(len(self.leaves))
+        search = self._moving(len(self.leaves), in_rows=True)
         refuse(search)
         return self._with_marks(search)
 
@@ -141,12 +151,12 @@ class Decision:
         seconds = self._exposed(other) + other.recomputed_seconds
         return other if seconds < found.recomputed_seconds else found
 
-    def _moving(self, count: int) -> StepSearch:
-        return self.search.with_layout(UpdateLayout(True, self.leaves[:count]))
+    def _moving(self, count: int, in_rows: bool) -> StepSearch:
+        return self.search.with_layout(UpdateLayout(True, self.leaves[:count], in_rows))
 
     def _exposed(self, found: LaidOut | None) -> float:
         """Seconds of copies that do not hide, of all the state where none is given."""
-        layout = found.search.layout if found else UpdateLayout(True, self.leaves)
+        layout = found.search.layout if found else UpdateLayout(True, self.leaves, in_rows=True)
         return self.copies(layout).exposed_seconds
 
 

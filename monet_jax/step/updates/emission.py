@@ -6,7 +6,7 @@ until the backward is over. What lives on the host is fetched behind such a barr
 on the device, and sent back before the next update begins: one update's state is on the device.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,10 +14,11 @@ import jax.core
 from jax.lax import optimization_barrier as barrier
 
 from ...ir import compat
-from ...ir.program import Program, flatten, positions_of, run, values_of
+from ...ir.program import Program, dependents, flatten, positions_of, run, values_of
 from ...tracing.signature import abstract_leaf
 from .groups import Update, is_large, updates_of
 from .layout import UpdateLayout
+from .rows import RowUpdate, row_update
 
 
 def with_layout(
@@ -87,26 +88,55 @@ class _Emission:
         self._run(update.gradients)
         values = [self._program.outputs[n] for n in update.results]
         own = self._needed(values)
-        written = {i for n in own for i in self._program.equations[n].outputs}
-        entering = {i for n in own for i in self._program.equations[n].reads} - written
         leaves = [x for x in self._layout.on_host if x.result in update.results]
-        stored = [self._program.inputs[x.argument] for x in leaves]
-        self._wait_and_fetch(stored, update.gradients)
-        self._wait(i for i in sorted(entering) if i not in stored and self._may_wait(i))
-        self._run(values)
-        for leaf in leaves:
-            array = self._env[self._program.outputs[leaf.result]]
-            self._sent[leaf.result] = jax.device_put(array, jax.memory.Space.Host)
-        arrays = {n: self._env[i] for n, i in zip(update.results, values, strict=True)}
-        self._arrived = tuple((arrays | {x.result: self._sent[x.result] for x in leaves}).values())
+        stored = {self._program.inputs[x.argument]: x.result for x in leaves}
+        rows = self._in_rows(own, stored, values)
+        if rows is not None:
+            self._run_rows(own, stored, rows)
+        else:
+            self._fetch(stored, update.gradients)
+            self._wait(self._entering(own) - stored.keys())
+            self._run(values)
+            for n in stored.values():
+                array = self._env[self._program.outputs[n]]
+                self._sent[n] = jax.device_put(array, jax.memory.Space.Host)
+        arrays = zip(update.results, values, strict=True)
+        self._arrived = tuple(self._sent.get(n, self._env.get(i)) for n, i in arrays)
+
+    def _in_rows(
+        self, own: Sequence[int], stored: Mapping[int, int], values: Sequence[int]
+    ) -> RowUpdate | None:
+        """The update on slices, if it is to run so and can."""
+        if not stored or not self._layout.in_rows:
+            return None
+        results = {i: self._program.outputs[n] for i, n in stored.items()}
+        return row_update(self._program, own, results, values)
+
+    def _run_rows(self, own: Sequence[int], stored: Mapping[int, int], rows: RowUpdate) -> None:
+        """Run an update in a loop over rows."""
+        self._run(rows.operands)
+        self._wait(rows.operands)
+        found = rows.run(self._env, stored)
+        self._sent.update({n: found.pop(self._program.outputs[n]) for n in stored.values()})
+        self._env.update(found)
+        reached = dependents((self._program.equations[n] for n in own), stored)
+        done = {n for n in own if reached.intersection(self._program.equations[n].outputs)}
+        self._left -= done
+
+    def _entering(self, own: Sequence[int]) -> set[int]:
+        """What some equations read that others write."""
+        written = {i for n in own for i in self._program.equations[n].outputs}
+        return {i for n in own for i in self._program.equations[n].reads} - written
 
     def results(self) -> list[Any]:
         """The results of the program, once all that is left has run."""
         run((self._program.equations[n] for n in sorted(self._left)), self._env, {})
-        found = values_of(self._env, self._program.outputs)
-        return [self._sent.get(n, array) for n, array in enumerate(found)]
+        return [
+            self._sent[n] if n in self._sent else values_of(self._env, [atom])[0]
+            for n, atom in enumerate(self._program.outputs)
+        ]
 
-    def _wait_and_fetch(self, stored: Sequence[int], gradients: Sequence[int]) -> None:
+    def _fetch(self, stored: Collection[int], gradients: Sequence[int]) -> None:
         """Copy values from the host to the device once the update before is over.
 
         The first ones wait for their gradients; others may come while theirs are computed.
@@ -121,7 +151,7 @@ class _Emission:
 
     def _wait(self, values: Iterable[int]) -> None:
         """Put values behind the results of the update before."""
-        places = [*values]
+        places = sorted(i for i in values if self._may_wait(i))
         if self._arrived and places:
             waiting = tuple(self._env[i] for i in places)
             _, found = barrier((self._arrived, waiting))

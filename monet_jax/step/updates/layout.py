@@ -29,10 +29,12 @@ class UpdateLayout:
         is_ordered: whether one update follows the other, in the order of their gradients. No
             gradient then waits for others.
         on_host: the leaves that live on the host. Their updates are ordered in any case.
+        in_rows: whether the updates of these run in loops over rows, where they can.
     """
 
     is_ordered: bool = False
     on_host: tuple[HostLeaf, ...] = ()
+    in_rows: bool = False
 
     @property
     def changes_the_step(self) -> bool:

@@ -2,7 +2,8 @@
 
 Updates run one after the other (`emission`): the state of one is fetched once that of the update
 before is back on the host, while the backward computes further gradients. Ops and copies are taken
-to run one by one on engines of their own; the seconds of ops are the target's.
+to run one by one on engines of their own; the seconds of ops are the target's. Beside a loop over
+rows (`rows`) nothing else runs, and its copies do not hide.
 """
 
 import dataclasses
@@ -82,4 +83,5 @@ def copy_seconds(layout: UpdateLayout, gradients: Gradients, memory: HostMemory)
         out = sizes.get(ready, 0) / memory.out_bytes_per_second
         free = max(max(free, before) + back, ready) + out
         copied += back + out
-    return CopySeconds(copied, max(0.0, free - gradients.seconds), gradients.seconds)
+    exposed = copied if layout.in_rows else max(0.0, free - gradients.seconds)
+    return CopySeconds(copied, exposed, gradients.seconds)

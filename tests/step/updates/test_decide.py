@@ -12,8 +12,8 @@ from monet_jax.step.updates.layout import AS_TRACED, HostLeaf, UpdateLayout
 from monet_jax.step.updates.link import CopySeconds, Gradients, copy_seconds
 
 LEAVES = tuple(HostLeaf(f"args[0][{n}]", n, n, 10) for n in range(8))
-#: Bytes of the step: as traced, in order, and what one state on the device takes.
-TRACED, ORDERED, WINDOW = 300, 260, 15
+#: Bytes of the step: as traced, in order, and what one state on the device takes, or rows of it.
+TRACED, ORDERED, WINDOW, ROWS = 300, 260, 15, 2
 #: Bytes that recomputation frees, and the seconds that it takes.
 FREED, SECONDS = 40, 2.0
 
@@ -40,7 +40,7 @@ class Search:
     def nbytes(self):
         if not self.layout.on_host:
             return ORDERED if self.layout.is_ordered else TRACED
-        return ORDERED - self.layout.host_bytes + WINDOW
+        return ORDERED - self.layout.host_bytes + (ROWS if self.layout.in_rows else WINDOW)
 
     def unplanned(self):
         self.compiled.add(self.layout)
@@ -89,12 +89,19 @@ def test_recomputation_is_taken_where_it_costs_less():
     assert moved == 5 and not found.plans
 
 
+def test_rows_move_where_whole_leaves_take_too_much():
+    found, moved, _ = made(ORDERED - 80 + WINDOW)
+    assert moved == 8 and not found.search.layout.in_rows
+    found, moved, _ = made(ORDERED - 70 + ROWS)
+    assert moved == 7 and found.search.layout.in_rows and not found.plans
+
+
 def test_both_are_taken_where_neither_suffices():
-    found, moved, _ = made(ORDERED - 80 + WINDOW - FREED)
+    found, moved, _ = made(ORDERED - 80 + ROWS - FREED)
     assert moved == 8 and found.plans
     with pytest.raises(monet_jax.InfeasibleBudget) as caught:
-        made(ORDERED - 80 + WINDOW - FREED - 1)
-    assert caught.value.minimum_budget == ORDERED - 80 + WINDOW - FREED
+        made(ORDERED - 80 + ROWS - FREED - 1)
+    assert caught.value.minimum_budget == ORDERED - 80 + ROWS - FREED
 
 
 def test_a_pool_takes_the_first_leaves():
@@ -117,3 +124,5 @@ def test_copies_hide_behind_later_gradients_only():
     assert of(0, 1, 2, 3) == CopySeconds(60.0, 10.0, 80.0)
     slow = HostMemory(("states",), 100, 0.1, 0.1)
     assert copy_seconds(UpdateLayout(True, LEAVES[:4]), gradients, slow).exposed_seconds == 740.0
+    rows = UpdateLayout(True, LEAVES[:4], in_rows=True)
+    assert copy_seconds(rows, gradients, memory) == CopySeconds(60.0, 60.0, 80.0)
