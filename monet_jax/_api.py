@@ -27,7 +27,7 @@ from .planning.options import PlanOptions as PlanOptions
 from .planning.progress import progress
 from .planning.reserved import Optimizer
 from .step.jit import PlannedStep
-from .step.marks import given_options
+from .step.marks import given_options, refuse_states
 from .step.marks import source_for as source_for
 from .step.questions import plan_of_step, refuse_step
 from .tracing.modules import Given, OnArrays, on_arrays
@@ -228,6 +228,7 @@ def plan(
         return _own_plan(fun, args, kwargs or {}, options)
     if budget is None:
         raise TypeError('`plan` needs a budget: give it one, as in `budget="12GiB"`.')
+    refuse_states(options)
 
     def flat(args: Sequence[Any]) -> OnArrays:
         return on_arrays(fun, args, kwargs or {}, options.given)

@@ -19,7 +19,7 @@ from ..tracing.marked import name_of
 from .call import Shardings, StepCall, shardings_of
 from .context import current_step, run_step
 from .planning import applied, plan_step
-from .updates.placement import arrays_in, check_placed, placed_arguments
+from .updates.placement import arrays_in, check_placed, placed_arguments, refuse_shardings
 
 log = logging.getLogger("monet_jax")
 
@@ -243,6 +243,8 @@ def jit(
         host_budget=host_budget,
         host_bandwidth=host_bandwidth,
     )
+    if "states" in options.host_options.kinds:
+        refuse_shardings(jit_options)
     decorate = functools.partial(_decorate, options, jit_options)
     return decorate if fun is None else decorate(fun)
 

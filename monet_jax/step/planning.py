@@ -27,11 +27,10 @@ from .donation import donations_of
 from .share import StepSearch
 from .step_plan import StepPlan, step_plan_from_json
 from .timeline import step_timeline
-from .updates.decide import Decision, LaidOut, within_host
+from .updates.decide import LaidOut, decision_of
 from .updates.groups import updates_of
-from .updates.layout import HostLeaf, UpdateLayout
+from .updates.layout import HostLeaf
 from .updates.leaves import movable_leaves
-from .updates.link import CopySeconds, Gradients, copy_seconds, gradients_of
 
 log = logging.getLogger("monet_jax")
 
@@ -163,7 +162,7 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
     started, unplanned = time.perf_counter(), search.unplanned()
     found, copies = LaidOut(search, {}, unplanned.total_bytes), None
     if unplanned.total_bytes > budget_bytes:
-        decision = _decision(budget_bytes, step, search)
+        decision = decision_of(budget_bytes, search, step.updates, step.movable)
         found = decision.made(functools.partial(_refuse, budget_bytes))
         copies = decision.copies(found.search.layout) if found.search.layout.on_host else None
     emissions = {mark: emission_of(x) for mark, x in found.plans.items()}
@@ -186,25 +185,6 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
         planning_seconds=time.perf_counter() - started,
         timeline=timeline,
     )
-
-
-def _decision(budget_bytes: int, step: RecordedStep, search: StepSearch) -> Decision:
-    """The search for a layout of the step's updates."""
-    memory = search.options.host_memory(search.target)
-    memory = memory if memory and memory.allows("states") else None
-    leaves = within_host(step.movable, memory) if memory else ()
-
-    @functools.cache
-    def gradients() -> Gradients:
-        traced = step.call.traced(Recording(step.marks.tracer))
-        program = flatten(traced.jaxpr, inline_checkpoints=True)
-        return gradients_of(program, search.prices(), backend_of(search.target.name))
-
-    def copies(layout: UpdateLayout) -> CopySeconds:
-        assert memory is not None
-        return copy_seconds(layout, gradients(), memory)
-
-    return Decision(budget_bytes, search, step.updates, leaves, copies)
 
 
 def _refuse(budget_bytes: int, search: StepSearch) -> None:

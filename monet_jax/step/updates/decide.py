@@ -5,15 +5,19 @@ the budget, or recomputation, whichever takes fewer seconds by the model; then b
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
+from ...compiler.backend import backend_of
 from ...compiler.compile import CompilerFailed
 from ...compiler.host import HostMemory
+from ...ir.program import flatten
 from ...planning.failures import InfeasibleBudget
 from ...planning.progress import say
+from ..context import Recording
 from ..share import MarkPlans, StepSearch
 from .layout import HostLeaf, UpdateLayout
-from .link import CopySeconds
+from .link import CopySeconds, Gradients, copy_seconds, gradients_of
 
 #: Programs that are compiled in search of the least state on the host, all of it included.
 COMPILATIONS = 4
@@ -158,6 +162,34 @@ class Decision:
         """Seconds of copies that do not hide, of all the state where none is given."""
         layout = found.search.layout if found else UpdateLayout(True, self.leaves, in_rows=True)
         return self.copies(layout).exposed_seconds
+
+
+def decision_of(
+    budget_bytes: int, search: StepSearch, updates: int, movable: Sequence[HostLeaf]
+) -> Decision:
+    """The search for a layout, with what the user allows on the host.
+
+    Arguments:
+        budget_bytes: of the step.
+        search: of its plans, its updates as traced.
+        updates: how many it has.
+        movable: what can live on the host.
+    """
+    memory = search.options.host_memory(search.target)
+    memory = memory if memory and memory.allows("states") else None
+
+    @functools.cache
+    def gradients() -> Gradients:
+        traced = search.call.traced(Recording(search.recorded.tracer))
+        program = flatten(traced.jaxpr, inline_checkpoints=True)
+        return gradients_of(program, search.prices(), backend_of(search.target.name))
+
+    def copies(layout: UpdateLayout) -> CopySeconds:
+        assert memory is not None
+        return copy_seconds(layout, gradients(), memory)
+
+    leaves = within_host(movable, memory) if memory else ()
+    return Decision(budget_bytes, search, updates, leaves, copies)
 
 
 def within_host(leaves: Sequence[HostLeaf], memory: HostMemory) -> tuple[HostLeaf, ...]:

@@ -104,6 +104,21 @@ def _moved(leaf: Any, to_host: bool) -> Any:
     return jax.device_put(array, kind)
 
 
+def refuse_shardings(jit_options: Mapping[str, Any]) -> None:
+    """Refuse options of `jax.jit` that say in whose memory arguments and results are.
+
+    Raises:
+        ValueError: there are some.
+    """
+    given = [x for x in ("in_shardings", "out_shardings", "device", "backend") if x in jit_options]
+    if given:
+        raise ValueError(
+            f'{given} cannot be given with `host="states"`: they name the memory of each argument, '
+            "and so does the plan. Shard the arrays of the state themselves, as in "
+            "`jax.device_put(state, shardings)`; their layout is kept."
+        )
+
+
 def check_placed(tracers: Sequence[Any], layout: UpdateLayout, step: str) -> None:
     """Refuse the arguments of a step that do not lie where its plan has them.
 

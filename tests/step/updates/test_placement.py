@@ -6,6 +6,7 @@ import functools
 import jax
 import pytest
 from hosted import HOST, kinds, layout_of, small_counts
+from processes import run_python
 from steps import assert_close, plain
 
 import monet_jax
@@ -82,3 +83,64 @@ def test_the_plan_says_what_lives_on_the_host(hosted, tmp_path):
     assert "4 leaves of the state (16.0 KiB) live on the host" in str(plan)
     plan.save(tmp_path / "step.json")
     assert monet_jax.load_plan(tmp_path / "step.json") == plan
+
+
+@pytest.mark.parametrize("option", ["in_shardings", "out_shardings"])
+def test_shardings_of_arguments_are_theirs(option):
+    with pytest.raises(ValueError, match="Shard the arrays of the state themselves"):
+        plain().planned(0.5, target="gpu:h100", host="states", **{option: None})
+
+
+def test_state_on_the_host_is_for_steps_of_devices_with_a_host():
+    with pytest.raises(ValueError, match='the target is "cpu"'):
+        plain().planned(0.5, target="cpu", host="states")
+    for ask in (monet_jax.remat, monet_jax.plan):
+        with pytest.raises(ValueError, match="is about the optimizer's state"):
+            ask(jax.numpy.sum, budget="1GiB", target="gpu:h100", host="states")
+    with pytest.raises(ValueError, match="functional style"):
+        monet_jax.flax.jit(lambda m: m, budget="1GiB", target="gpu:h100", host="states")
+
+
+def test_a_sharded_state_is_kept_sharded_on_the_host_and_in_checkpoints(tmp_path):
+    pytest.importorskip("orbax.checkpoint")
+    run_python(
+        """
+import dataclasses, os
+import jax, numpy as np, pytest
+import orbax.checkpoint as ocp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from hosted import HOST, kinds, layout_of, small_counts
+from steps import assert_close, plain
+import monet_jax
+from monet_jax.step import jit as step_jit
+from monet_jax.step.updates.link import CopySeconds
+
+small_counts(pytest.MonkeyPatch())
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+case = plain()
+split = lambda x: jax.device_put(x, NamedSharding(mesh, PartitionSpec(*["data"] * (x.ndim > 0))))
+state, x = jax.tree.map(split, case.fresh()), split(case.batch)
+plan = monet_jax.plan(case.planned(1.0), state, x)
+plan = dataclasses.replace(plan, layout=layout_of(case), copies=CopySeconds(1.0, 0.0, 1.0))
+step_jit.plan_step = lambda call, options: plan
+step = case.planned(1.0)
+before = [leaf.sharding.spec for leaf in jax.tree.leaves(state)]
+state, value = step(step.place(state, x), x)
+assert kinds(state).count(HOST) == 6
+assert [leaf.sharding.spec for leaf in jax.tree.leaves(state)] == before
+assert_close((state, value), case.plain(case.fresh(), case.batch), 1e-5)
+
+with ocp.StandardCheckpointer() as checkpointer:
+    checkpointer.save(os.environ["FOLDER"] + "/state", state)
+    checkpointer.wait_until_finished()
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+    restored = checkpointer.restore(os.environ["FOLDER"] + "/state", step.place(shapes, x))
+assert kinds(restored) == kinds(state)
+assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state)))
+step(restored, x)
+""",
+        FOLDER=str(tmp_path),
+        XLA_FLAGS="--xla_force_host_platform_device_count=8",
+    )
