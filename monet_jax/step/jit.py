@@ -57,7 +57,8 @@ class PlannedStep:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As of a jitted function: shapes and types of the results; nothing is planned."""
-        return self.as_it_is.eval_shape(*args, **kwargs)
+        call = PlannedStep.call_for(self, args, kwargs)  # where a state lives changes no shape
+        return self.as_it_is.eval_shape(*call.args, **call.kwargs)
 
     def clear_cache(self) -> None:
         """As of a jitted function: forget what was traced, planned and compiled."""
@@ -73,7 +74,8 @@ class PlannedStep:
 
     def trace_as_it_is(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """The step under `jax.jit` alone, traced."""
-        return self.as_it_is.trace(*args, **kwargs)
+        call = PlannedStep.call_for(self, args, kwargs)
+        return self.as_it_is.trace(*call.args, **call.kwargs)
 
     def place(self, *args: Any, **kwargs: Any) -> Any:
         """The donated arguments, each leaf of them where the plan for these arguments has it.

@@ -29,6 +29,7 @@ from .step_plan import StepPlan, step_plan_from_json
 from .timeline import step_timeline
 from .updates.decide import LaidOut, decision_of
 from .updates.groups import updates_of
+from .updates.hint import hint
 from .updates.layout import HostLeaf
 from .updates.leaves import movable_leaves
 
@@ -163,7 +164,11 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
     found, copies = LaidOut(search, {}, unplanned.total_bytes), None
     if unplanned.total_bytes > budget_bytes:
         decision = decision_of(budget_bytes, search, step.updates, step.movable)
-        found = decision.made(functools.partial(_refuse, budget_bytes))
+        try:
+            found = decision.made(functools.partial(_refuse, budget_bytes))
+        except InfeasibleBudget as error:
+            memory = search.options.host_memory(search.target)
+            raise error.with_hint(hint(step.movable, memory, search.target)) from None
         copies = decision.copies(found.search.layout) if found.search.layout.on_host else None
     emissions = {mark: emission_of(x) for mark, x in found.plans.items()}
     trace = Applying(step.marks.tracer, emissions, (*step.marks.found,), found.search.layout)
@@ -204,8 +209,8 @@ def _refuse(budget_bytes: int, search: StepSearch) -> None:
             f"{takes} Its arguments ({format_bytes(unplanned.argument_bytes)}) and results "
             f"({format_bytes(unplanned.output_bytes)}, of which "
             f"{format_bytes(unplanned.alias_bytes)} lie in donated arguments) alone take {fixed:,} "
-            "bytes, which no plan changes. Donate what the step replaces (`donate_argnums`), shard "
-            "or offload the state, or raise `budget`.",
+            "bytes, which no plan of its marks changes. Donate what the step replaces "
+            "(`donate_argnums`), shard the state, or raise `budget`.",
             search.smallest_bytes,
         )
 

@@ -15,7 +15,7 @@ from ..compiler.compile import CompiledBytes
 from ..plans.record import PlanRecord, record_from_json
 from ..report.text import report
 from .timeline import StepTimeline, timeline_from_json
-from .updates.layout import UpdateLayout, layout_from_json
+from .updates.layout import UpdateLayout, described, layout_from_json
 from .updates.link import CopySeconds
 
 #: Raised when the stored fields change.
@@ -114,6 +114,7 @@ class StepPlan:
 
         plans = [dataclasses.replace(x, name=self.marks[k]) for k, x in self.plans.items()]
         whole = section(self.timeline) if self.timeline else ""
+        whole += f"<pre>{escape(described(self.layout))}</pre>" if self.layout.on_host else ""
         if len(plans) == 1:
             text = page(plans[0]).replace("</main>", f"{whole}</main>", 1)
         else:
@@ -144,6 +145,7 @@ class StepPlan:
 
     def __str__(self) -> str:
         parts = [_verdict(self), *(["", str(self.timeline)] if self.timeline else [])]
+        parts += ["", described(self.layout)] if self.layout.on_host else []
         for mark, plan in self.plans.items():
             parts += ["", f"`{self.marks[mark]}` in this step:", report(plan)]
         return "\n".join(parts)

@@ -184,6 +184,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/step/questions.py": ("step/test_planning.py",),
     "monet_jax/step/share.py": ("step/test_planning.py", "step/test_jit.py"),
     "monet_jax/step/step_plan.py": ("step/test_planning.py",),
+    "monet_jax/step/updates/hint.py": ("step/updates/test_decide.py",),
     "monet_jax/step/updates/layout.py": ("step/updates/test_placement.py",),
     "monet_jax/step/updates/link.py": ("step/updates/test_decide.py",),
     "monet_jax/step/timeline_chart.py": ("step/test_timeline.py",),

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 
 from ...compiler.backend import backend_of
 from ...compiler.compile import CompilerFailed
-from ...compiler.host import HostMemory
 from ...ir.program import flatten
 from ...planning.failures import InfeasibleBudget
 from ...planning.progress import say
 from ..context import Recording
 from ..share import MarkPlans, StepSearch
-from .layout import HostLeaf, UpdateLayout
+from .layout import HostLeaf, UpdateLayout, within_host
 from .link import CopySeconds, Gradients, copy_seconds, gradients_of
 
 #: Programs that are compiled in search of the least state on the host, all of it included.
@@ -190,17 +189,6 @@ def decision_of(
 
     leaves = within_host(movable, memory) if memory else ()
     return Decision(budget_bytes, search, updates, leaves, copies)
-
-
-def within_host(leaves: Sequence[HostLeaf], memory: HostMemory) -> tuple[HostLeaf, ...]:
-    """The first leaves, as many as fit in the host's memory."""
-    found, left = [], memory.budget_bytes
-    for leaf in leaves:
-        left -= leaf.nbytes
-        if left < 0:
-            break
-        found.append(leaf)
-    return tuple(found)
 
 
 def _representative_bytes(search: StepSearch) -> int:

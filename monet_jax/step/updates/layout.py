@@ -1,7 +1,11 @@
 """How the updates of a step run, and which leaves of its state live on the host, as frozen data."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
+
+from ...compiler.budget import format_bytes
+from ...compiler.host import HostMemory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,14 @@ class UpdateLayout:
 AS_TRACED = UpdateLayout()
 
 
+def described(layout: UpdateLayout) -> str:
+    """What lives on the host, a line for each leaf, the first updates' first."""
+    how = "in loops over rows" if layout.in_rows else "whole, one update after the other"
+    head = f"On the host: {format_bytes(layout.host_bytes)}, updated on the device {how}."
+    leaves = (f"  {format_bytes(leaf.nbytes)}  {leaf.path}" for leaf in layout.on_host)
+    return "\n".join([head, *leaves])
+
+
 def layout_from_json(data: Any) -> UpdateLayout:
     """The layout from what `dataclasses.asdict` made of it.
 
@@ -58,3 +70,14 @@ def layout_from_json(data: Any) -> UpdateLayout:
         TypeError, KeyError: a field is missing or unknown.
     """
     return UpdateLayout(**{**data, "on_host": tuple(HostLeaf(**x) for x in data["on_host"])})
+
+
+def within_host(leaves: Sequence[HostLeaf], memory: HostMemory) -> tuple[HostLeaf, ...]:
+    """The first leaves, as many as fit in the host's memory."""
+    found, left = [], memory.budget_bytes
+    for leaf in leaves:
+        left -= leaf.nbytes
+        if left < 0:
+            break
+        found.append(leaf)
+    return tuple(found)

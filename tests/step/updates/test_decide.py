@@ -7,8 +7,10 @@ import pytest
 
 import monet_jax
 from monet_jax.compiler.host import HostMemory
-from monet_jax.step.updates.decide import COMPILATIONS, Decision, within_host
-from monet_jax.step.updates.layout import AS_TRACED, HostLeaf, UpdateLayout
+from monet_jax.compiler.targets import TARGETS
+from monet_jax.step.updates.decide import COMPILATIONS, Decision
+from monet_jax.step.updates.hint import hint
+from monet_jax.step.updates.layout import AS_TRACED, HostLeaf, UpdateLayout, within_host
 from monet_jax.step.updates.link import CopySeconds, Gradients, copy_seconds
 
 LEAVES = tuple(HostLeaf(f"args[0][{n}]", n, n, 10) for n in range(8))
@@ -107,6 +109,12 @@ def test_both_are_taken_where_neither_suffices():
 def test_a_pool_takes_the_first_leaves():
     memory = HostMemory(("states",), 35, 1.0, 1.0)
     assert within_host(LEAVES, memory) == LEAVES[:3]
+    card = TARGETS["gpu:h100"]
+    small = hint(LEAVES, memory, card)
+    assert "35 B of the 80 B" in small and "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB" in small
+    assert hint(LEAVES, dataclasses.replace(memory, budget_bytes=80), card) == ""
+    assert 'With `host="states"` up to 80 B' in hint(LEAVES, None, card)
+    assert hint((), None, card) == hint(LEAVES, None, TARGETS["cpu"]) == ""
 
 
 def test_copies_hide_behind_later_gradients_only():

@@ -40,6 +40,8 @@ def test_a_placed_state_stays_placed_and_is_donated(hosted):
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
     assert_close((state, value), case.plain(case.fresh(), case.batch), 1e-5)
     assert step.place(state, case.batch)[1][0].mu[0] is state[1][0].mu[0]
+    assert not monet_jax.donation_report(step, state, case.batch).wasted
+    assert step.eval_shape(state, case.batch)[1].shape == ()
 
 
 def test_a_state_elsewhere_is_refused_with_the_call_that_places_it(hosted, monkeypatch):
@@ -81,6 +83,9 @@ def test_nothing_is_placed_where_nothing_is_donated(hosted):
 def test_the_plan_says_what_lives_on_the_host(hosted, tmp_path):
     *_, plan = hosted
     assert "4 leaves of the state (16.0 KiB) live on the host" in str(plan)
+    assert "4.0 KiB  args[0][1][0].mu[2]" in str(plan)
+    plan.to_html(tmp_path / "step.html")
+    assert "4.0 KiB  args[0][1][0].mu[2]" in (tmp_path / "step.html").read_text()
     plan.save(tmp_path / "step.json")
     assert monet_jax.load_plan(tmp_path / "step.json") == plan
 
