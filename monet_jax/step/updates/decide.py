@@ -55,6 +55,8 @@ class Decision:
         updates: how many it has.
         leaves: what may live on the host, in the order of preference.
         copies: leaves on the host -> the seconds of their copies.
+        may_loop: whether updates may run in loops over rows. Of a sharded array, a row may lie on
+            another device.
     """
 
     budget_bytes: int
@@ -62,6 +64,7 @@ class Decision:
     updates: int
     leaves: tuple[HostLeaf, ...]
     copies: Callable[[UpdateLayout], CopySeconds]
+    may_loop: bool = True
 
     def made(self, refuse: Callable[[StepSearch], None]) -> LaidOut:
         """The step within its budget.
@@ -112,7 +115,7 @@ class Decision:
             return None
         say("moving the optimizer's state to the host")
         found = self._least_moved(in_rows=False)
-        return found or self._least_moved(in_rows=True)
+        return found or (self._least_moved(in_rows=True) if self.may_loop else None)
 
     def _least_moved(self, in_rows: bool) -> LaidOut | None:
         """The same, whole leaves on the device at once or some rows of each."""
@@ -144,7 +147,7 @@ class Decision:
 
     def _with_both(self, refuse: Callable[[StepSearch], None]) -> LaidOut:
         """The step with all that can be on the host, and its marks planned."""
-        search = self._moving(len(self.leaves), in_rows=True)
+        search = self._moving(len(self.leaves), in_rows=self.may_loop)
         refuse(search)
         return self._with_marks(search)
 
@@ -159,7 +162,7 @@ class Decision:
 
     def _exposed(self, found: LaidOut | None) -> float:
         """Seconds of copies that do not hide, of all the state where none is given."""
-        layout = found.search.layout if found else UpdateLayout(True, self.leaves, in_rows=True)
+        layout = found.search.layout if found else UpdateLayout(True, self.leaves, self.may_loop)
         return self.copies(layout).exposed_seconds
 
 
@@ -188,7 +191,8 @@ def decision_of(
         return copy_seconds(layout, gradients(), memory)
 
     leaves = within_host(movable, memory) if memory else ()
-    return Decision(budget_bytes, search, updates, leaves, copies)
+    may_loop = search.recorded.tracer.devices == 1
+    return Decision(budget_bytes, search, updates, leaves, copies, may_loop)
 
 
 def _representative_bytes(search: StepSearch) -> int:

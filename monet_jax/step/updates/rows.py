@@ -110,14 +110,17 @@ def row_update(
 
 
 def _parts(avals: Sequence[Any]) -> int:
-    """The fewest slices of arrays with one shape that are small enough; 1 for different shapes."""
+    """The fewest slices that are small enough; a row each where none are; 1 for different shapes.
+
+    The rows of a stack of layers are the layers, and may be larger.
+    """
     rows = {aval.shape[0] for aval in avals}
-    if len(rows) != 1:
+    most = max(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
+    if len(rows) != 1 or most <= SLICE:
         return 1
     (count,) = rows
-    most = max(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
-    divisors = (n for n in range(1, count) if count % n == 0)
-    return next((n for n in divisors if most <= n * SLICE), 1)
+    divisors = (n for n in range(2, count + 1) if count % n == 0)
+    return next((n for n in divisors if most <= n * SLICE), count)
 
 
 def _places(

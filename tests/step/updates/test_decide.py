@@ -57,12 +57,12 @@ class Search:
         }
 
 
-def made(budget, exposed=0.0, leaves=LEAVES, search=None):
+def made(budget, exposed=0.0, may_loop=True):
     def copies(layout):
         return CopySeconds(1.0, exposed * len(layout.on_host), 100.0)
 
-    search = search or Search()
-    found = Decision(budget, search, 8, leaves, copies).made(lambda search: None)
+    search = Search()
+    found = Decision(budget, search, 8, LEAVES, copies, may_loop).made(lambda search: None)
     assert found.compiled_bytes <= budget
     return found, len(found.search.layout.on_host), len(search.compiled)
 
@@ -96,6 +96,8 @@ def test_rows_move_where_whole_leaves_take_too_much():
     assert moved == 8 and not found.search.layout.in_rows
     found, moved, _ = made(ORDERED - 70 + ROWS)
     assert moved == 7 and found.search.layout.in_rows and not found.plans
+    found, moved, _ = made(ORDERED - 80 + ROWS, may_loop=False)
+    assert moved == 8 and found.plans and not found.search.layout.in_rows
 
 
 def test_both_are_taken_where_neither_suffices():
