@@ -171,7 +171,9 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
             raise error.with_hint(hint(step.movable, memory, search.target)) from None
         copies = decision.copies(found.search.layout) if found.search.layout.on_host else None
     emissions = {mark: emission_of(x) for mark, x in found.plans.items()}
-    trace = Applying(step.marks.tracer, emissions, (*step.marks.found,), found.search.layout)
+    layout = found.search.layout
+    trace = Applying(step.marks.tracer, emissions, (*step.marks.found,), layout)
+    trace = trace if emissions or layout.changes_the_step else None
     devices, taken = step.marks.tracer.devices, unplanned.output_bytes - unplanned.alias_bytes
     backend = backend_of(search.target.name)
     timeline = step_timeline(step.call.traced(trace), backend, taken, devices)
@@ -180,7 +182,7 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
         unplanned=unplanned,
         compiled_bytes=found.compiled_bytes,
         plans=found.plans,
-        layout=found.search.layout,
+        layout=layout,
         copies=copies,
         marks=step.marks.names,
         fingerprint=step.fingerprint,
