@@ -88,7 +88,8 @@ class PlannedStep:
             *args, **kwargs: those of the step.
 
         Returns:
-            The positional argument that is donated, or a tuple of them where several are.
+            The positional argument that is donated, or a tuple of them where several are. Leaves
+            that lie where the plan has them are the same arrays.
 
         Raises:
             ValueError: no positional argument is donated.

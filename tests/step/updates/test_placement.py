@@ -4,10 +4,12 @@ import dataclasses
 import functools
 
 import jax
+import optax
 import pytest
+from compilers import foreign_target
 from hosted import HOST, kinds, layout_of, small_counts
 from processes import run_python
-from steps import assert_close, plain
+from steps import assert_close, loss, normal, plain, updated
 
 import monet_jax
 from monet_jax.step import jit as step_jit
@@ -88,6 +90,31 @@ def test_the_plan_says_what_lives_on_the_host(hosted, tmp_path):
     assert "4.0 KiB  args[0][1][0].mu[2]" in (tmp_path / "step.html").read_text()
     plan.save(tmp_path / "step.json")
     assert monet_jax.load_plan(tmp_path / "step.json") == plan
+
+
+@pytest.mark.parametrize("target", [foreign_target("gpu:h100", slow=True)])
+def test_a_step_is_planned_placed_and_run(target):
+    """Planned for a GPU and run here, where the memory kinds are the same."""
+    adamw, width = optax.adamw(1e-3), 128
+
+    def step(state, x):
+        return updated(adamw, state, jax.grad(loss)(state[0], x))
+
+    params = [normal(n, width, width, scale=0.1) for n in range(4)]
+    state, x = (params, adamw.init(params)), normal(9, 64, width)
+    plain_step = jax.jit(step, donate_argnums=0)
+    bytes_of = functools.partial(monet_jax.compiled_bytes, target=target)
+    budget = bytes_of(plain_step, state, x).total_bytes - 5 * params[0].nbytes
+    options = {"target": target, "host": "states", "donate_argnums": 0, "cache": False}
+    planned = monet_jax.jit(step, budget=budget, **options)
+    plan = monet_jax.plan(planned, state, x)
+    assert plan.copies and not plan.plans and plan.compiled_bytes <= budget
+    placed = planned.place(state, x)
+    assert kinds(placed).count(HOST) == len(plan.layout.on_host) > 0
+    assert bytes_of(planned, placed, x).total_bytes == plan.compiled_bytes
+    assert monet_jax.check(plan, planned, state, x).holds
+    expected = plain_step(jax.tree.map(jax.numpy.copy, state), x)
+    assert_close(planned(placed, x), expected, 1e-5)
 
 
 @pytest.mark.parametrize("option", ["in_shardings", "out_shardings"])
