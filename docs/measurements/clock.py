@@ -59,7 +59,7 @@ def measure(model: str, scale: str, turns: int, shares: list[float]) -> dict[str
     cell = Cell(model, scale, CPU, "float32")
     programs = [p for p in cell.programs(frozenset()) if p.traced is not None]
     for share in shares:
-        made = cell._plan("temps", f"ours @ {share:.0%}", cell._share_bytes(share))
+        made = cell.plan("temps", f"ours @ {share:.0%}", cell.share_bytes(share))
         programs += [made] * (made.traced is not None)
     distinct = list({p.key: p for p in programs}.values())
     began = time.perf_counter()

@@ -10,6 +10,7 @@ compilers keep a product's operands.
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from ..compiler.backend import Backend
 from ..ir.costs import Work, work_of
@@ -190,11 +191,11 @@ class Fusions:
 
 
 def group_of(fusions: Fusions, fusion: Fusion) -> Group:
-    """The equations of an op, views among them; residual hooks pass on what they read."""
+    """The equations of an op, views among them; hooks and barriers pass on what they read."""
     inside = {fusions.position[i]: fusions.producer[i] for i in _behind(fusions, fusion.equation)}
     equations = [*(inside[n] for n in sorted(inside)), fusion.equation]
-    passed = {e.outputs[0]: e.reads[0] for e in equations if is_hook(e)}
-    run = tuple(_reading(e, passed) for e in equations if not is_hook(e))
+    passed = {i: source for e in equations for i, source in _passed(e).items()}
+    run = tuple(_reading(e, passed) for e in equations if not _passed(e))
     written = {i for e in run for i in e.outputs}
     inputs = {i for e in run for i in e.reads} - written
     return Group(run, tuple(sorted(inputs)), fusion.outputs, fusions.program.avals)
@@ -208,12 +209,23 @@ def _behind(fusions: Fusions, equation: Equation) -> set[int]:
         producer = fusions.producer.get(i)
         if producer is not None and not fusions.is_kept(i) and i not in found:
             found.add(i)
-            pending += producer.reads[:1] if is_hook(producer) else producer.reads
+            passed = _passed(producer)
+            sources = [passed[i]] if i in passed else producer.reads
+            pending += (source for source in sources if isinstance(source, int))
     return found
 
 
-def _reading(equation: Equation, passed: Mapping[int, int]) -> Equation:
-    """The equation, reading what hooks pass on instead of their results."""
+def _passed(equation: Equation) -> Mapping[int, Any]:
+    """Result -> the operand that it is, of an equation that computes nothing."""
+    if is_hook(equation):
+        return {equation.outputs[0]: equation.reads[0]}
+    if equation.primitive == "optimization_barrier":
+        return dict(zip(equation.outputs, equation.inputs, strict=True))
+    return {}
+
+
+def _reading(equation: Equation, passed: Mapping[int, Any]) -> Equation:
+    """The equation, reading what hooks and barriers pass on instead of their results."""
     inputs = []
     for i in equation.inputs:
         while isinstance(i, int) and i in passed:

@@ -17,7 +17,7 @@ from ..compiler.backend import Backend
 from ..compiler.workspace import copied_operand, workspace_bytes
 from ..ir import compat
 from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once, traits_of
-from ..ir.program import Equation, Program, flatten
+from ..ir.program import Equation, Program, aval_nbytes, flatten
 from ..ir.stage import Stage
 from ..operators import is_hook
 from ..seconds.prices import Prices
@@ -155,6 +155,9 @@ def _workspace_bytes(traced: TracedStage, equation: Equation) -> int:
     if equation.primitive == "scan" and _only_adds_up(traced, equation):
         bodies = map(flatten, compat.subjaxprs(equation.eqn))
         return max(temporary_bytes(body, traced.backend) for body in bodies)
+    if equation.primitive == "dot_general":
+        operands = sum(aval_nbytes(v.aval) for v in equation.eqn.invars)
+        return min(traced.backend.product_bytes, operands)
     return workspace_bytes(equation) if traced.backend.needs_scratch else 0
 
 

@@ -30,6 +30,8 @@ class Backend:
             that another implementation is better (see `operators/pooling`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
+        product_bytes: what a product takes at most beside its operands and result while it runs:
+            cuBLAS's workspace, which XLA makes no larger than the operands.
     """
 
     needs_scratch: bool = False
@@ -41,11 +43,12 @@ class Backend:
     recomputes_late: bool = True
     expands_pooling: bool = True
     fuses_gradients: bool = False
+    product_bytes: int = 0
 
 
 _BACKENDS = {
     "cpu": Backend(needs_scratch=True, recomputes_late=False),
-    "gpu": Backend(fuses_into_gathers=True, fuses_gradients=True),
+    "gpu": Backend(fuses_into_gathers=True, fuses_gradients=True, product_bytes=32 * 2**20),
     "tpu": Backend(
         narrows_operands=True,
         fuses_into_products=True,

@@ -7,6 +7,11 @@ from typing import Any
 from ..ir.costs import Work, work_of
 from ..ir.program import Equation, aval_nbytes, parameters_of
 
+#: Equations that read a part of their first operand.
+_SLICING = {"dynamic_slice", "slice", "gather"}
+#: Equations that write over a part of their first operand -> the place of what they write.
+_UPDATE = {"dynamic_update_slice": 1, "scatter": 2, "scatter-add": 2}
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:
@@ -31,8 +36,39 @@ class Group:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes where every input is read and every output written once."""
-        return sum(aval_nbytes(self.avals[i]) for i in {*self.inputs, *self.outputs})
+        """Bytes where every input is read and every output written once.
+
+        Of an array that is only sliced, the slices are read; of one that is updated in place, the
+        update is written.
+        """
+        read = sum(map(self._bytes_read, {*self.inputs} - {*self.outputs}))
+        return read + sum(map(self._bytes_written, {*self.outputs}))
+
+    def _bytes_read(self, value: int) -> int:
+        parts = 0
+        for equation in self.equations:
+            for place, operand in enumerate(equation.inputs):
+                if isinstance(operand, int) and operand == value:
+                    parts += self._part_read(equation, place, value)
+        return min(parts, aval_nbytes(self.avals[value]))
+
+    def _part_read(self, equation: Equation, place: int, value: int) -> int:
+        if place == 0 and equation.primitive in _SLICING:
+            return aval_nbytes(self.avals[equation.outputs[0]])
+        if place == 0 and self._updates(equation):
+            return 0
+        return aval_nbytes(self.avals[value])
+
+    def _bytes_written(self, value: int) -> int:
+        for equation in self.equations:
+            if value in equation.outputs and self._updates(equation):
+                update = equation.inputs[_UPDATE[equation.primitive]]
+                return aval_nbytes(self.avals[update]) if isinstance(update, int) else 0
+        return aval_nbytes(self.avals[value])
+
+    def _updates(self, equation: Equation) -> bool:
+        """Whether an equation writes over a part of an array that is in memory."""
+        return equation.primitive in _UPDATE and equation.inputs[0] in self.inputs
 
     @property
     def text(self) -> str:

@@ -101,7 +101,7 @@ def test_estimates_of_a_program_are_summed_and_say_what_they_miss():
     figures = compile_bytes(jnp.sin, (jnp.ones(4),), target=resolve_target("cpu"))
     work = StepCosts(flops=100, seconds=1.0)
     assert fields.estimate_fields(figures, work) == fields.estimate_fields(None, work) == {}
-    estimates = Estimate(0.5, 3, 20, (64,), (64,)), Estimate(1.0, 1, 0, (64,), (64,))
+    estimates = Estimate(5e-6, 3, 20, (64,), (64,)), Estimate(1e-5, 1, 0, (64,), (64,))
     known = dataclasses.replace(figures, estimates=estimates)
-    expected = {"estimated_seconds": 2.5, "estimated_share": 0.6}
+    expected = {"estimated_seconds": 2.5e-5, "estimated_share": 0.6}
     assert fields.estimate_fields(known, work) == pytest.approx(expected)

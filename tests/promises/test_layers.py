@@ -141,7 +141,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "transformer/test_transform.py",
     ),
     "monet_jax/analyzer/pins.py": ("plans/test_record.py", "search/test_search.py"),
-    "monet_jax/analyzer/step_costs.py": ("tools/test_sweep.py", "cli/test_shell.py"),
     # From a staged program and its regions to a function
     "monet_jax/transformer/apply.py": ("plans/test_record.py", "promises/test_api.py"),
     "monet_jax/transformer/invariants.py": ("tracing/passes/test_loops.py",),

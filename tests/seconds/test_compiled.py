@@ -15,7 +15,7 @@ from monet_jax.compiler.targets import TARGETS
 from monet_jax.ir.program import flatten
 from monet_jax.seconds import sources
 from monet_jax.seconds.attained import roofline_of
-from monet_jax.seconds.compiled import ByCompiler, total_seconds
+from monet_jax.seconds.compiled import ByCompiler, credible, total_seconds
 from monet_jax.seconds.prices import ByRoofline
 
 H100 = TARGETS["gpu:h100"]
@@ -37,18 +37,28 @@ def test_an_op_has_the_price_of_the_instruction_that_is_like_it():
     product, added = groups(fun, (128, 128), (128, 128))
     size = 128 * 128
     estimates = [
-        Estimate(7.0, 1, 2 * 128**3, (size,) * 2, (size,)),
-        Estimate(5.0, 4, 0, (size, size), (size,)),
-        Estimate(3.0, 1, 0, (size,), (size,)),
+        Estimate(7e-6, 1, 2 * 128**3, (size,) * 2, (size,)),
+        Estimate(5e-6, 4, 0, (size, size), (size,)),
+        Estimate(3e-6, 1, 0, (size,), (size,)),
     ]
     prices = ByCompiler(estimates, roofline_of(H100))
-    assert (prices.of(product).seconds, prices.of(product).source) == (7.0, "compiler")
-    assert (prices.of(added).seconds, prices.of(added).source) == (5.0, "compiler")
+    assert (prices.of(product).seconds, prices.of(product).source) == (7e-6, "compiler")
+    assert (prices.of(added).seconds, prices.of(added).source) == (5e-6, "compiler")
     # A product whose results are added up later is known by its work; a sum of other size by none.
-    split = ByCompiler([Estimate(7.0, 1, 2 * 128**3, (1, 2), (3,))], roofline_of(H100))
-    assert (split.of(product).seconds, split.of(added).source) == (7.0, "roofline")
+    split = ByCompiler([Estimate(7e-6, 1, 2 * 128**3, (1, 2), (3,))], roofline_of(H100))
+    assert (split.of(product).seconds, split.of(added).source) == (7e-6, "roofline")
     assert split.of(added) == ByRoofline(roofline_of(H100)).of(added)
-    assert total_seconds(estimates) == 7.0 + 4 * 5.0 + 3.0
+    assert total_seconds(estimates) == pytest.approx(7e-6 + 4 * 5e-6 + 3e-6)
+
+
+def test_an_estimate_far_beyond_the_roofline_is_not_believed():
+    """The figures are XLA:GPU's: a product of a sum over 4096, which it splits, and one of 2048."""
+    sides = 4096 * 2048, 2048 * 2048
+    split = Estimate(2819e-6, 1, 2 * 2048 * 4096 * 2048, (sides[0],) * 2, (sides[1],))
+    whole = Estimate(47.2e-6, 1, 2 * 4096 * 2048 * 2048, sides, (sides[0],))
+    assert credible([split, whole], roofline_of(H100)) == [whole]
+    (product,) = groups(lambda x, y: x.T @ y, (4096, 2048), (4096, 2048))
+    assert ByCompiler([split], roofline_of(H100)).of(product).source == "roofline"
 
 
 def test_a_compiler_that_says_nothing_is_warned_of_once(monkeypatch):

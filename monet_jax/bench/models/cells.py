@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import planners
@@ -41,21 +41,25 @@ class Program:
       key: equal for equal programs of a model; None where there is no program.
       traced: the loss, as `Traced`.
       function: the `FlatFunction` that runs it.
+      plan: the record of its plan, if it is one of ours.
     """
 
     row: Row
     key: Any = None
     traced: Any = None
     function: Any = None
+    plan: PlanRecord | None = None
 
 
 class Cell:
     """One model on one target. Programs come one by one, so that no finished one is lost."""
 
-    def __init__(self, model: str, scale: Any, target: Target, dtype: str):
+    def __init__(
+        self, model: str, scale: Any, target: Target, dtype: str, batch: int | None = None
+    ):
         self.model, self.scale, self.target, self.dtype = model, scale, target, dtype
-        problem = zoo.build(model, scale=scale, dtype=dtype)
-        self.args = problem.args
+        problem = zoo.build(model, scale=scale, dtype=dtype, batch=batch)
+        self.args, self._batch = problem.args, batch
         self.traced = trace_loss(problem.loss, problem.args, target)
         self.compiled_plans = compiled_plans_of(
             self.traced, target, make_pins(None), cap=PlanOptions().cap()
@@ -71,9 +75,8 @@ class Cell:
             yield made
 
     def _all(self, budgets: frozenset[str]) -> Iterator[Program]:
-        yield self._plain()
-        for name, make in baselines(self.model, self.scale, self.dtype):
-            yield self._baseline(name, make)
+        yield self.plain()
+        yield from self.baselines()
         if "minimum" in budgets:
             yield from self._ours("minimum", "ours @ least", self._fixed_bytes + 1)
         if "baselines" in budgets:
@@ -82,7 +85,7 @@ class Cell:
                 yield from self._ours("baseline", name, baseline.total_bytes, baseline.program)
         if "temps" in budgets:
             for share in LOOP_SHARES if self.compiled_plans.judge.staged.loops else SHARES:
-                yield from self._ours("temps", f"ours @ {share:.0%}", self._share_bytes(share))
+                yield from self._ours("temps", f"ours @ {share:.0%}", self.share_bytes(share))
         if "free" in budgets:
             yield from self._free()
 
@@ -90,14 +93,22 @@ class Cell:
     def _fixed_bytes(self) -> int:
         return self.compiled_plans.fixed_bytes
 
-    def _share_bytes(self, share: float) -> int:
+    def share_bytes(self, share: float) -> int:
+        """The budget that leaves a share of plain's temporaries."""
         return self._fixed_bytes + int(share * self.compiled_plans.unplanned.temp_bytes)
 
-    def _plain(self) -> Program:
+    def plain(self) -> Program:
+        """The loss as it is; it comes first, for others are compared with it."""
         work = work_of_step(self.traced, self.traced.flat, self.target)
         self.plain_work = work
         row = self._row("plain", "plain", **cost_fields(self.compiled_plans.unplanned, work, work))
         return Program(row, "plain", self.traced, self.traced.flat)
+
+    def baselines(self, places: Sequence[str] = ("loss", "blocks")) -> Iterator[Program]:
+        """With `jax.checkpoint` round the loss, and round each of its blocks."""
+        for name, make in baselines(self.model, self.scale, self.dtype, self._batch):
+            if name.partition(":")[0] in places:
+                yield self._baseline(name, make)
 
     def _baseline(self, name: str, make: Callable[[], Callable[..., Any]]) -> Program:
         try:
@@ -112,17 +123,18 @@ class Cell:
         self, budget: str, name: str, nbytes: int, baseline: str | None = None
     ) -> Iterator[Program]:
         """A plan at a budget; an infeasible one is followed by a check of its minimum."""
-        made = self._plan(budget, name, nbytes, baseline)
+        made = self.plan(budget, name, nbytes, baseline)
         yield made
         minimum = made.row.minimum_budget
         if made.row.status != "infeasible" or minimum in self.checked:
             return
         self.checked.add(minimum)
-        yield self._plan("minimum", f"ours @ minimum {minimum:,}", minimum)
+        yield self.plan("minimum", f"ours @ minimum {minimum:,}", minimum)
         below = int(BELOW_MINIMUM * minimum)
-        yield self._plan("below", f"ours @ 97% of minimum {minimum:,}", below)
+        yield self.plan("below", f"ours @ 97% of minimum {minimum:,}", below)
 
-    def _plan(self, budget: str, name: str, nbytes: int, baseline: str | None = None) -> Program:
+    def plan(self, budget: str, name: str, nbytes: int, baseline: str | None = None) -> Program:
+        """Ours at a budget in bytes, of a kind of budget (`Row.budget`)."""
         request = {"budget": budget, "baseline": baseline, "budget_bytes": nbytes}
         started = time.perf_counter()
         try:
@@ -159,7 +171,7 @@ class Cell:
             **estimate_fields(self._figures_of(plan), work),
             **plan_fields(plan, self.compiled_plans),
         )
-        return Program(row, key, traced, function)
+        return Program(row, key, traced, function, plan)
 
     def _figures_of(self, plan: PlanRecord) -> CompiledBytes | None:
         """What the compiler said of a plan's program."""
@@ -180,7 +192,7 @@ class Cell:
             low = max((nbytes for nbytes in costly if nbytes < high), default=0)
             share = (low + high) / 2 / plain_bytes
             name = f"ours @ {share:.1%}, for free?"
-            yield self._plan("free", name, self._share_bytes(share))
+            yield self.plan("free", name, self.share_bytes(share))
 
     def _row(self, program: str, kind: str, **fields: Any) -> Row:
         cell = {"model": self.model, "target": self.target.name, "dtype": self.dtype}

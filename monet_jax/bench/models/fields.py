@@ -7,8 +7,10 @@ import planners
 from ...analyzer.step_costs import StepCosts
 from ...candidates.compiled_plans import CompiledPlans
 from ...compiler.compile import CompiledBytes
+from ...compiler.targets import TARGETS
 from ...plans.record import PlanRecord
-from ...seconds.compiled import total_seconds
+from ...seconds.attained import roofline_of
+from ...seconds.compiled import credible, total_seconds
 
 
 def cost_fields(figures: CompiledBytes, work: StepCosts, plain: StepCosts) -> dict[str, Any]:
@@ -42,9 +44,10 @@ def estimate_fields(figures: CompiledBytes | None, work: StepCosts) -> dict[str,
     """
     if figures is None or not figures.estimates:
         return {}
-    flops = sum(estimate.flops * estimate.runs for estimate in figures.estimates)
+    estimates = credible(figures.estimates, roofline_of(TARGETS[figures.target]))
+    flops = sum(estimate.flops * estimate.runs for estimate in estimates)
     share = flops / work.flops if work.flops else 1.0
-    return {"estimated_seconds": total_seconds(figures.estimates), "estimated_share": share}
+    return {"estimated_seconds": total_seconds(estimates), "estimated_share": share}
 
 
 def plan_fields(plan: PlanRecord, compiled_plans: CompiledPlans) -> dict[str, Any]:

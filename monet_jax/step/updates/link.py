@@ -10,8 +10,7 @@ import dataclasses
 import itertools as it
 from collections.abc import Mapping
 
-from ...analyzer.fusion import Fusions
-from ...analyzer.step_costs import op_seconds
+from ...analyzer.step_costs import fusions_of, op_seconds
 from ...compiler.backend import Backend
 from ...compiler.host import HostMemory
 from ...ir.program import Program
@@ -55,7 +54,7 @@ class Gradients:
 
 def gradients_of(program: Program, prices: Prices, backend: Backend) -> Gradients:
     """When the gradients of a step's program are there."""
-    fusions = Fusions(program, backend)
+    fusions = fusions_of(program, backend)
     ops = [*fusions.all()]
     taken = [op_seconds(fusions, op, prices, backend) for op in ops]
     ends = {

@@ -1,0 +1,85 @@
+"""The seconds of traced steps, against traffic counted by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from monet_jax.analyzer.step_costs import step_costs
+from monet_jax.compiler.backend import backend_of
+from monet_jax.compiler.targets import TARGETS
+from monet_jax.seconds.attained import modelled
+
+H100 = TARGETS["gpu:h100"]
+SIDE = 4096
+ARRAY = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)
+#: Seconds in which an array of `ARRAY` is read or written once.
+ONCE = 4 * SIDE**2 / H100.bandwidth_bytes_per_second
+
+
+def seconds(fun, *args) -> float:
+    """On an H100, by its roofline."""
+    return step_costs(fun, args, modelled(H100), backend_of("gpu:h100")).seconds
+
+
+def test_what_passes_a_barrier_costs_its_reader_nothing_of_what_passes_beside_it():
+    def fun(*arrays):
+        barred = jax.lax.optimization_barrier(tuple(x + 1 for x in arrays))
+        return [jnp.exp(x) for x in barred]
+
+    # Each of eight is read and written behind the barrier, and before it.
+    assert seconds(fun, *[ARRAY] * 8) == pytest.approx(8 * 4 * ONCE)
+
+
+def test_a_residual_stream_is_written_where_many_read_it():
+    def fun(x, weights):
+        sums = []
+        for w in weights:
+            x = x + jnp.tanh(x @ w)
+            sums += [x.sum(0), (x * x).sum(0), (x * x * x).sum(0)]
+        return x, sums
+
+    def at(depth):
+        return seconds(fun, ARRAY, [ARRAY] * depth)
+
+    # Summed up from the first block in each block, it would grow with the square of the depth.
+    assert at(32) - at(16) == pytest.approx(2 * (at(16) - at(8)), rel=0.02)
+
+
+def test_a_cheap_value_is_computed_where_it_is_read():
+    def fun(x):
+        y = x * 2
+        return y.sum(0), (y * y).sum(0), (y + 1).sum(0)
+
+    assert seconds(fun, ARRAY) == pytest.approx(3 * ONCE, rel=0.01)
+
+
+def test_slices_are_read_and_updates_written_in_place():
+    rows = SIDE // 16
+
+    def read(x, i):
+        return jax.lax.dynamic_slice_in_dim(x, i, rows, 0) * 2
+
+    def written(x, y, i):
+        return jax.lax.dynamic_update_slice_in_dim(x, y, i, 0)
+
+    i, part = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((rows, SIDE), jnp.float32)
+    assert seconds(read, ARRAY, i) == pytest.approx(2 * ONCE / 16, rel=0.01)
+    assert seconds(written, ARRAY, part, i) == pytest.approx(2 * ONCE / 16, rel=0.01)
+
+
+def test_what_a_loop_collects_is_copied_into_its_stack():
+    trips = 8
+
+    def fun(collects, x):
+        def body(x, _):
+            x = jnp.sin(x)
+            return x, x if collects else None
+
+        return jax.lax.scan(body, x, length=trips)
+
+    def more(collects):
+        return seconds(lambda x: fun(collects, x), ARRAY)
+
+    # A trip reads and writes its carry; a copy reads and writes it once more.
+    assert more(False) == pytest.approx(trips * 2 * ONCE)
+    assert more(True) == pytest.approx(trips * 4 * ONCE)
