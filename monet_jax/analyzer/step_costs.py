@@ -61,11 +61,17 @@ def program_costs(jaxpr: Any, prices: Prices, backend: Backend) -> StepCosts:
 
 
 def _seconds(program: Program, prices: Prices, backend: Backend) -> float:
-    fusions = Fusions(program, backend, _worth_writing(program, backend))
-    return sum(_op_seconds(fusions, fusion, prices, backend) for fusion in fusions.all())
+    fusions = fusions_of(program, backend)
+    return sum(op_seconds(fusions, fusion, prices, backend) for fusion in fusions.all())
 
 
-def _op_seconds(fusions: Fusions, fusion: Fusion, prices: Prices, backend: Backend) -> float:
+def fusions_of(program: Program, backend: Backend) -> Fusions:
+    """The ops of a step's program, such that little is moved to memory and back."""
+    return Fusions(program, backend, _worth_writing(program, backend))
+
+
+def op_seconds(fusions: Fusions, fusion: Fusion, prices: Prices, backend: Backend) -> float:
+    """The seconds of one op of a program; of a loop, with all its trips."""
     eqn = fusion.equation.eqn
     if fusion.equation.primitive != "scan":
         return prices.of(group_of(fusions, fusion)).seconds

@@ -135,13 +135,14 @@ def _assigned_in(folder: str) -> dict[str, Any]:
     optimized = next(Path(folder).glob(_OPTIMIZED), None)
     sizes: dict[str, Any] = {} if found is None else assigned_bytes(found.read_text())
     if optimized is not None:
-        sizes["estimates"] = _beside("estimates").estimates_in(optimized.read_text())
+        sizes["estimates"] = _module("estimates.py").estimates_in(optimized.read_text())
     return sizes
 
 
-def _beside(name: str) -> Any:
-    """The module of a file beside this one, which does not import its package."""
-    spec = util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+def _module(path: str) -> Any:
+    """The module of a file, by its path from this one's folder, without its package."""
+    name = Path(path).stem
+    spec = util.spec_from_file_location(name, Path(__file__).parent / path)
     assert spec is not None and spec.loader is not None
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
@@ -212,7 +213,11 @@ def lower_exported(
         jax.ShapeDtypeStruct(avals[i].shape, avals[i].dtype, sharding=shardings[i]) for i in kept
     ]
     donate = [position for position, i in enumerate(kept) if donated[i]]
-    return jax.jit(call, donate_argnums=donate).lower(*specs)
+    lowered = jax.jit(call, donate_argnums=donate).lower(*specs)
+    memories = _module("../ir/compat/memories.py")
+    on_host = [n for n, i in enumerate(kept) if memories.is_on_host(avals[i])]
+    memories.place_arguments_on_host(lowered, on_host)
+    return lowered
 
 
 def _mesh(devices: list[Any], sizes: tuple[int, ...], names: tuple[str, ...], kinds: Any):

@@ -76,6 +76,12 @@ def planned_step(fun: Callable[..., Any], options: Mapping[str, Any]) -> NnxStep
             return nnx.to_tree((state_only(inner), out), ctxtag=_TAG)
 
     made: PlannedStep = jit(pure, **options)
+    if "states" in made.options.host_options.kinds:
+        raise ValueError(
+            "`monet_jax.flax.jit` cannot keep state on the host yet: write the step in NNX's "
+            "functional style, `nnx.split` before it and `nnx.merge` in it, and give "
+            '`host="states"` to `monet_jax.jit`; or leave it out.'
+        )
     step = NnxStep(pure, made.options, made.jit_options)
     functools.update_wrapper(step, fun, updated=())
     return step

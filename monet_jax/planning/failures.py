@@ -45,6 +45,10 @@ class InfeasibleBudget(ValueError):
             self._minimum_budget = self._minimum_budget()
         return self._minimum_budget
 
+    def with_hint(self, hint: str) -> "InfeasibleBudget":
+        """The error with another sentence, if there is one."""
+        return InfeasibleBudget(f"{self} {hint}", self._minimum_budget) if hint else self
+
     def __reduce__(self):
         return InfeasibleBudget, (str(self), self.minimum_budget)
 

@@ -13,8 +13,10 @@ from ..compiler.compile import CompiledBytes, compile_bytes
 from ..compiler.export import without_outer_tracers
 from ..compiler.options import Options
 from ..compiler.targets import Target
+from ..ir import compat
 from ..tracing.signature import abstract_leaf
-from .context import StepTrace, within
+from .context import StepTrace, layout_of, run_step
+from .updates.placement import on_device, placed_specs
 
 #: How the leaves of a call lie on several devices, in order; None of a leaf that is on one.
 type Shardings = tuple[Any, ...]
@@ -70,29 +72,40 @@ class StepCall:
         shardings = (x if _is_sharding(x) else getattr(x, "sharding", None) for x in places)
         return max((x.num_devices for x in shardings if x is not None), default=1)
 
+    @property
+    def device_shapes(self) -> list[tuple[int, ...]]:
+        """The shape of one device's part of each array among the arguments."""
+        leaves = jax.tree.leaves((self.args, self.kwargs))
+        specs = (x for x in leaves if isinstance(x, jax.ShapeDtypeStruct))
+        return [x.sharding.shard_shape(x.shape) if x.sharding else x.shape for x in specs]
+
     def jitted(self, step: StepTrace | None) -> Any:
         """The step under `jax.jit`, traced as `step` says; as JAX's own where that is None."""
 
         @functools.wraps(self.fun)
         def traced(*args: Any, **kwargs: Any) -> Any:
-            with within(step):
-                return self.fun(*args, **kwargs)
+            return run_step(step, self.fun, args, kwargs)
 
         return jax.jit(traced, **self.jit_options)
 
     def traced(self, step: StepTrace | None) -> jax.stages.Traced:
         """The step, traced."""
-        return self.jitted(step).trace(*self.args, **self.kwargs)
+        args, kwargs = self._placed(step)
+        return self.jitted(step).trace(*args, **kwargs)
 
     def compiled(self, step: StepTrace | None, target: Target, options: Options) -> CompiledBytes:
         """The bytes of the step as compiled, XLA's own rematerialization off."""
         jitted = self.jitted(step)
-        given = self.args, dict(self.kwargs)
+        given = self._placed(step)
         traced = jitted.trace(*given[0], **given[1])
         jitted, args, kwargs = without_outer_tracers(jitted, *given, traced)
         with warnings.catch_warnings():  # of donations: the user's own compilation has it, too
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             return compile_bytes(jitted, args, kwargs=kwargs, target=target, options=options)
+
+    def _placed(self, step: StepTrace | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments where a trace has them."""
+        return placed_specs((self.args, self.kwargs), layout_of(step))
 
 
 def shardings_of(arguments: Any) -> Shardings | None:
@@ -109,4 +122,7 @@ def _sharding_of(leaf: Any) -> Any:
     if isinstance(leaf, jax.core.Tracer):
         return None
     sharding = getattr(leaf, "sharding", None)
-    return sharding if sharding is not None and sharding.num_devices > 1 else None
+    if sharding is None or sharding.num_devices == 1:
+        return None
+    # A plan says which leaves live on the host, wherever they lie when it is made.
+    return on_device(sharding) if compat.is_on_host(leaf) else sharding

@@ -11,6 +11,7 @@ from ..plans.record import PlanRecord
 from ..tracing.trace import Terms, Traced, without_operators
 from .call import StepCall
 from .context import Applying, Emission, Tracer
+from .updates.layout import UpdateLayout
 
 
 def emission_of(plan: PlanRecord) -> Emission:
@@ -43,7 +44,8 @@ class StepCompiler(Compiler):
         mark: hash of the program that is planned.
         others: hash of another mark's program -> its plan.
         known: hashes of all marks' programs.
-        memo: what was compiled so far, for whichever mark.
+        layout: of the step's updates.
+        memo: what was compiled so far, for whichever mark and layout.
     """
 
     call: StepCall = dataclasses.field(kw_only=True)
@@ -51,6 +53,7 @@ class StepCompiler(Compiler):
     mark: str = dataclasses.field(kw_only=True)
     others: Mapping[str, PlanRecord] = dataclasses.field(kw_only=True)
     known: Sequence[str] = dataclasses.field(kw_only=True)
+    layout: UpdateLayout = dataclasses.field(kw_only=True)
     memo: dict[Hashable, CompiledBytes] = dataclasses.field(kw_only=True)
 
     def compiled_as_it_is(self) -> CompiledBytes:
@@ -68,7 +71,7 @@ class StepCompiler(Compiler):
         if key not in self.memo:
             others: dict[str, Emission] = {k: emission_of(x) for k, x in self.others.items()}
             emissions = {**others, **candidate}
-            step = Applying(self.tracer, emissions, self.known)
+            step = Applying(self.tracer, emissions, self.known, self.layout)
             self.memo[key] = self.call.compiled(step, self.target, self.options)
         return self.memo[key]
 
@@ -81,4 +84,4 @@ class StepCompiler(Compiler):
         }
         if traced is not None and planned is not None:
             found[self.mark] = traced.terms.operators, planned.decisions.regions, planned.chunks
-        return str(self.options), tuple(sorted(found.items()))
+        return str(self.options), self.layout, tuple(sorted(found.items()))

@@ -15,6 +15,8 @@ from ..planning.mistakes import missing_gradient
 from ..tracing.marked import Marked, Traces
 from ..tracing.signature import abstract_leaf
 from ..tracing.trace import Terms, Traced, outer_axes
+from .updates.emission import with_layout
+from .updates.layout import AS_TRACED, UpdateLayout
 
 #: A traced function and its flat inputs -> its flat outputs, as planned.
 type Emission = Callable[[Traced, Sequence[Any]], Sequence[Any]]
@@ -116,11 +118,18 @@ class Applying(StepTrace):
         tracer: of the marks.
         emissions: hash of a marked program -> what runs it; others run as they are.
         known: hashes of all marked programs that were recorded.
+        layout: of the step's updates.
     """
 
-    def __init__(self, tracer: Tracer, emissions: Mapping[str, Emission], known: Sequence[str]):
+    def __init__(
+        self,
+        tracer: Tracer,
+        emissions: Mapping[str, Emission],
+        known: Sequence[str],
+        layout: UpdateLayout = AS_TRACED,
+    ):
         super().__init__(tracer)
-        self.emissions, self.known = emissions, known
+        self.emissions, self.known, self.layout = emissions, known, layout
 
     def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
         """The function as planned."""
@@ -146,6 +155,25 @@ _current = jax.make_user_context(None)
 def current_step() -> StepTrace | None:
     """The trace of a step round the caller, if there is one."""
     return _current.value
+
+
+def run_step(
+    step: StepTrace | None,
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """The results of a step under a trace, which says how its marks and its updates run."""
+    layout = layout_of(step)
+    with within(step):
+        if layout.changes_the_step:
+            return with_layout(fun, args, kwargs, layout)
+        return fun(*args, **kwargs)
+
+
+def layout_of(step: StepTrace | None) -> UpdateLayout:
+    """How the updates of a step run in a trace."""
+    return step.layout if isinstance(step, Applying) else AS_TRACED
 
 
 def within(step: StepTrace | None) -> contextlib.AbstractContextManager[None]:

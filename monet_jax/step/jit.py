@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.core
 
+from ..compiler.host import Bandwidth
 from ..planning.failures import STATEMENTS, report
 from ..planning.mistakes import budget_by_keyword
 from ..planning.options import PlanOptions
@@ -17,8 +18,9 @@ from ..plans.record import PlanMismatch
 from ..seconds.sources import BY_CLOCK
 from ..tracing.marked import name_of
 from .call import Shardings, StepCall, shardings_of
-from .context import current_step, within
+from .context import current_step, run_step
 from .planning import applied, plan_step
+from .updates.placement import arrays_in, check_placed, placed_arguments, refuse_shardings
 
 log = logging.getLogger("monet_jax")
 
@@ -56,7 +58,8 @@ class PlannedStep:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As of a jitted function: shapes and types of the results; nothing is planned."""
-        return self.as_it_is.eval_shape(*args, **kwargs)
+        call = PlannedStep.call_for(self, args, kwargs)  # where a state lives changes no shape
+        return self.as_it_is.eval_shape(*call.args, **call.kwargs)
 
     def clear_cache(self) -> None:
         """As of a jitted function: forget what was traced, planned and compiled."""
@@ -72,7 +75,31 @@ class PlannedStep:
 
     def trace_as_it_is(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """The step under `jax.jit` alone, traced."""
-        return self.as_it_is.trace(*args, **kwargs)
+        call = PlannedStep.call_for(self, args, kwargs)
+        return self.as_it_is.trace(*call.args, **call.kwargs)
+
+    def place(self, *args: Any, **kwargs: Any) -> Any:
+        """The donated arguments, each leaf of them where the plan for these arguments has it.
+
+        To be called once, before the first step, and after a checkpoint was restored elsewhere:
+        `state = step.place(state, batch)`. Abstract arguments are given the shardings of the plan,
+        into which a checkpoint can be restored.
+
+        Arguments:
+            *args, **kwargs: those of the step.
+
+        Returns:
+            The positional argument that is donated, or a tuple of them where several are. Leaves
+            that lie where the plan has them are the same arrays.
+
+        Raises:
+            ValueError: no positional argument is donated.
+            InfeasibleBudget: no plan fits the budget.
+        """
+        call = self.call_for(args, kwargs)
+        layout = plan_step(call, self._options).layout
+        donated = [x.donated for x in jax.tree.leaves(call.traced(None).args_info)]
+        return placed_arguments((call.args, call.kwargs), args, donated, layout)
 
     @property
     def jit_options(self) -> Mapping[str, Any]:
@@ -134,13 +161,13 @@ class PlannedStep:
         step, fault = None, None
         try:
             plan = plan_step(call, self._options)
-            step = applied(plan, call, self._options) if plan.plans else None
+            check_placed(arrays_in((args, kwargs)), plan.layout, name_of(self._fun))
+            step = applied(plan, call, self._options) if plan.changes_the_step else None
         except _RAISED:
             raise
         except Exception as error:
             fault = error
-        with within(step):
-            results = self._fun(*args, **kwargs)  # an error of the step's own is raised here
+        results = run_step(step, self._fun, args, kwargs)  # an error of its own is raised here
         if step is not None:
             step.tracer.forget()
         if fault is not None:
@@ -164,6 +191,9 @@ def jit(
     verify: bool = True,
     cache: bool = True,
     costs: str = "model",
+    host: str | Sequence[str] = "never",
+    host_budget: int | str | None = None,
+    host_bandwidth: Bandwidth | None = None,
     **jit_options: Any,
 ) -> Any:
     """`jax.jit(fun)`, such that the compiled program takes at most `budget` bytes.
@@ -181,7 +211,7 @@ def jit(
             memory less a reserve. It covers argument + output + temp - alias of the compiled step,
             on one device: donate what the step replaces.
         target, operators, checkpoints, pins, planner, time_limit, verify, cache: as in `remat`.
-        costs: as in `remat`.
+        costs, host, host_budget, host_bandwidth: as in `remat`.
         max_compilations: steps that planning may compile for each mark, as in `remat`.
         max_seconds: the same for seconds.
         **jit_options: what `jax.jit` takes: `donate_argnums`, `static_argnames`, `in_shardings`...
@@ -218,7 +248,12 @@ def jit(
         verify=verify,
         cache=cache,
         costs=costs,
+        host=host,
+        host_budget=host_budget,
+        host_bandwidth=host_bandwidth,
     )
+    if "states" in options.host_options.kinds:
+        refuse_shardings(jit_options)
     decorate = functools.partial(_decorate, options, jit_options)
     return decorate if fun is None else decorate(fun)
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..analyzer.fusion import Fusion, Fusions, is_in_place
 from ..compiler.backend import Backend
 from ..ir import compat
-from ..ir.program import Program, flatten
+from ..ir.program import Equation, Program, flatten
 
 #: What a value is for that is neither an argument nor a result.
 SAVED, GRADIENT, TEMPORARY = "saved values", "gradients", "temporaries"
@@ -79,7 +79,7 @@ def liveness(jaxpr: Any, backend: Backend) -> Liveness:
     """What is live at each op of a closed jaxpr."""
     program = flatten(jaxpr, inline_checkpoints=True)
     fusions = Fusions(program, backend)
-    ops, parts = _ordered([(op, _part_of(op)) for op in fusions.all()])
+    ops, parts = _ordered([(op, part_of(op.equation)) for op in fusions.all()])
     outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
     spans = _spans(program, ops, _kinds(ops, parts), outside)
     inside = tuple(_inside(op, backend) for op in ops)
@@ -134,9 +134,9 @@ def _ordered(
     return tuple(op for op, _ in order), tuple(part for _, part in order)
 
 
-def _part_of(op: Fusion) -> str:
-    """The part of the step that an op belongs to, by the names that JAX gives its equations."""
-    found = {_part(op.equation.name_stack), *_parts_inside(op.equation.eqn)} - {OUTSIDE}
+def part_of(equation: Equation) -> str:
+    """The part of the step that an equation belongs to, by the names that JAX gives equations."""
+    found = {_part(equation.name_stack), *_parts_inside(equation.eqn)} - {OUTSIDE}
     return BOTH if len(found) > 1 else next(iter(found), OUTSIDE)
 
 

@@ -34,6 +34,7 @@ def source_for(budget: int | float | str | None, options: PlanOptions) -> Source
         ValueError: there is no budget, but options of a plan.
     """
     if budget is not None:
+        refuse_states(options)
         return Planned(options)
     if given := given_options(options, _OF_MARKS):
         raise ValueError(
@@ -41,6 +42,19 @@ def source_for(budget: int | float | str | None, options: PlanOptions) -> Source
             "`monet_jax.jit` plans: give a budget, or give these options to `monet_jax.jit`."
         )
     return MarkSource()
+
+
+def refuse_states(options: PlanOptions) -> None:
+    """Refuse to move the state of an optimizer where no step is planned.
+
+    Raises:
+        ValueError: it is asked for; "auto" asks for what there is.
+    """
+    if "states" in options.host_options.kinds and options.host != "auto":
+        raise ValueError(
+            '`host="states"` is about the optimizer\'s state, which is in no single value and '
+            "gradient: give it to `monet_jax.jit` with the whole step, or leave it out."
+        )
 
 
 def given_options(options: PlanOptions, without: Sequence[str]) -> list[str]:

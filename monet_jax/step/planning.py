@@ -9,9 +9,8 @@ import jax
 
 from ..compiler.backend import backend_of
 from ..compiler.budget import format_bytes
-from ..compiler.compile import CompiledBytes
 from ..compiler.targets import Target, resolve_target, usable_bytes
-from ..ir.program import unchanged
+from ..ir.program import flatten, unchanged
 from ..planning.failures import STATEMENTS, InfeasibleBudget
 from ..planning.options import PlanOptions
 from ..planning.progress import progress, say
@@ -28,6 +27,11 @@ from .donation import donations_of
 from .share import StepSearch
 from .step_plan import StepPlan, step_plan_from_json
 from .timeline import step_timeline
+from .updates.decide import LaidOut, decision_of
+from .updates.groups import updates_of
+from .updates.hint import hint
+from .updates.layout import HostLeaf
+from .updates.leaves import movable_leaves
 
 log = logging.getLogger("monet_jax")
 
@@ -49,6 +53,8 @@ class RecordedStep:
         fingerprint: a hash of its program.
         donated: for each leaf of the arguments, whether it is donated.
         result_bytes: bytes of each result that lies in no donated argument.
+        updates: how many updates it has.
+        movable: leaves of its state that can live on the host.
     """
 
     call: StepCall
@@ -56,6 +62,8 @@ class RecordedStep:
     fingerprint: str
     donated: tuple[bool, ...]
     result_bytes: tuple[int, ...]
+    updates: int
+    movable: tuple[HostLeaf, ...]
 
     def mismatch(self, plan: StepPlan) -> str:
         """What a plan was made for, where that is not this step; else ""."""
@@ -94,7 +102,7 @@ def applied(plan: StepPlan, call: StepCall, options: PlanOptions) -> Applying:
     """A trace of a step in which its marks run as a plan says."""
     emissions = {mark: emission_of(x) for mark, x in plan.plans.items()}
     tracer = tracer_for(call, options, resolve_target(options.target))
-    return Applying(tracer, emissions, (*plan.marks,))
+    return Applying(tracer, emissions, (*plan.marks,), plan.layout)
 
 
 def tracer_for(call: StepCall, options: PlanOptions, target: Target) -> Tracer:
@@ -111,7 +119,10 @@ def record_step(call: StepCall, tracer: Tracer) -> RecordedStep:
     recorded = Recorded(jaxpr, (), tuple(jaxpr.in_avals), list)
     program = traced_as(recorded, [False] * len(recorded.avals), unchanged, Terms(()))
     donated, results = tuple(x.donated for x in infos), donations_of(traced).result_bytes
-    return RecordedStep(call, marks, program.program_hash, donated, results)
+    flat = flatten(jaxpr, inline_checkpoints=True)
+    updates, movable = len(updates_of(flat)), movable_leaves(flat, traced, call.device_shapes)
+    fingerprint = program.program_hash
+    return RecordedStep(call, marks, fingerprint, donated, results, updates, movable)
 
 
 def _found_or_made(
@@ -150,21 +161,29 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
         InfeasibleBudget: no plan keeps them.
     """
     started, unplanned = time.perf_counter(), search.unplanned()
-    plans, compiled = {}, unplanned.total_bytes
-    if compiled > budget_bytes:
-        _refuse(unplanned, budget_bytes, search)
-        plans = search.plans(budget_bytes)
-        compiled = [*plans.values()][-1].compiled_bytes
-    emissions = {mark: emission_of(x) for mark, x in plans.items()}
-    trace = Applying(step.marks.tracer, emissions, (*step.marks.found,)) if plans else None
+    found, copies = LaidOut(search, {}, unplanned.total_bytes), None
+    if unplanned.total_bytes > budget_bytes:
+        decision = decision_of(budget_bytes, search, step.updates, step.movable)
+        try:
+            found = decision.made(functools.partial(_refuse, budget_bytes))
+        except InfeasibleBudget as error:
+            memory = search.options.host_memory(search.target)
+            raise error.with_hint(hint(step.movable, memory, search.target)) from None
+        copies = decision.copies(found.search.layout) if found.search.layout.on_host else None
+    emissions = {mark: emission_of(x) for mark, x in found.plans.items()}
+    layout = found.search.layout
+    trace = Applying(step.marks.tracer, emissions, (*step.marks.found,), layout)
+    trace = trace if emissions or layout.changes_the_step else None
     devices, taken = step.marks.tracer.devices, unplanned.output_bytes - unplanned.alias_bytes
     backend = backend_of(search.target.name)
     timeline = step_timeline(step.call.traced(trace), backend, taken, devices)
     return StepPlan(
         budget_bytes=budget_bytes,
         unplanned=unplanned,
-        compiled_bytes=compiled,
-        plans=plans,
+        compiled_bytes=found.compiled_bytes,
+        plans=found.plans,
+        layout=layout,
+        copies=copies,
         marks=step.marks.names,
         fingerprint=step.fingerprint,
         devices=devices,
@@ -175,12 +194,13 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
     )
 
 
-def _refuse(unplanned: CompiledBytes, budget_bytes: int, search: StepSearch) -> None:
-    """Refuse a budget that no plan can keep.
+def _refuse(budget_bytes: int, search: StepSearch) -> None:
+    """Refuse a budget that no plan of marks can keep.
 
     Raises:
         InfeasibleBudget: arguments and results alone exceed it, or nothing is marked.
     """
+    unplanned = search.unplanned()
     fixed = unplanned.total_bytes - unplanned.temp_bytes
     takes = f"The step takes {format_bytes(unplanned.total_bytes)} as compiled for "
     takes += f"{unplanned.target}, more than its budget of {format_bytes(budget_bytes)}."
@@ -191,8 +211,8 @@ def _refuse(unplanned: CompiledBytes, budget_bytes: int, search: StepSearch) -> 
             f"{takes} Its arguments ({format_bytes(unplanned.argument_bytes)}) and results "
             f"({format_bytes(unplanned.output_bytes)}, of which "
             f"{format_bytes(unplanned.alias_bytes)} lie in donated arguments) alone take {fixed:,} "
-            "bytes, which no plan changes. Donate what the step replaces (`donate_argnums`), shard "
-            "or offload the state, or raise `budget`.",
+            "bytes, which no plan of its marks changes. Donate what the step replaces "
+            "(`donate_argnums`), shard the state, or raise `budget`.",
             search.smallest_bytes,
         )
 
@@ -214,7 +234,7 @@ def _key(step: RecordedStep, options: PlanOptions, target: Target) -> str:
             [str(getattr(x, "sharding", None)) for x in jax.tree.leaves(step.call.args)],
             (step.donated, sorted((k, str(v)) for k, v in step.call.jit_options.items())),
             (options.budget, usable_bytes(target) if options.budget == "auto" else None),
-            (options.caps, step.marks.tracer.devices),
+            (options.caps, step.marks.tracer.devices, options.host_memory(target)),
             [options.kept_by(x) for x in marks.values()],
         ),
     )

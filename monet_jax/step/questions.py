@@ -91,7 +91,7 @@ class StepNow:
 
     def trace_of(self, plan: StepPlan | None) -> StepTrace | None:
         """The trace of the step in which its marks run as a plan says; None for none of them."""
-        if plan is None or not plan.plans:
+        if plan is None or not plan.changes_the_step:
             return None
         return applied(plan, self.step.call, self.options)
 

@@ -21,9 +21,13 @@ from ..planning.options import PlanOptions
 from ..planning.plan_search import PlanSearch
 from ..planning.progress import say
 from ..plans.record import PlanRecord
+from ..seconds.attained import modelled
+from ..seconds.prices import Prices
+from ..seconds.sources import prices_of
 from .call import StepCall
 from .compiler import StepCompiler
 from .context import Recording
+from .updates.layout import AS_TRACED, UpdateLayout
 
 #: Hash of a mark's program -> its plan. Marks without one run as they are.
 type MarkPlans = dict[str, PlanRecord]
@@ -40,7 +44,8 @@ class StepSearch:
             the gradients for its results.
         options: what a user wants of the plans.
         target: what to compile for.
-        compiled: what was compiled so far: plans of marks -> bytes.
+        layout: of the step's updates, for all plans.
+        compiled: what was compiled so far: plans of marks and layout -> bytes.
     """
 
     call: StepCall
@@ -48,6 +53,7 @@ class StepSearch:
     result_bytes: Sequence[int] | None
     options: PlanOptions
     target: Target
+    layout: UpdateLayout = AS_TRACED
     compiled: dict[Hashable, CompiledBytes] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
@@ -55,9 +61,19 @@ class StepSearch:
         """The options of all its compilations."""
         return Options(self.target)
 
+    def with_layout(self, layout: UpdateLayout) -> "StepSearch":
+        """The search with another layout of the updates; what is compiled, is compiled for both."""
+        return dataclasses.replace(self, layout=layout)
+
     def unplanned(self) -> CompiledBytes:
         """The step as it is, compiled."""
         return self._compiler("", {}).compiled_as_it_is()
+
+    def prices(self) -> Prices:
+        """What the ops of the step take."""
+        if self.recorded.tracer.devices > 1:
+            return modelled(self.target)
+        return prices_of(self.target, self.unplanned().estimates)
 
     def small_bytes(self) -> int | None:
         """Bytes of a small plan that is found at once: one mark saves nothing, others are as is.
@@ -163,5 +179,6 @@ class StepSearch:
             mark=mark,
             others=others,
             known=tuple(self.recorded.found),
+            layout=self.layout,
             memo=self.compiled,
         )

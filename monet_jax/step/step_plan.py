@@ -15,9 +15,11 @@ from ..compiler.compile import CompiledBytes
 from ..plans.record import PlanRecord, record_from_json
 from ..report.text import report
 from .timeline import StepTimeline, timeline_from_json
+from .updates.layout import UpdateLayout, described, layout_from_json
+from .updates.link import CopySeconds
 
 #: Raised when the stored fields change.
-FORMAT = 2
+FORMAT = 3
 _FORMAT_FIELD = "step_format"
 
 
@@ -33,6 +35,8 @@ class StepPlan:
         compiled_bytes: of the step as planned, by the compiler; None if it was not compiled.
         plans: hash of a marked program -> its plan, whose bytes are those of the step; in the order
             in which they were made. What has none runs as it is.
+        layout: how its updates run, and which of its state lives on the host.
+        copies: seconds of the copies of what lives on the host; None where nothing does.
         marks: hash of a marked program -> what its function is called, in the order of the step.
         fingerprint: of the step's program.
         devices: how many devices the step is sharded over.
@@ -47,6 +51,8 @@ class StepPlan:
     unplanned: CompiledBytes
     compiled_bytes: int | None
     plans: Mapping[str, PlanRecord]
+    layout: UpdateLayout
+    copies: CopySeconds | None
     marks: Mapping[str, str]
     fingerprint: str
     devices: int
@@ -55,6 +61,11 @@ class StepPlan:
     planning_seconds: float
     timeline: StepTimeline | None = None
     is_cached: bool = dataclasses.field(default=False, compare=False)
+
+    @property
+    def changes_the_step(self) -> bool:
+        """Whether the step runs other than as it is."""
+        return bool(self.plans) or self.layout.changes_the_step
 
     @property
     def target(self) -> str:
@@ -83,6 +94,8 @@ class StepPlan:
         data: dict[str, Any] = {name: getattr(self, name) for name in stored}
         data["unplanned"] = dataclasses.asdict(self.unplanned)
         data["plans"] = {k: json.loads(x.to_json()) for k, x in self.plans.items()}
+        data["layout"] = dataclasses.asdict(self.layout)
+        data["copies"] = self.copies and dataclasses.asdict(self.copies)
         data["timeline"] = self.timeline and dataclasses.asdict(self.timeline)
         return json.dumps({_FORMAT_FIELD: FORMAT, **data}) + "\n"
 
@@ -101,6 +114,7 @@ class StepPlan:
 
         plans = [dataclasses.replace(x, name=self.marks[k]) for k, x in self.plans.items()]
         whole = section(self.timeline) if self.timeline else ""
+        whole += f"<pre>{escape(described(self.layout))}</pre>" if self.layout.on_host else ""
         if len(plans) == 1:
             text = page(plans[0]).replace("</main>", f"{whole}</main>", 1)
         else:
@@ -131,6 +145,7 @@ class StepPlan:
 
     def __str__(self) -> str:
         parts = [_verdict(self), *(["", str(self.timeline)] if self.timeline else [])]
+        parts += ["", described(self.layout)] if self.layout.on_host else []
         for mark, plan in self.plans.items():
             parts += ["", f"`{self.marks[mark]}` in this step:", report(plan)]
         return "\n".join(parts)
@@ -148,6 +163,8 @@ def step_plan_from_json(text: str) -> StepPlan:
     try:
         data["unplanned"] = CompiledBytes(**data["unplanned"])
         data["plans"] = {k: record_from_json(json.dumps(x)) for k, x in data["plans"].items()}
+        data["layout"] = layout_from_json(data["layout"])
+        data["copies"] = data["copies"] and CopySeconds(**data["copies"])
         data["timeline"] = data["timeline"] and timeline_from_json(data["timeline"])
         return StepPlan(**data)
     except (TypeError, KeyError, AttributeError) as error:
@@ -160,17 +177,36 @@ def holds_step_plan(text: str) -> bool:
 
 
 def _verdict(plan: StepPlan) -> str:
-    """The line that says whether the step keeps its budget, and at what overhead."""
+    """The lines that say whether the step keeps its budget, and at what overhead."""
     seconds = f"{'From the cache; planned' if plan.is_cached else 'Planned'} in "
     seconds += f"{plan.planning_seconds:.1f} s, {plan.compilations} compilations of the step."
     unplanned = f"{format_bytes(plan.unplanned_bytes)} unplanned"
     budget = format_bytes(plan.budget_bytes)
-    if not plan.plans:
+    if not plan.changes_the_step:
         return f"The step fits as it is in {budget}: {plan.unplanned}. {seconds}"
     if plan.compiled_bytes is None:
         return f"The step is planned for {budget}, not verified; {unplanned}. {seconds}"
+    overhead = f"overhead {plan.overhead:.2%} of what is planned" if plan.plans else "no overhead"
     return (
         f"The step keeps its budget of {budget}: {format_bytes(plan.compiled_bytes)} as compiled "
-        f"for {plan.target}, {unplanned}; overhead {plan.overhead:.2%} of what is planned. "
-        f"{seconds}"
+        f"for {plan.target}, {unplanned}; {overhead}. {_of_updates(plan)}{seconds}"
+    )
+
+
+def _of_updates(plan: StepPlan) -> str:
+    """What the plan does about the updates, and where the state lives."""
+    if plan.copies is None:
+        return "Updates run in the order of their gradients. " * plan.layout.is_ordered
+    copied, step, exposed = (
+        f"{1e3 * seconds:.3g} ms"
+        for seconds in (
+            plan.copies.copied_seconds,
+            plan.copies.step_seconds,
+            plan.copies.exposed_seconds,
+        )
+    )
+    return (
+        f"{len(plan.layout.on_host)} leaves of the state ({format_bytes(plan.layout.host_bytes)}) "
+        f"live on the host: by the model, their copies take {copied} beside a step of {step}, and "
+        f"{exposed} do not hide. "
     )

@@ -138,7 +138,7 @@ def timeline_from_json(data: Any) -> StepTimeline:
 
 
 def _argument_bytes(traced: jax.stages.Traced, found: Liveness) -> dict[str, int]:
-    """Kind -> bytes of the arguments that the step reads, on one device."""
+    """Kind -> bytes of the arguments that the step reads, on one device; not of the host's."""
     inside, outside = set[int](), set[int]()
     for op, part in zip(found.ops, found.parts, strict=True):
         (outside if part == OUTSIDE else inside).update(op.inputs)
@@ -146,6 +146,8 @@ def _argument_bytes(traced: jax.stages.Traced, found: Liveness) -> dict[str, int
     sizes: dict[str, int] = dict.fromkeys((PARAMETERS, STATE, OTHERS), 0)
     leaves = zip(found.program.inputs, jax.tree.leaves(traced.args_info), strict=True)
     for i, info in leaves:
+        if compat.is_on_host(found.program.avals[i]):
+            continue
         if i in inside:
             kind = PARAMETERS if i in outside or info.donated else OTHERS
         elif i in outside or i in returned:

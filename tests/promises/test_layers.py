@@ -53,6 +53,7 @@ NEEDING_EXTRAS = (
 TESTED_BY: dict[str, tuple[str, ...]] = {
     # The API
     "monet_jax/_api.py": ("promises/test_api.py", "promises/test_static.py"),
+    "monet_jax/_calls.py": ("promises/test_api.py", "plans/test_record.py"),
     "monet_jax/debug.py": ("promises/test_conventions.py",),
     "monet_jax/_disk.py": ("plans/test_cache.py", "seconds/test_measured.py"),
     "monet_jax/_extras.py": ("promises/test_layers.py",),
@@ -182,6 +183,9 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/step/questions.py": ("step/test_planning.py",),
     "monet_jax/step/share.py": ("step/test_planning.py", "step/test_jit.py"),
     "monet_jax/step/step_plan.py": ("step/test_planning.py",),
+    "monet_jax/step/updates/hint.py": ("step/updates/test_decide.py",),
+    "monet_jax/step/updates/layout.py": ("step/updates/test_placement.py",),
+    "monet_jax/step/updates/link.py": ("step/updates/test_decide.py",),
     "monet_jax/step/timeline_chart.py": ("step/test_timeline.py",),
     # Questions asked of plans
     "monet_jax/tools/sizes/accumulation.py": ("tools/test_steps.py",),

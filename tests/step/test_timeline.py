@@ -6,11 +6,15 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from hosted import layout_of, small_counts
 from steps import ADAMW, DEPTH, STEPS, WIDTH, Step, layers, loss, normal, plain, updated
 
 import monet_jax
 from monet_jax.compiler.backend import backend_of
 from monet_jax.step.liveness import GRADIENT, liveness
+from monet_jax.step.timeline import step_timeline
+from monet_jax.step.updates.emission import with_layout
+from monet_jax.step.updates.placement import placed_specs
 
 SQUARE = WIDTH * WIDTH * 4
 
@@ -72,6 +76,16 @@ def gradients_at_once(optimizer) -> int:
 def test_gradients_are_gone_with_their_updates_unless_they_are_clipped():
     clipped = optax.chain(optax.clip_by_global_norm(1.0), ADAMW)
     assert gradients_at_once(ADAMW) <= 2 * SQUARE < 8 * SQUARE <= gradients_at_once(clipped)
+
+
+def test_what_lives_on_the_host_is_not_on_the_device(monkeypatch):
+    small_counts(monkeypatch)
+    case, layout = plain(), layout_of(plain())
+    args, _ = placed_specs(((jax.eval_shape(lambda: case.state), case.batch), {}), layout)
+    run = jax.jit(lambda *args: with_layout(case.make(jax), args, {}, layout))
+    timeline = step_timeline(run.trace(*args), backend_of("gpu:h100"), 0, 1)
+    assert layout.host_bytes == 2 * DEPTH * SQUARE and timeline
+    assert timeline.at_peak["optimizer state"] == 4  # the count
 
 
 def test_a_value_is_live_from_its_op_to_its_last_reader():

@@ -37,6 +37,8 @@ from .jaxprs import primitive_name as primitive_name
 from .jaxprs import remat_p as remat_p
 from .jaxprs import scan_counts as scan_counts
 from .jaxprs import subjaxprs as subjaxprs
+from .memories import PINNED_HOST as PINNED_HOST
+from .memories import is_on_host as is_on_host
 from .own_primitives import abstract_primitive as abstract_primitive
 from .own_primitives import accumulated_p as accumulated_p
 from .own_primitives import backward_only_p as backward_only_p
