@@ -7,10 +7,11 @@ emit      the program again, stage by stage            -> a function
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ._calls import plan_flat as plan_flat
+from ._calls import within_error as within_error
 from ._plan import Plan
 from ._sources import Fixed
 from ._sources import Planned as Planned
@@ -19,20 +20,16 @@ from ._wrapped import Rematerialized as Rematerialized
 from ._wrapped import rematerialized
 from ._wrapped import run_planned as run_planned
 from ._wrapped import runs_as_it_is as runs_as_it_is
-from .planning.error_limit import limit_of, samples_of
+from .compiler.host import Bandwidth
 from .planning.failures import PlanningWarning as PlanningWarning
-from .planning.gradient_error import GRADED
 from .planning.mistakes import budget_by_keyword, refuse
 from .planning.options import PlanOptions as PlanOptions
-from .planning.pipeline import plan_traced
 from .planning.progress import progress
 from .planning.reserved import Optimizer
 from .step.jit import PlannedStep
 from .step.marks import given_options
 from .step.marks import source_for as source_for
 from .step.questions import plan_of_step, refuse_step
-from .tracing import trace
-from .tracing.marked import name_of
 from .tracing.modules import Given, OnArrays, on_arrays
 
 
@@ -56,6 +53,9 @@ def remat(
     verify: bool = True,
     cache: bool = True,
     costs: str = "model",
+    host: str | Sequence[str] = "never",
+    host_budget: int | str | None = None,
+    host_bandwidth: Bandwidth | None = None,
 ) -> Callable[..., Any]:
     """`fun`, such that the compiled value-and-gradient of it takes at most `budget` bytes.
 
@@ -110,6 +110,13 @@ def remat(
             roofline; plans are the same on every machine. "measured": where the target is this
             process's device, each distinct op is timed there once, in at most 20 s, and the seconds
             are kept on disk.
+        host: what may live in the host's memory: "never"; "activations", residuals that leave the
+            device and come back for the backward; "states"; "parameters"; a tuple of these; or
+            "auto", all that can be moved. Not for the CPU.
+        host_budget: bytes of the host's memory for each device, or an amount; None is what XLA:GPU
+            pins (64 GiB, or XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB).
+        host_bandwidth: of the link to the host, in bytes a second, or a pair, out to the host and
+            back; None where the target's is known.
 
     Raises:
         TypeError, ValueError: an argument is not what it must be.
@@ -133,6 +140,9 @@ def remat(
         verify=verify,
         cache=cache,
         costs=costs,
+        host=host,
+        host_budget=host_budget,
+        host_bandwidth=host_bandwidth,
     )
     source = source_for(budget, options)
     decorate = functools.partial(_decorate, source, options.given)
@@ -161,6 +171,9 @@ def plan(
     verify: bool = True,
     cache: bool = True,
     costs: str = "model",
+    host: str | Sequence[str] = "never",
+    host_budget: int | str | None = None,
+    host_bandwidth: Bandwidth | None = None,
 ) -> Any:
     """The plan that `remat` would use for these arguments; nothing is allocated or run.
 
@@ -203,6 +216,9 @@ def plan(
         verify=verify,
         cache=cache,
         costs=costs,
+        host=host,
+        host_budget=host_budget,
+        host_bandwidth=host_bandwidth,
     )
 
     if isinstance(fun, PlannedStep):
@@ -217,11 +233,6 @@ def plan(
         return on_arrays(fun, args, kwargs or {}, options.given)
 
     return plan_flat(options, flat, args, error, sample)
-
-
-def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
-    """The operators of a selection: "lossy" names more of them where the error is limited."""
-    return GRADED if error is not None and operators == "lossy" else operators
 
 
 def apply(
@@ -269,32 +280,3 @@ def _own_plan(
 def _decorate(source: Source, given: Given, fun: Callable[..., Any]) -> Any:
     refuse_step(fun, "remat")
     return rematerialized(fun, source, given)
-
-
-def plan_flat(
-    options: PlanOptions,
-    flat: Callable[[Sequence[Any]], OnArrays],
-    args: Sequence[Any],
-    error: float | None,
-    sample: Sequence[Any] | None,
-) -> Plan:
-    """The plan of a function for one call of it.
-
-    Arguments:
-        options: of the plan.
-        flat: arguments -> the function on arrays, and its call with these arguments.
-        args: the arguments to plan for.
-        error, sample: as in `plan`.
-    """
-    started = time.perf_counter()
-    with progress():
-        fun, call = flat(args)
-        limit = None
-        if error is not None:
-            samples = [flat(some)[1] for some in samples_of(args, sample)]
-            limit = limit_of(error, options.terms, call, samples)
-        request = options.for_call(call)
-        traced = trace.trace(fun, call, options.rewrite(call), options.terms)
-        refuse(traced, name_of(fun))
-        made = plan_traced(traced, request, limit, started)
-        return Plan.of(dataclasses.replace(made, name=name_of(fun)))

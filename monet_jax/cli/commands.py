@@ -16,6 +16,9 @@ from .words import (
     Budget,
     Checkpoints,
     Function,
+    Host,
+    HostBandwidth,
+    HostBudget,
     MakeArgs,
     MaxSeconds,
     NoCache,
@@ -24,7 +27,10 @@ from .words import (
     Reserved,
     TargetName,
     TimeLimit,
+    bandwidth_of,
     check_writable,
+    host_budget_of,
+    host_kinds,
     load_arguments,
     load_object,
     operators_of,
@@ -60,6 +66,9 @@ def plan(
     costs: Annotated[
         str, typer.Option(help='Of seconds: "model", or "measured" on this device.')
     ] = "model",
+    host: Host = "never",
+    host_budget: HostBudget = None,
+    host_bandwidth: HostBandwidth = None,
     time: Annotated[
         bool, typer.Option("--time", help="Run both steps here, in turns, and say their seconds.")
     ] = False,
@@ -89,6 +98,9 @@ def plan(
             max_seconds=max_seconds,
             cache=not no_cache,
             costs=costs,
+            host=host_kinds(host),
+            host_budget=host_budget_of(host_budget),
+            host_bandwidth=bandwidth_of(host_bandwidth),
         )
         if out is not None:
             made.save(out)

@@ -47,6 +47,21 @@ Pins = Annotated[
 ]
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds for the solver, per plan.")]
 MaxSeconds = Annotated[float | None, typer.Option(help="Seconds for all of planning.")]
+Host = Annotated[
+    str,
+    typer.Option(
+        help='What may live on the host: "never"; "activations", "states", "parameters", or some '
+        'with commas between them; or "auto".'
+    ),
+]
+HostBudget = Annotated[
+    str | None,
+    typer.Option(help='Of the host\'s memory: bytes or "64GiB"; default: what is pinned.'),
+]
+HostBandwidth = Annotated[
+    str | None,
+    typer.Option(help='Of the link, in bytes a second: "55e9", or out and back, "170e9,411e9".'),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor store plans.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -130,6 +145,36 @@ def positions(text: str) -> tuple[int, ...]:
         raise ValueError(
             f'`--argnums` must be positions, as in "0" or "0,2"; got {text!r}'
         ) from None
+
+
+def host_kinds(text: str) -> str | tuple[str, ...]:
+    """The option `host` from a command line: a word, or some with commas between them."""
+    return tuple(text.split(",")) if "," in text else text
+
+
+def host_budget_of(text: str | None) -> int | str | None:
+    """The option `host_budget` from a command line: digits are bytes."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def bandwidth_of(text: str | None) -> tuple[float, ...] | None:
+    """The option `host_bandwidth` from a command line: one number for both ways, or two.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if text is None:
+        return None
+    try:
+        found = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) not in (1, 2):
+        raise ValueError(
+            '`--host-bandwidth` must be bytes a second, as in "55e9" or "170e9,411e9"; got '
+            f"{text!r}"
+        )
+    return found if len(found) == 2 else found * 2
 
 
 def reserved_bytes(text: str) -> int:

@@ -21,6 +21,8 @@ class Target:
         these GPUs, one bfloat16 pass on TPUs).
       matmul_bfloat16_flops_per_second: peak of bfloat16 (and float16) matrix products.
       bandwidth_bytes_per_second: peak of the device's memory.
+      host_bytes_per_second: of the link to the host's pinned memory: out to the host, and back;
+        None where no source names it.
       attached: True if the default device of this process is one of these.
       topology: what the ahead-of-time compiler calls the device; None where there is none.
       gpu_config: the card as XLA:GPU reads it (a `GpuTargetConfigProto` in text form), or None.
@@ -34,6 +36,7 @@ class Target:
     matmul_default_flops_per_second: float
     matmul_bfloat16_flops_per_second: float
     bandwidth_bytes_per_second: float
+    host_bytes_per_second: tuple[float, float] | None = None
     attached: bool = False
     topology: str | None = None
     gpu_config: str | None = dataclasses.field(default=None, repr=False)
@@ -140,7 +143,9 @@ _TABLE = (
         matmul_bfloat16_flops_per_second=9.3e11,
         bandwidth_bytes_per_second=7.3e10,
     ),
-    # NVIDIA datasheets: A100 80GB SXM, H100 SXM, H200 SXM; memory as the driver reports it.
+    # NVIDIA datasheets: A100 80GB SXM, H100 SXM, H200 SXM; memory as the driver reports it. The
+    # link of H100 and H200 is PCIe 5 x16; 55 GB/s between an H100 and pinned memory were measured
+    # in NVIDIA-NeMo/RL#3976.
     Target(
         name="gpu:a100",
         platform="cuda",
@@ -162,6 +167,7 @@ _TABLE = (
         matmul_default_flops_per_second=494.5e12,
         matmul_bfloat16_flops_per_second=989e12,
         bandwidth_bytes_per_second=3.35e12,
+        host_bytes_per_second=(55e9, 55e9),
         topology="1x1x1",
         gpu_config=_H100_CONFIG,
     ),
@@ -174,6 +180,7 @@ _TABLE = (
         matmul_default_flops_per_second=494.5e12,
         matmul_bfloat16_flops_per_second=989e12,
         bandwidth_bytes_per_second=4.8e12,
+        host_bytes_per_second=(55e9, 55e9),
         topology="1x1x1",
         gpu_config=_H200_CONFIG,
     ),

@@ -15,6 +15,7 @@ from planners.regions.planner import FunctionPlanner, RegionPlanner
 from ..analyzer.pins import Pins, find, make_pins, saved_by_name
 from ..candidates.cap import Cap
 from ..compiler.budget import as_share, parse_budget, validate_budget
+from ..compiler.host import Bandwidth, HostMemory, HostOptions
 from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..ir.program import Rewrite
 from ..seconds.sources import check_costs
@@ -22,6 +23,7 @@ from ..tracing import trace
 from ..tracing.modules import Given, on_arrays
 from ..tracing.signature import Call
 from ..tracing.trace import Terms, Traced
+from .failures import statements
 from .mistakes import refuse_reserved
 from .reserved import as_reserved, reserved_bytes
 
@@ -36,6 +38,7 @@ class PlanOptions:
     Attributes:
         terms: the operators and checkpoints that the function is planned with.
         pinned: the values that the user decides.
+        host_options: what may live in the host's memory, in which bytes, over which link.
 
     Raises:
         TypeError, ValueError: an option is not what it must be.
@@ -58,9 +61,13 @@ class PlanOptions:
     verify: bool = True
     cache: bool = True
     costs: str = "model"
+    host: str | Sequence[str] = "never"
+    host_budget: int | str | None = None
+    host_bandwidth: Bandwidth | None = None
 
     terms: Terms = dataclasses.field(init=False)
     pinned: Pins = dataclasses.field(init=False)
+    host_options: HostOptions = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", Terms.of(self.operators, self.checkpoints))
@@ -72,10 +79,12 @@ class PlanOptions:
         _check_seconds("max_seconds", self.max_seconds)
         _check_count(self.max_compilations)
         _check_planner(self.planner)
+        host_options = HostOptions.of(self.host, self.host_budget, self.host_bandwidth)
+        object.__setattr__(self, "host_options", host_options)
         if self.target is not None:
-            resolve_target(self.target)
+            self.host_memory(resolve_target(self.target))
         object.__setattr__(self, "pinned", make_pins(self.pins))
-        self._check_rest()
+        _check_rest(self)
 
     @property
     def given(self) -> Given:
@@ -90,14 +99,25 @@ class PlanOptions:
     def kept_by(self, traced: Traced) -> tuple[Any, ...]:
         """What a plan of a function that is kept on the disk depends on, of these options.
 
-        Pins count by the values that they name, for names are no part of a fingerprint.
+        Pins count by the values that they name, for names are no part of a fingerprint; of the
+        host's memory counts what plans may use of it, wherever that was said.
 
         Raises:
             ValueError: a pin names nothing.
         """
         staged, pins = traced.staged(), self.pinned
         saved, named = sorted(saved_by_name(staged, pins)), sorted(find(staged, pins).items())
-        return self.terms, self.time_limit, self.verify, self.costs, saved, named
+        host = self.host_memory(resolve_target(self.target))
+        return self.terms, self.time_limit, self.verify, self.costs, saved, named, host
+
+    def host_memory(self, target: Target) -> HostMemory | None:
+        """The host's memory that plans for a target may use; None where there is none to use.
+
+        Raises:
+            ValueError: the target has none, or what is known of it does not suffice.
+        """
+        with statements():
+            return self.host_options.on(target)
 
     def cap(self, **more: Any) -> Cap:
         """The cap on compilations and seconds; `more` are other fields of it."""
@@ -156,13 +176,6 @@ class PlanOptions:
             target_memory=lambda: usable_bytes(target),
         )
 
-    def _check_rest(self) -> None:
-        """Check that `reserved` leaves some of the budget, where both are known."""
-        if self.is_share or self.budget == "auto" or not isinstance(self.reserved, int):
-            return
-        total = parse_budget(self.budget, unplanned_bytes=int, target_memory=int)
-        refuse_reserved(total, self.reserved)
-
 
 @dataclasses.dataclass(frozen=True)
 class PlanRequest:
@@ -208,3 +221,11 @@ def _check_count(count: Any) -> None:
 def _check_planner(planner: Any) -> None:
     if planner is not None and not callable(planner):
         raise TypeError(f"`planner` must be callable: (Graph, int) -> Plan; got {planner!r}.")
+
+
+def _check_rest(options: PlanOptions) -> None:
+    """Check that `reserved` leaves some of the budget, where both are known."""
+    if options.is_share or options.budget == "auto" or not isinstance(options.reserved, int):
+        return
+    total = parse_budget(options.budget, unplanned_bytes=int, target_memory=int)
+    refuse_reserved(total, options.reserved)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.core
 
+from ..compiler.host import Bandwidth
 from ..planning.failures import STATEMENTS, report
 from ..planning.mistakes import budget_by_keyword
 from ..planning.options import PlanOptions
@@ -163,6 +164,9 @@ def jit(
     verify: bool = True,
     cache: bool = True,
     costs: str = "model",
+    host: str | Sequence[str] = "never",
+    host_budget: int | str | None = None,
+    host_bandwidth: Bandwidth | None = None,
     **jit_options: Any,
 ) -> Any:
     """`jax.jit(fun)`, such that the compiled program takes at most `budget` bytes.
@@ -180,7 +184,7 @@ def jit(
             memory less a reserve. It covers argument + output + temp - alias of the compiled step,
             on one device: donate what the step replaces.
         target, operators, checkpoints, pins, planner, time_limit, verify, cache: as in `remat`.
-        costs: as in `remat`.
+        costs, host, host_budget, host_bandwidth: as in `remat`.
         max_compilations: steps that planning may compile for each mark, as in `remat`.
         max_seconds: the same for seconds.
         **jit_options: what `jax.jit` takes: `donate_argnums`, `static_argnames`, `in_shardings`...
@@ -212,6 +216,9 @@ def jit(
         verify=verify,
         cache=cache,
         costs=costs,
+        host=host,
+        host_budget=host_budget,
+        host_bandwidth=host_bandwidth,
     )
     decorate = functools.partial(_decorate, options, jit_options)
     return decorate if fun is None else decorate(fun)

@@ -36,6 +36,7 @@ DIRECTIONS = (
     ("monet_jax/_wrapped",),
     ("monet_jax/step",),
     ("monet_jax/_plan",),
+    ("monet_jax/_calls",),
     ("monet_jax/_api",),
     ("monet_jax/tools", "monet_jax/flax", "monet_jax/debug"),
     ("monet_jax/__init__",),

@@ -53,6 +53,7 @@ NEEDING_EXTRAS = (
 TESTED_BY: dict[str, tuple[str, ...]] = {
     # The API
     "monet_jax/_api.py": ("promises/test_api.py", "promises/test_static.py"),
+    "monet_jax/_calls.py": ("promises/test_api.py", "plans/test_record.py"),
     "monet_jax/debug.py": ("promises/test_conventions.py",),
     "monet_jax/_disk.py": ("plans/test_cache.py", "seconds/test_measured.py"),
     "monet_jax/_extras.py": ("promises/test_layers.py",),
