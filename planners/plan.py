@@ -18,6 +18,11 @@ class Region:
         inner: regions that cover the same stages and apply while this one is run again in its
             backward; then `saved` is what survives from the first forward. Empty for a leaf,
             whose stages are recomputed together.
+        offloaded: names of the values that wait for its backward in the host's memory: values of
+            its own stages, which it does not save besides, and inputs of it that no other region
+            reads. Only of a region that is no `inner` one, and neither alone nor nested.
+        ahead: how many regions before its own backward these are fetched, 0 or 1: the backward of
+            the region behind it hides the copies, and they take its memory meanwhile.
     """
 
     first: int
@@ -25,6 +30,8 @@ class Region:
     saved: tuple[str, ...] = ()
     alone: bool = False
     inner: tuple["Region", ...] = ()
+    offloaded: tuple[str, ...] = ()
+    ahead: int = 0
 
     def walk(self) -> Iterator["Region"]:
         """This region and every region inside it, outermost first."""
@@ -86,9 +93,10 @@ def _region_from_json(data: Mapping[str, Any]) -> Region:
     fields = _checked(data, Region)
     inner = tuple(_region_from_json(region) for region in fields.pop("inner"))
     saved = tuple(fields.pop("saved"))
-    if not all(isinstance(name, str) for name in saved):
-        raise ValueError(f"`saved` of a region must hold names; got {saved!r}.")
-    return Region(saved=saved, inner=inner, **fields)
+    offloaded = tuple(fields.pop("offloaded"))
+    if not all(isinstance(name, str) for name in saved + offloaded):
+        raise ValueError(f"Regions save and offload names; got {saved!r} and {offloaded!r}.")
+    return Region(saved=saved, inner=inner, offloaded=offloaded, **fields)
 
 
 _TYPES = {
@@ -106,6 +114,8 @@ _TYPES = {
         "saved": list | tuple,
         "alone": bool,
         "inner": list | tuple,
+        "offloaded": list | tuple,
+        "ahead": int,
     },
 }
 

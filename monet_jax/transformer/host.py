@@ -75,8 +75,7 @@ def run_offloaded(body: Body, inputs: Sequence[Any], moved: Moved) -> tuple[list
 
     def forward(inputs):
         results, residuals, away = _run(body, inputs, moved)
-        copies = [jax.device_put(a, jax.memory.Space.Host) for a in away]
-        results, copies = jax.lax.optimization_barrier((results, copies))
+        results, copies = _sent(results, away)
         late = residuals.fetched_late
         sent = [a for n, a in enumerate(away) if n in late], _chosen(copies, late)
         own = [a for n, a in enumerate(copies) if n not in late]
@@ -92,7 +91,7 @@ def run_offloaded(body: Body, inputs: Sequence[Any], moved: Moved) -> tuple[list
     return results, Sent(gone, copies)
 
 
-def gate(values: Sequence[Any], sent: Sequence[Sent]) -> list[Any]:
+def gate(values: Sequence[Any], sent: Sent) -> list[Any]:
     """The values; when their cotangents have come, what was sent to the host comes back.
 
     Arguments:
@@ -101,21 +100,26 @@ def gate(values: Sequence[Any], sent: Sequence[Sent]) -> list[Any]:
     """
 
     @jax.custom_vjp
-    def passed(values, sent):
-        del sent
+    def passed(values, results, arrays):
+        del results, arrays
         return values
 
-    def forward(values, sent):
-        return values, [arrays for _, arrays in sent]
+    def forward(values, results, arrays):
+        del results
+        return values, arrays
 
     def backward(hosts, cotangents):
-        flat, tree = jax.tree.flatten(hosts)
-        fetched, cotangents = _fetched(flat, cotangents)
-        found = jax.tree.unflatten(tree, fetched)
-        return cotangents, [(arrays, [None] * len(arrays)) for arrays in found]
+        arrays, cotangents = _fetched(hosts, cotangents)
+        return cotangents, arrays, [None] * len(hosts)
 
     passed.defvjp(forward, backward)
-    return passed(list(values), [(x.results, x.arrays) for x in sent])
+    return passed(list(values), sent.results, sent.arrays)
+
+
+def _sent(results: list[Any], away: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Results that wait until some arrays are on their way to the host, and these there."""
+    copies = [jax.device_put(a, jax.memory.Space.Host) for a in away]
+    return jax.lax.optimization_barrier((results, copies))
 
 
 def _fetched(hosts: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
