@@ -16,8 +16,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from .checks import check_backward, check_dataflow, check_loops, check_values
+from .elements import FETCHED as FETCHED
 from .elements import Choice as Choice
 from .elements import Implementation as Implementation
+from .elements import Link as Link
 from .elements import Loop as Loop
 from .elements import Op as Op
 from .elements import Stage as Stage
@@ -39,6 +41,7 @@ class Graph:
         uniform_blocks: whether plans must have uniform iterations: none that differs from both its
             neighbours (`with_uniform_blocks`).
         most_error: limit on the sum of the errors of a plan's ops (`error_of`).
+        link: to the host's memory; None where plans move nothing there.
 
     Raises:
         ValueError: an index is out of range, loops overlap, a choice is empty, a value is written
@@ -53,6 +56,7 @@ class Graph:
     choices: tuple[Choice, ...] = ()
     uniform_blocks: bool = False
     most_error: float = math.inf
+    link: Link | None = None
 
     def __post_init__(self):
         check_values(self.values)
@@ -133,6 +137,22 @@ class Graph:
     def shared(self) -> frozenset[int]:
         """Forward values that an op of another stage reads."""
         return frozenset(_read_elsewhere(self))
+
+    def reader(self, value: int) -> int:
+        """The stage whose backward reads a movable value: its own, or another that reads it."""
+        s, _ = self.forward_writer[value]
+        return self._readers.get(value, s)
+
+    @ft.cached_property
+    def _readers(self) -> dict[int, int]:
+        """Movable value that another stage reads -> that stage, the last one if there are more."""
+        return {
+            i: s
+            for s, stage in enumerate(self.stages)
+            for op in stage.forward + stage.backward
+            for i in op.may_read
+            if self.values[i].movable and self.forward_writer[i][0] != s
+        }
 
     def kept(self, first: int, last: int) -> tuple[Value, ...]:
         """Values that stages `first` to `last` keep for their own backward if left alone.

@@ -33,6 +33,11 @@ class Region:
     offloaded: tuple[str, ...] = ()
     ahead: int = 0
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the values that need not be recomputed: the saved and the offloaded ones."""
+        return self.saved + self.offloaded
+
     def walk(self) -> Iterator["Region"]:
         """This region and every region inside it, outermost first."""
         yield self
@@ -64,6 +69,9 @@ class Plan(Certified):
         flops: floating-point operations of the step, by replay.
         bound_seconds: no plan of the planner's space within the budget takes less.
         planner: who made it.
+        host_bytes: of the host's memory.
+        waiting_seconds: of `seconds`, those in which the device waits for copies to the host or
+            back.
     """
 
     regions: tuple[Region, ...]
@@ -72,6 +80,8 @@ class Plan(Certified):
     flops: int
     bound_seconds: float
     planner: str
+    host_bytes: int = 0
+    waiting_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`; `plan_from_json` is the inverse."""
@@ -95,7 +105,9 @@ def _region_from_json(data: Mapping[str, Any]) -> Region:
     saved = tuple(fields.pop("saved"))
     offloaded = tuple(fields.pop("offloaded"))
     if not all(isinstance(name, str) for name in saved + offloaded):
-        raise ValueError(f"Regions save and offload names; got {saved!r} and {offloaded!r}.")
+        raise ValueError(
+            f"`saved` and `offloaded` of a region must hold names; got {saved!r} and {offloaded!r}."
+        )
     return Region(saved=saved, inner=inner, offloaded=offloaded, **fields)
 
 
@@ -107,6 +119,8 @@ _TYPES = {
         "flops": int,
         "bound_seconds": float | int,
         "planner": str,
+        "host_bytes": int,
+        "waiting_seconds": float | int,
     },
     Region: {
         "first": int,

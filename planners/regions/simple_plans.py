@@ -29,6 +29,8 @@ def certified(
         flops=cost.flops,
         bound_seconds=min(max(bound_seconds, graph.seconds), cost.seconds),
         planner=planner,
+        host_bytes=cost.host_bytes,
+        waiting_seconds=cost.waiting_seconds,
     )
 
 

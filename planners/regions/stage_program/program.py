@@ -1,12 +1,14 @@
 """The integer program of one stage, compiled once and solved for many limits.
 
 Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `hold[u]`, `take[w]`,
-`alias[v]`; the indices are in `needs`, and `w` is an implementation of a backward op, but its
-first. A backward op that takes none of these runs in the first.
+`alias[v]`, `move[v]`; the indices are in `needs`, and `w` is an implementation of a backward op,
+but its first. A backward op that takes none of these runs in the first.
 
 A saved value that is aliased reuses an output buffer and takes no memory (`Graph.aliased`); by
-Hall's theorem that can be done if of each size no more values are as large than results are. Bytes
-and seconds enter the model divided by the stage's totals, so that coefficients are of order one.
+Hall's theorem that can be done if of each size no more values are as large than results are. One
+that is moved waits in the host's memory and takes none either; `moving` has the rows about the
+seconds of its copies. Bytes and seconds enter the model divided by the stage's totals, so that
+coefficients are of order one.
 """
 
 import dataclasses
@@ -20,6 +22,7 @@ import numpy as np
 
 from ...graph import Graph, Op
 from ...solver.highs import solve
+from .moving import Moving, nothing_moves
 from .needs import Needs
 from .rows import dataflow, of_codes, optional_writers
 
@@ -39,12 +42,14 @@ class Proposal:
 
     Attributes:
         saved: indices of the values, ascending.
+        moved: of these, the ones that wait in the host's memory.
         retained_bytes: bytes that wait for the backward.
         cost: seconds and FLOPs, over the stage's.
         error: over the limit of the step's.
     """
 
     saved: tuple[int, ...]
+    moved: tuple[int, ...]
     retained_bytes: int
     cost: float
     error: float
@@ -64,6 +69,7 @@ class StageProgram:
         stage: Needs,
         free: Set[int],
         result_bytes: Sequence[int],
+        moving: Moving | None = None,
     ):
         forward = graph.stages[s].forward
         self._stage, self._forward = stage, forward
@@ -82,14 +88,25 @@ class StageProgram:
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
         lower, upper = _bounds(graph, forward, stage, is_negligible)
         large, places = _aliasing(result_bytes, sizes)
+        alias, move = x[-2 * sizes.size : -sizes.size], x[-sizes.size :]
+        moving = moving or nothing_moves(stage)
+        waiting = cp.Variable(len(moving.ways), nonneg=True)
+        seconds_of_all = self._seconds_of_all = _seconds_of_all(forward, stage)
+        time_and_flops += cp.sum(waiting)
         constraints = [
             lower <= x,
             x <= upper,
             *(rows @ x >= right for rows, right in dataflow(forward, stage)),
             self._errors @ x[: sizes.size] <= self._most_error,
-            x[: sizes.size] >= x[-sizes.size :],
-            large @ x[-sizes.size :] <= places,
+            x[: sizes.size] >= alias + move,
+            large @ alias <= places,
+            move <= moving.may_move,
+            *(
+                waiting[n] >= (rows @ move - hidden) / seconds_of_all
+                for n, (rows, hidden) in enumerate(moving.ways)
+            ),
         ]
+        self._waiting = waiting
         self._fastest = cp.Problem(
             cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
             [*constraints, retained <= self._limit],
@@ -137,8 +154,11 @@ class StageProgram:
         saved = np.array(self._stage.values)[is_saved].tolist()
         used = self._stage.read(saved).union(*(self._forward[o].inputs for o in ops))
         saved = tuple(i for i in saved if i in used)
+        moved = np.array(self._stage.values)[x[-is_saved.size :]].tolist()
+        moved = tuple(i for i in moved if i in used)
         error = float(self._errors[is_saved].sum())
-        return Proposal(saved, int(self._nbytes[x].sum()), float(self._costs[x].sum()), error)
+        cost = float(self._costs[x].sum() + np.sum(self._waiting.value))
+        return Proposal(saved, moved, int(self._nbytes[x].sum()), cost, error)
 
 
 def _column_bytes(
@@ -148,7 +168,7 @@ def _column_bytes(
     save = [0 if i in free else graph.values[i].nbytes for i in stage.values]
     hold = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
     save = np.where(is_negligible, 0, save)
-    columns = save, [0] * len(stage.ops), hold, [0] * _count_taken(stage), -save
+    columns = save, [0] * len(stage.ops), hold, [0] * _count_taken(stage), -save, -save
     return np.array([x for some in columns for x in some], np.int64)
 
 
@@ -164,8 +184,9 @@ def _bounds(
     may_alias = np.array([i not in graph.shared for i in stage.values]) & ~is_negligible
     optional = np.isin(stage.values, [*optional_writers(forward)])
     between = len(stage.ops) + len(stage.outside) + _count_taken(stage)
-    lower = [is_negligible & savable & ~optional, np.zeros(between + len(stage.values))]
-    return np.concatenate(lower), np.concatenate([savable, np.ones(between), may_alias])
+    lower = [is_negligible & savable & ~optional, np.zeros(between + 2 * len(stage.values))]
+    upper = [savable, np.ones(between), may_alias, np.ones(len(stage.values))]
+    return np.concatenate(lower), np.concatenate(upper)
 
 
 def _costs(forward: Sequence[Op], stage: Needs) -> tuple[np.ndarray, np.ndarray]:
@@ -179,10 +200,16 @@ def _costs(forward: Sequence[Op], stage: Needs) -> tuple[np.ndarray, np.ndarray]
             for op in stage.choices
             for implementation in op.alternatives
         ]
-        columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * len(stage.values)
+        columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * 2 * len(stage.values)
         return np.concatenate(columns) / (sum(rerun) + sum(save) or 1.0)
 
     return column(lambda x: x.seconds), column(lambda x: x.flops)
+
+
+def _seconds_of_all(forward: Sequence[Op], stage: Needs) -> float:
+    """Seconds of all that may run again, by which `_costs` divides."""
+    saving = of_codes(forward, stage, lambda x: x.seconds)
+    return sum(forward[o].seconds for o in stage.ops) + sum(saving) or 1.0
 
 
 def _error(graph: Graph, op: Op) -> float:
