@@ -61,7 +61,7 @@ def _movable(graph: Graph, staged: StagedProgram) -> set[int]:
             continue
         number = staged.values[value.name]
         is_float = compat.is_float(program.avals[number]) and value.nbytes >= LEAST_BYTES
-        if is_float and value.kept_as is None and number not in returned:
-            if inside.isdisjoint({s, *others}):
-                found.add(i)
+        may_leave = value.kept_as is None and number not in returned
+        if is_float and may_leave and inside.isdisjoint({s, *others}):
+            found.add(i)
     return found

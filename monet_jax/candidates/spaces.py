@@ -58,6 +58,11 @@ class Space:
     handicap: float = 0.0
     known: dict[int, float] = dataclasses.field(default_factory=dict)
 
+    @property
+    def moves(self) -> bool:
+        """Whether its plans may move values to the host's memory."""
+        return any(model.graph.link is not None for model in self.models)
+
     @functools.cached_property
     def of_single_stages(self) -> "Space | None":
         """The plans whose regions are single stages; None where the planner has no such space."""

@@ -92,8 +92,8 @@ class HostOptions:
             )
         if target.platform == "tpu" and "activations" in self.kinds:
             raise ValueError(
-                "Activations can wait on the host of a GPU only, so far: libtpu brings whole arrays "
-                f"back at once, and nothing else is emitted. The target is {target.name}."
+                "Activations can wait on the host of a GPU only, so far: libtpu brings back whole "
+                f"arrays at once, and nothing else is emitted. The target is {target.name}."
             )
         bandwidth = self.bandwidth or target.host_bytes_per_second
         if bandwidth is None:

@@ -7,8 +7,7 @@ from ...graph import Graph
 from ...plan import Region
 from ..effects.candidate import Candidate, Sample
 from ..effects.walker import Walker
-from ..simple_plans import minimal_region
-from ..stage_program.moving import movable_inputs
+from ..simple_plans import minimal_region, movable_inputs
 from .saved import inside, names
 
 

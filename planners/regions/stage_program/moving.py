@@ -59,13 +59,6 @@ def may_move(graph: Graph, s: int, value: int) -> bool:
     return is_own and graph.values[value].movable and graph.reader(value) == s
 
 
-def movable_inputs(graph: Graph, s: int) -> tuple[int, ...]:
-    """The inputs of stage `s` that may move, for its backward, to the host's memory."""
-    ops = graph.stages[s].forward + graph.stages[s].backward
-    read = {i for op in ops for i in op.may_read if graph.values[i].movable}
-    return tuple(sorted(i for i in read if graph.forward_writer[i][0] < s))
-
-
 def hiding_seconds(graph: Graph, s: int) -> float:
     """Seconds of the backward of the stage behind `s`, which hide copies that come back."""
     behind = graph.stages[s + 1 : s + 2]
