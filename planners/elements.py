@@ -26,8 +26,8 @@ class Value:
             iteration stands for several, one for each of them.
         kept_as: the value that is in memory in its place, and is counted instead: loop-invariant
             values are kept once. It takes nothing itself.
-        movable: whether a plan may move it to the host's memory: the op that writes it writes
-            nothing else, and one stage's backward reads it.
+        reader: the stage for whose backward a plan may move it to the host's memory, no other one
+            reads it in its backward; None where it must not be moved.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Value:
     savable: bool = False
     copies: int = 1
     kept_as: int | None = None
-    movable: bool = False
+    reader: int | None = None
 
     @property
     def waiting_bytes(self) -> int:

@@ -138,22 +138,6 @@ class Graph:
         """Forward values that an op of another stage reads."""
         return frozenset(_read_elsewhere(self))
 
-    def reader(self, value: int) -> int:
-        """The stage whose backward reads a movable value: its own, or another that reads it."""
-        s, _ = self.forward_writer[value]
-        return self._readers.get(value, s)
-
-    @ft.cached_property
-    def _readers(self) -> dict[int, int]:
-        """Movable value that another stage reads -> that stage, the last one if there are more."""
-        return {
-            i: s
-            for s, stage in enumerate(self.stages)
-            for op in stage.forward + stage.backward
-            for i in op.may_read
-            if self.values[i].movable and self.forward_writer[i][0] != s
-        }
-
     def kept(self, first: int, last: int) -> tuple[Value, ...]:
         """Values that stages `first` to `last` keep for their own backward if left alone.
 

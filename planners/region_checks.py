@@ -82,9 +82,9 @@ def _check_moved(graph: Graph, region: Region, name: str) -> None:
         raise InvalidPlan(f"{where} to the host's memory, and the graph has no link to it.")
     if region.alone or region.inner or name in region.saved:
         raise InvalidPlan(f"{where}: it must be a checkpoint that does not save it besides.")
-    if name not in graph.index or not graph.values[graph.index[name]].movable:
-        raise InvalidPlan(f"{where}, which is no movable value of the graph.")
-    reader = graph.reader(graph.index[name])
+    reader = graph.values[graph.index[name]].reader if name in graph.index else None
+    if reader is None:
+        raise InvalidPlan(f"{where}, which is no value of the graph that may be moved.")
     if not region.first <= reader <= region.last:
         raise InvalidPlan(f"{where}, which the backward of stage {reader} reads: not its own.")
 

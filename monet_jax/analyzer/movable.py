@@ -9,6 +9,7 @@ import collections
 import dataclasses
 
 from planners.graph import Graph, Link
+from planners.regions.stage_program.needs import needs
 
 from ..compiler.host import HostMemory
 from ..ir import compat
@@ -29,39 +30,35 @@ def with_host(graph: Graph, staged: StagedProgram, host: HostMemory | None) -> G
     """
     if host is None or not host.allows("activations"):
         return graph
-    movable = _movable(graph, staged)
+    readers = _readers(graph)
+    movable = {i for i in readers if _may_leave(graph, staged, i)}
     values = tuple(
-        dataclasses.replace(value, movable=i in movable) for i, value in enumerate(graph.values)
+        dataclasses.replace(value, reader=readers[i]) if i in movable else value
+        for i, value in enumerate(graph.values)
     )
     link = Link(host.out_bytes_per_second, host.back_bytes_per_second, host.budget_bytes)
     return dataclasses.replace(graph, values=values, link=link)
 
 
-def _movable(graph: Graph, staged: StagedProgram) -> set[int]:
-    """The values that may be moved."""
-    program = staged.program
-    returned = {i for i in program.outputs if isinstance(i, int)}
-    inside = graph.looped | {s for s, branch in enumerate(graph.branch_of) if branch is not None}
-    readers: dict[int, set[int]] = collections.defaultdict(set)
-    backward: dict[int, set[int]] = collections.defaultdict(set)
-    for s, stage in enumerate(graph.stages):
-        for op in (*stage.forward, *stage.backward):
-            for i in op.may_read:
-                readers[i].add(s)
-        for op in stage.backward:
-            for i in op.may_read:
-                backward[i].add(s)
-    found = set()
-    for i, (s, o) in graph.forward_writer.items():
-        value, op = graph.values[i], graph.stages[s].forward[o]
-        others = readers[i] - {s}
-        is_alone = len(op.outputs) == 1 and op.recomputable and not op.optional
-        is_read_once = len(others) <= 1 and not (others and s in backward[i])
-        if not (is_alone and is_read_once and value.name in staged.values):
-            continue
-        number = staged.values[value.name]
-        is_float = compat.is_float(program.avals[number]) and value.nbytes >= LEAST_BYTES
-        may_leave = value.kept_as is None and number not in returned
-        if is_float and may_leave and inside.isdisjoint({s, *others}):
-            found.add(i)
-    return found
+def _readers(graph: Graph) -> dict[int, int]:
+    """Forward value -> the one stage whose backward, or a recomputation for it, may read it."""
+    found: dict[int, set[int]] = collections.defaultdict(set)
+    for s in range(len(graph.stages)):
+        stage = needs(graph, s)
+        direct = {i for op in stage.backward for i in op.may_read if i in graph.forward_writer}
+        for i in direct.union(stage.values, stage.outside):
+            found[i].add(s)
+    return {i: min(some) for i, some in found.items() if len(some) == 1}
+
+
+def _may_leave(graph: Graph, staged: StagedProgram, i: int) -> bool:
+    """Whether a value may leave the device: one of floats, of no loop or branch, not returned."""
+    value, (s, o) = graph.values[i], graph.forward_writer[i]
+    op = graph.stages[s].forward[o]
+    is_alone = len(op.outputs) == 1 and op.recomputable and not op.optional
+    is_outside = s not in graph.looped and graph.branch_of[s] is None and value.kept_as is None
+    if not (is_alone and is_outside and value.name in staged.values):
+        return False
+    program, number = staged.program, staged.values[value.name]
+    is_large_float = compat.is_float(program.avals[number]) and value.nbytes >= LEAST_BYTES
+    return is_large_float and number not in program.outputs

@@ -155,7 +155,7 @@ def without_host(graph: Graph) -> Graph:
     """The graph whose plans move nothing to the host's memory."""
     if graph.link is None:
         return graph
-    values = tuple(dataclasses.replace(value, movable=False) for value in graph.values)
+    values = tuple(dataclasses.replace(value, reader=None) for value in graph.values)
     return dataclasses.replace(graph, values=values, link=None)
 
 

@@ -87,7 +87,7 @@ def moving_inputs(graph: Graph) -> tuple[Region, ...]:
 def movable_inputs(graph: Graph, s: int) -> tuple[int, ...]:
     """The inputs of stage `s` that may move to the host's memory, for its backward."""
     ops = graph.stages[s].forward + graph.stages[s].backward
-    read = {i for op in ops for i in op.may_read if graph.values[i].movable}
+    read = {i for op in ops for i in op.may_read if graph.values[i].reader == s}
     return tuple(sorted(i for i in read if graph.forward_writer[i][0] < s))
 
 

@@ -5,8 +5,8 @@ import math
 from collections.abc import Hashable, Mapping
 
 from ...graph import Graph
+from ...transfers import hiding_seconds
 from ..effects.walker import Walker
-from ..stage_program.moving import hiding_seconds
 from ..stage_program.options import moving_options, options, options_by_multiplier
 
 # Solves for all distinct stages together, beyond which each gets fewer options.

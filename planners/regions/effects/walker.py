@@ -14,7 +14,7 @@ from ...errors import InvalidPlan
 from ...graph import Graph, Op
 from ...plan import Region
 from ...runs import error_of
-from ...transfers import back_seconds, moved_bytes, out_seconds
+from ...transfers import back_seconds, hiding_seconds, moved_bytes, out_seconds
 from .candidate import Candidate, Sample
 from .gradients import gradients_of
 from .walk import alone_bytes, walked
@@ -146,9 +146,9 @@ class Walker:
         """
         if not region.offloaded:
             return 0.0
-        behind = self.graph.stages[region.last + 1 : region.last + 2] if region.ahead else ()
-        hidden = sum(op.least_seconds for stage in behind for op in stage.backward)
-        return out_seconds(self.graph, region) + back_seconds(self.graph, region, hidden)
+        forward, backward = hiding_seconds(self.graph, region.last) if region.ahead else (0.0, 0.0)
+        out = out_seconds(self.graph, region, forward)
+        return out + back_seconds(self.graph, region, backward)
 
     def allowed(self, region: Region) -> Candidate | None:
         """The region with its effect; None where no plan may have it."""
@@ -209,7 +209,13 @@ class Walker:
         linked = tuple(k for i, k in number.items() if len(self._touching[i]) > 1)
         # Gradients differ in nothing here: their bytes are added to each stage, not to its shape.
         values = tuple(
-            (x.nbytes, x.copies, x.savable, x.movable, graph.forward_writer[i][0] == s)
+            (
+                x.nbytes,
+                x.copies,
+                x.savable,
+                x.reader and x.reader - s,
+                graph.forward_writer[i][0] == s,
+            )
             if i in graph.forward_writer
             else None
             for i, x in ((i, graph.values[i]) for i in number)

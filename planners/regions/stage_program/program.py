@@ -102,8 +102,8 @@ class StageProgram:
             large @ alias <= places,
             move <= moving.may_move,
             *(
-                waiting[n] >= (rows @ move - hidden) / seconds_of_all
-                for n, (rows, hidden) in enumerate(moving.ways)
+                waiting[n] >= (seconds @ move - hidden) / seconds_of_all
+                for n, (seconds, hidden) in enumerate(moving.ways)
             ),
         ]
         self._waiting = waiting
