@@ -164,7 +164,9 @@ class _Residuals:
         total = len(self.staying) + len(self.away)
         leaves = [fetched[n] if n in fetched else next(rest) for n in range(total)]
         pull = jax.tree.unflatten(self.tree, leaves)
-        return filled([None] * count, self.differentiated, pull(list(cotangents)))
+        # Else a gradient of parameters may be put off, and keep what was fetched for it.
+        found = jax.lax.optimization_barrier(pull(list(cotangents)))
+        return filled([None] * count, self.differentiated, found)
 
 
 def _run(
