@@ -131,6 +131,11 @@ def _fetched(hosts: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any]
     return arrays, filled(cotangents, places, barred[1])
 
 
+def _joined(cotangents: Sequence[Any]) -> Sequence[Any]:
+    """Cotangents that leave together: one that is put off would keep what was fetched for it."""
+    return jax.lax.optimization_barrier(tuple(cotangents))
+
+
 def _chosen(values: Sequence[Any], places: Sequence[int]) -> list[Any]:
     return [values[n] for n in places]
 
@@ -164,9 +169,7 @@ class _Residuals:
         total = len(self.staying) + len(self.away)
         leaves = [fetched[n] if n in fetched else next(rest) for n in range(total)]
         pull = jax.tree.unflatten(self.tree, leaves)
-        # Else a gradient of parameters may be put off, and keep what was fetched for it.
-        found = jax.lax.optimization_barrier(pull(list(cotangents)))
-        return filled([None] * count, self.differentiated, found)
+        return filled([None] * count, self.differentiated, _joined(pull(list(cotangents))))
 
 
 def _run(
