@@ -19,6 +19,14 @@ def moved_bytes(graph: Graph, region: Region) -> int:
     return sum(graph.values[graph.index[name]].nbytes for name in region.offloaded)
 
 
+def keeps_host(graph: Graph, regions: Sequence[Region]) -> bool:
+    """Whether a plan takes no more of the host's memory than it may."""
+    return (
+        graph.link is None
+        or sum(moved_bytes(graph, region) for region in regions) <= graph.link.host_bytes
+    )
+
+
 def waiting_seconds(graph: Graph, regions: Sequence[Region]) -> float:
     """Seconds in which the device waits for copies, in a whole plan."""
     if not any(region.offloaded for region in regions):

@@ -157,7 +157,7 @@ class StageProgram:
         moved = np.array(self._stage.values)[x[-is_saved.size :]].tolist()
         moved = tuple(i for i in moved if i in used)
         error = float(self._errors[is_saved].sum())
-        cost = float(self._costs[x].sum() + np.sum(self._waiting.value))
+        cost = float(self._costs[x].sum() + np.asarray(self._waiting.value, float).sum())
         return Proposal(saved, moved, int(self._nbytes[x].sum()), cost, error)
 
 
