@@ -9,11 +9,11 @@ from planners.graph import Graph
 
 from ..analyzer.analyze import analyze
 from ..analyzer.inverse import InverseData
-from ..analyzer.movable import with_host
 from ..analyzer.pins import Pins, without_values
 from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
+from ..candidates.movable import with_host
 from ..compiler.backend import backend_of
 from ..compiler.compile import CompiledBytes, CompilerFailed, Estimate, compile_bytes, devices_of
 from ..compiler.host import HostMemory

@@ -11,8 +11,8 @@ import planners
 from planners.plan import Region
 from planners.regions.simple_plans import moving_inputs
 
-from ..analyzer.movable import with_host
 from ..candidates.judge import CompiledPlan
+from ..candidates.movable import with_host
 from ..compiler.host import HostOptions
 from ..ir.fingerprint import describe_inputs
 from ..operators import not_used

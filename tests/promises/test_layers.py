@@ -146,6 +146,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/transformer/apply.py": ("plans/test_record.py", "promises/test_api.py"),
     "monet_jax/transformer/invariants.py": ("tracing/passes/test_loops.py",),
     "monet_jax/transformer/names.py": ("transformer/test_transform.py",),
+    "monet_jax/transformer/regions.py": ("transformer/test_transform.py",),
     "monet_jax/transformer/parts.py": (
         "tracing/passes/test_loops.py",
         "tracing/passes/test_branches.py",
@@ -329,7 +330,7 @@ def test_the_child_that_solves_starts_without_what_takes_long_to_import():
 
 
 def test_replay_imports_no_planner():
-    allowed = {"errors", "graph", "plan", "runs"}
+    allowed = {"errors", "graph", "plan", "region_checks", "runs", "transfers"}
     own = imports_any(ROOT / "planners/replay.py", "planners")
     assert {x.split(".")[1] for x in own} <= allowed
 

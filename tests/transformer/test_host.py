@@ -13,7 +13,7 @@ import pytest
 from compilers import foreign_target
 
 import planners
-from monet_jax.analyzer import movable
+from monet_jax.candidates import movable
 from monet_jax.compiler.host import HostMemory
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.judge import TracedPlans, compiled_plans_of

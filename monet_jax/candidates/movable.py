@@ -15,8 +15,8 @@ from ..compiler.host import HostMemory
 from ..ir import compat
 from ..tracing.staged import StagedProgram
 
-#: Smaller values stay on the device. To start a copy takes some ten microseconds, in which PCIe 5
-#: carries this many bytes. With half or twice as many the zoo's plans are the same.
+#: In bytes: smaller values stay on the device. To start a copy takes some ten microseconds, in
+#: which PCIe 5 carries about as many; half or double would add or spare only such copies.
 LEAST_BYTES = 2**19
 
 
