@@ -5,6 +5,7 @@ Copies go out while the forward of the stage behind runs, and come back while it
 
 import dataclasses
 
+import cvxpy as cp
 import numpy as np
 
 from ...graph import Graph
@@ -25,9 +26,31 @@ class Moving:
     ways: tuple[tuple[np.ndarray, float], ...]
 
 
-def nothing_moves(stage: Needs) -> Moving:
-    """The moves where there are none."""
-    return Moving(np.zeros(len(stage.values)), ())
+class Moves:
+    """The variables and rows of a stage program about moves.
+
+    Attributes:
+        move: 1 for each value that waits on the host.
+        waits: shares of `unit_seconds` in which the device waits for copies, out and back.
+        rows: about both.
+    """
+
+    def __init__(self, moving: Moving, unit_seconds: float):
+        self.move = cp.Variable(len(moving.may_move), boolean=True)
+        self.waits = cp.Variable(len(moving.ways), nonneg=True)
+        self.rows = [self.move <= moving.may_move.astype(float)]
+        for n, (seconds, hidden) in enumerate(moving.ways):
+            self.rows.append(self.waits[n] >= (seconds @ self.move - hidden) / unit_seconds)
+
+    @property
+    def chosen(self) -> np.ndarray:
+        """For each value, whether the last solve moved it."""
+        return np.asarray(self.move.value) > 0.5
+
+    @property
+    def waiting(self) -> float:
+        """The sum of `waits` in the last solve."""
+        return float(np.asarray(self.waits.value).sum())
 
 
 def moving_of(graph: Graph, s: int, stage: Needs) -> Moving | None:

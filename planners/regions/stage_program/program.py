@@ -1,14 +1,14 @@
 """The integer program of one stage, compiled once and solved for many limits.
 
 Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `hold[u]`, `take[w]`,
-`alias[v]`, `move[v]`; the indices are in `needs`, and `w` is an implementation of a backward op,
-but its first. A backward op that takes none of these runs in the first.
+`alias[v]`; the indices are in `needs`, and `w` is an implementation of a backward op, but its
+first. A backward op that takes none of these runs in the first.
 
 A saved value that is aliased reuses an output buffer and takes no memory (`Graph.aliased`); by
 Hall's theorem that can be done if of each size no more values are as large than results are. One
-that is moved waits in the host's memory and takes none either; `moving` has the rows about the
-seconds of its copies. Bytes and seconds enter the model divided by the stage's totals, so that
-coefficients are of order one.
+that waits in the host's memory takes none either: `moving` has the variables and rows for that.
+Bytes and seconds enter the model divided by the stage's totals, so that coefficients are of order
+one.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ import numpy as np
 
 from ...graph import Graph, Op
 from ...solver.highs import solve
-from .moving import Moving, nothing_moves
+from .moving import Moves, Moving
 from .needs import Needs
 from .rows import dataflow, of_codes, optional_writers
 
@@ -86,27 +86,23 @@ class StageProgram:
         self._costs = seconds + _FLOPS_WEIGHT * flops
         time_and_flops = self._costs @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
+        save, alias = x[: sizes.size], x[-sizes.size :]
+        moves, self._moves = [], moving and Moves(moving, _seconds_of_all(forward, stage))
+        if self._moves is not None:
+            time_and_flops += cp.sum(self._moves.waits)
+            retained -= (self._nbytes[: sizes.size] / max(self.total_bytes, 1)) @ self._moves.move
+            moves = [*self._moves.rows, save >= alias + self._moves.move]
         lower, upper = _bounds(graph, forward, stage, is_negligible)
         large, places = _aliasing(result_bytes, sizes)
-        alias, move = x[-2 * sizes.size : -sizes.size], x[-sizes.size :]
-        moving = moving or nothing_moves(stage)
-        waiting = cp.Variable(len(moving.ways), nonneg=True)
-        seconds_of_all = self._seconds_of_all = _seconds_of_all(forward, stage)
-        time_and_flops += cp.sum(waiting)
         constraints = [
             lower <= x,
             x <= upper,
             *(rows @ x >= right for rows, right in dataflow(forward, stage)),
-            self._errors @ x[: sizes.size] <= self._most_error,
-            x[: sizes.size] >= alias + move,
+            self._errors @ save <= self._most_error,
+            save >= alias,
             large @ alias <= places,
-            move <= moving.may_move,
-            *(
-                waiting[n] >= (seconds @ move - hidden) / seconds_of_all
-                for n, (seconds, hidden) in enumerate(moving.ways)
-            ),
+            *moves,
         ]
-        self._waiting = waiting
         self._fastest = cp.Problem(
             cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
             [*constraints, retained <= self._limit],
@@ -154,11 +150,15 @@ class StageProgram:
         saved = np.array(self._stage.values)[is_saved].tolist()
         used = self._stage.read(saved).union(*(self._forward[o].inputs for o in ops))
         saved = tuple(i for i in saved if i in used)
-        moved = np.array(self._stage.values)[x[-is_saved.size :]].tolist()
-        moved = tuple(i for i in moved if i in used)
         error = float(self._errors[is_saved].sum())
-        cost = float(self._costs[x].sum() + np.asarray(self._waiting.value, float).sum())
-        return Proposal(saved, moved, int(self._nbytes[x].sum()), cost, error)
+        nbytes, cost = int(self._nbytes[x].sum()), float(self._costs[x].sum())
+        if self._moves is None:
+            return Proposal(saved, (), nbytes, cost, error)
+        is_moved = self._moves.chosen
+        moved = np.array(self._stage.values)[is_moved].tolist()
+        nbytes -= int(self._nbytes[: is_moved.size][is_moved].sum())
+        cost += self._moves.waiting
+        return Proposal(saved, tuple(i for i in moved if i in used), nbytes, cost, error)
 
 
 def _column_bytes(
@@ -168,7 +168,7 @@ def _column_bytes(
     save = [0 if i in free else graph.values[i].nbytes for i in stage.values]
     hold = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
     save = np.where(is_negligible, 0, save)
-    columns = save, [0] * len(stage.ops), hold, [0] * _count_taken(stage), -save, -save
+    columns = save, [0] * len(stage.ops), hold, [0] * _count_taken(stage), -save
     return np.array([x for some in columns for x in some], np.int64)
 
 
@@ -184,9 +184,8 @@ def _bounds(
     may_alias = np.array([i not in graph.shared for i in stage.values]) & ~is_negligible
     optional = np.isin(stage.values, [*optional_writers(forward)])
     between = len(stage.ops) + len(stage.outside) + _count_taken(stage)
-    lower = [is_negligible & savable & ~optional, np.zeros(between + 2 * len(stage.values))]
-    upper = [savable, np.ones(between), may_alias, np.ones(len(stage.values))]
-    return np.concatenate(lower), np.concatenate(upper)
+    lower = [is_negligible & savable & ~optional, np.zeros(between + len(stage.values))]
+    return np.concatenate(lower), np.concatenate([savable, np.ones(between), may_alias])
 
 
 def _costs(forward: Sequence[Op], stage: Needs) -> tuple[np.ndarray, np.ndarray]:
@@ -200,7 +199,7 @@ def _costs(forward: Sequence[Op], stage: Needs) -> tuple[np.ndarray, np.ndarray]
             for op in stage.choices
             for implementation in op.alternatives
         ]
-        columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * 2 * len(stage.values)
+        columns = save, rerun, [0.0] * len(stage.outside), take, [0.0] * len(stage.values)
         return np.concatenate(columns) / (sum(rerun) + sum(save) or 1.0)
 
     return column(lambda x: x.seconds), column(lambda x: x.flops)

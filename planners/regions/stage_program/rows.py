@@ -57,7 +57,7 @@ def dataflow(forward: Sequence[Op], stage: Needs) -> list[tuple[sp.csr_array, np
         [(available[i] | {column: -1.0}, 0.0) for column, i in inputs if i in save],
         [({hold[u]: 1.0, column: -1.0}, 0.0) for column, u in inputs if u in hold],
     ]
-    width = next(columns) + 2 * len(save)  # `alias` and `move`
+    width = next(columns) + len(save)
     return [
         (matrix([row for row, _ in family], width), np.array([right for _, right in family]))
         for family in families
