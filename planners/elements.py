@@ -9,6 +9,10 @@ import dataclasses
 import itertools as it
 from collections.abc import Container
 
+#: The implementation by which an op's results come back from the host's memory, where a plan moved
+#: them: it reads nothing, and takes the device no time.
+FETCHED = -1
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
@@ -22,6 +26,8 @@ class Value:
             iteration stands for several, one for each of them.
         kept_as: the value that is in memory in its place, and is counted instead: loop-invariant
             values are kept once. It takes nothing itself.
+        reader: the stage for whose backward a plan may move it to the host's memory, no other one
+            reads it in its backward; None where it must not be moved.
     """
 
     name: str
@@ -29,6 +35,7 @@ class Value:
     savable: bool = False
     copies: int = 1
     kept_as: int | None = None
+    reader: int | None = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -104,6 +111,8 @@ class Op:
         """The op with the figures of one of its implementations for its own."""
         if not implementation:
             return self
+        if implementation == FETCHED:
+            return dataclasses.replace(self, inputs=(), seconds=0.0, flops=0, workspace_bytes=0)
         x = self.alternatives[implementation - 1]
         return dataclasses.replace(
             self,
@@ -198,6 +207,21 @@ class Loop:
     def stop(self) -> int:
         """The first stage behind it."""
         return self.first + self.length * self.trips
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """The link between the device and the host's memory, and how much of that a plan may take.
+
+    Attributes:
+        out_bytes_per_second, back_bytes_per_second: to the host, and to the device. Both ways work
+            at the same time, each for one copy at a time.
+        host_bytes: that a plan may take.
+    """
+
+    out_bytes_per_second: float
+    back_bytes_per_second: float
+    host_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from .checks import check_backward, check_dataflow, check_loops, check_values
+from .elements import FETCHED as FETCHED
 from .elements import Choice as Choice
 from .elements import Implementation as Implementation
+from .elements import Link as Link
 from .elements import Loop as Loop
 from .elements import Op as Op
 from .elements import Stage as Stage
@@ -34,11 +36,12 @@ class Graph:
         recomputes_late: whether a compiler runs an op again just before what reads it, in regions
             of several stages too; else all of a region's recomputation comes first there.
         loops: in order. A region lies in one iteration, or outside of all loops.
-        choices: a region lies in one branch, or outside of all choices. Where choices are in
-            branches, as much waits in all branches of the inner ones together.
-        uniform_blocks: whether plans must have uniform iterations: none that differs from both its
-            neighbours (`with_uniform_blocks`).
+        choices: a region lies in one branch, or outside of all. Of choices in branches, as much
+            waits in all branches of the inner ones together.
+        uniform_blocks: whether no iteration may differ from both neighbours
+            (`with_uniform_blocks`).
         most_error: limit on the sum of the errors of a plan's ops (`error_of`).
+        link: to the host's memory; None where nothing moves there.
 
     Raises:
         ValueError: an index is out of range, loops overlap, a choice is empty, a value is written
@@ -53,6 +56,7 @@ class Graph:
     choices: tuple[Choice, ...] = ()
     uniform_blocks: bool = False
     most_error: float = math.inf
+    link: Link | None = None
 
     def __post_init__(self):
         check_values(self.values)

@@ -18,6 +18,11 @@ class Region:
         inner: regions that cover the same stages and apply while this one is run again in its
             backward; then `saved` is what survives from the first forward. Empty for a leaf,
             whose stages are recomputed together.
+        offloaded: names of the values that wait for its backward in the host's memory: values of
+            its own stages, which it does not save besides, and inputs of it that no other region
+            reads. Only of a region that is no `inner` one, and neither alone nor nested.
+        ahead: how many regions before its own backward these are fetched, 0 or 1: the backward of
+            the region behind it hides the copies, and they take its memory meanwhile.
     """
 
     first: int
@@ -25,6 +30,13 @@ class Region:
     saved: tuple[str, ...] = ()
     alone: bool = False
     inner: tuple["Region", ...] = ()
+    offloaded: tuple[str, ...] = ()
+    ahead: int = 0
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the values that need not be recomputed: the saved and the offloaded ones."""
+        return self.saved + self.offloaded
 
     def walk(self) -> Iterator["Region"]:
         """This region and every region inside it, outermost first."""
@@ -57,6 +69,9 @@ class Plan(Certified):
         flops: floating-point operations of the step, by replay.
         bound_seconds: no plan of the planner's space within the budget takes less.
         planner: who made it.
+        host_bytes: of the host's memory.
+        waiting_seconds: of `seconds`, those in which the device waits for copies to the host or
+            back.
     """
 
     regions: tuple[Region, ...]
@@ -65,6 +80,8 @@ class Plan(Certified):
     flops: int
     bound_seconds: float
     planner: str
+    host_bytes: int = 0
+    waiting_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`; `plan_from_json` is the inverse."""
@@ -86,9 +103,12 @@ def _region_from_json(data: Mapping[str, Any]) -> Region:
     fields = _checked(data, Region)
     inner = tuple(_region_from_json(region) for region in fields.pop("inner"))
     saved = tuple(fields.pop("saved"))
-    if not all(isinstance(name, str) for name in saved):
-        raise ValueError(f"`saved` of a region must hold names; got {saved!r}.")
-    return Region(saved=saved, inner=inner, **fields)
+    offloaded = tuple(fields.pop("offloaded"))
+    if not all(isinstance(name, str) for name in saved + offloaded):
+        raise ValueError(
+            f"`saved` and `offloaded` of a region must hold names; got {saved!r} and {offloaded!r}."
+        )
+    return Region(saved=saved, inner=inner, offloaded=offloaded, **fields)
 
 
 _TYPES = {
@@ -99,6 +119,8 @@ _TYPES = {
         "flops": int,
         "bound_seconds": float | int,
         "planner": str,
+        "host_bytes": int,
+        "waiting_seconds": float | int,
     },
     Region: {
         "first": int,
@@ -106,6 +128,8 @@ _TYPES = {
         "saved": list | tuple,
         "alone": bool,
         "inner": list | tuple,
+        "offloaded": list | tuple,
+        "ahead": int,
     },
 }
 

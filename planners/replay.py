@@ -26,7 +26,9 @@ import numpy as np
 from .errors import InvalidPlan
 from .graph import Choice, Graph
 from .plan import Plan, Region
+from .region_checks import check_regions
 from .runs import Run, first_forward, runs
+from .transfers import moved_bytes, waiting_seconds
 
 #: By choice and branch, or None: for each run, and once more, the bytes that it adds or takes away.
 Changes = dict[tuple[Choice, int] | None, np.ndarray]
@@ -38,12 +40,14 @@ class Replay:
 
     Attributes:
         peak_bytes: the largest of `live_bytes`.
-        seconds: run time of the step, recomputation included.
+        seconds: run time of the step, recomputation and `waiting_seconds` included.
         flops: floating-point operations of the step, recomputation included.
         live_bytes: bytes of values and workspace in memory during each run.
         peak_run: the first run with `peak_bytes`.
         peak_values: names of the values in memory then, largest first.
         schedule: the runs.
+        host_bytes: bytes that wait in the host's memory.
+        waiting_seconds: in which the device waits for copies to the host or back.
     """
 
     peak_bytes: int
@@ -53,6 +57,8 @@ class Replay:
     peak_run: int
     peak_values: tuple[str, ...]
     schedule: tuple[Run, ...]
+    host_bytes: int
+    waiting_seconds: float
 
 
 @dataclasses.dataclass(slots=True)
@@ -81,9 +87,7 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
             that is not in memory.
     """
     regions = plan.regions if isinstance(plan, Plan) else tuple(plan)
-    _check_cover(regions, 0, len(graph.stages) - 1)
-    for region in regions:
-        _check_region(graph, region)
+    check_regions(graph, regions)
     schedule = runs(graph, regions)
     instances = _instances(graph, regions, schedule)
     _alias(graph, regions, schedule, instances)
@@ -91,14 +95,17 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
     peak = int(live.argmax()) if len(live) else 0
     at_peak = {x.value for x in instances if x.written <= peak <= x.last_read}
     ops = [run.of(graph) for run in schedule]
+    waiting = waiting_seconds(graph, regions)
     return Replay(
         peak_bytes=int(live.max(initial=0)),
-        seconds=sum(op.seconds for op in ops),
+        seconds=sum(op.seconds for op in ops) + waiting,
         flops=sum(op.flops for op in ops),
         live_bytes=tuple(live.tolist()),
         peak_run=peak,
         peak_values=_names_by_size(graph, at_peak),
         schedule=schedule,
+        host_bytes=sum(moved_bytes(graph, region) for region in regions),
+        waiting_seconds=waiting,
     )
 
 
@@ -239,56 +246,3 @@ def _check_kept(
 def _where(graph: Graph, run: Run) -> str:
     stage = graph.stages[run.stage]
     return f"Stage {run.stage} (`{stage.name}`), {run.phase} op `{run.of(graph).name}`:"
-
-
-def _check_cover(regions: Sequence[Region], first: int, last: int) -> None:
-    expected = first
-    for region in regions:
-        if region.first != expected or region.last < region.first:
-            raise InvalidPlan(
-                f"Regions must cover stages {first}-{last} once and in order; "
-                f"got {region.first}-{region.last} where stage {expected} comes next."
-            )
-        expected = region.last + 1
-    if expected != last + 1:
-        raise InvalidPlan(
-            f"Regions must cover stages {first}-{last} once and in order; "
-            f"got none for stages {expected}-{last}."
-            if expected <= last
-            else f"Regions end at stage {expected - 1}, but the last stage is {last}."
-        )
-
-
-def _check_region(graph: Graph, region: Region) -> None:
-    if region.alone and (region.saved or region.inner):
-        raise InvalidPlan(
-            f"Region {region.first}-{region.last} is alone and keeps everything; it must have "
-            f"neither `saved` (got {region.saved!r}) nor inner regions (got {len(region.inner)})."
-        )
-    if len(set(graph.units[region.first : region.last + 1])) > 1:
-        raise InvalidPlan(
-            f"Region {region.first}-{region.last} crosses the ends of a loop, of an "
-            "iteration, of a choice or of a branch."
-        )
-    for name in region.saved:
-        _check_saved(graph, region, name)
-    if region.inner:
-        _check_cover(region.inner, region.first, region.last)
-    for inner in region.inner:
-        _check_region(graph, inner)
-
-
-def _check_saved(graph: Graph, region: Region, name: str) -> None:
-    where = f"Region {region.first}-{region.last} saves `{name}`"
-    if name not in graph.index:
-        raise InvalidPlan(f"{where}, which the graph does not have. Was the plan made for it?")
-    i = graph.index[name]
-    if i not in graph.forward_writer:
-        raise InvalidPlan(f"{where}, which no forward op writes.")
-    s = graph.forward_writer[i][0]
-    if not region.first <= s <= region.last:
-        raise InvalidPlan(
-            f"{where}, which stage {s} (`{graph.stages[s].name}`) writes: not the region's own."
-        )
-    if not graph.values[i].savable:
-        raise InvalidPlan(f"{where} of stage {s} (`{graph.stages[s].name}`): it is not savable.")

@@ -12,6 +12,9 @@ that its region and the regions round it select by what they save (`Op.implement
 - *nested*: one run of the forward ops that its inner regions' saved values and inputs need, from
   the outer region's saved values; then the inner regions' backwards, last one first. What an outer
   region saves is there for the regions inside it, whether or not they save it too.
+
+What a region has moved to the host's memory comes back before its backward begins, or before that
+of the region behind it (`Region.ahead`): a run of the op that wrote it, as `FETCHED`.
 """
 
 import dataclasses
@@ -19,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from .errors import InvalidPlan
-from .graph import Graph, Op
+from .graph import FETCHED, Graph, Op
 from .plan import Region
 
 
@@ -32,7 +35,8 @@ class Run:
         phase: which of the two lists.
         depth: how many regions it runs inside of: 0 in the first forward; 1 in the backward of
             a region, recomputation included; 2 in the backward of a region inside that; and on.
-        implementation: position in its `implementations`.
+        implementation: position in its `implementations`; `FETCHED` where its results come back
+            from the host's memory.
     """
 
     stage: int
@@ -62,16 +66,27 @@ def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
     Raises:
         InvalidPlan: an op that must run once would be recomputed.
     """
-    saved = {graph.index[name] for region in regions for name in region.saved}
+    saved = {graph.index[name] for region in regions for name in region.kept}
     found = [
         Run(s, o, "forward")
         for s, stage in enumerate(graph.stages)
         for o, op in enumerate(stage.forward)
         if not op.optional or not saved.isdisjoint(op.outputs)
     ]
-    for region in reversed(regions):
-        found += backward_runs(graph, region)
+    behind = len(regions) - 1
+    for n in range(behind, -1, -1):
+        if n > 0 and regions[n - 1].ahead:
+            found += fetches(graph, regions[n - 1])
+        if n == behind or not regions[n].ahead:
+            found += fetches(graph, regions[n])
+        found += backward_runs(graph, regions[n])
     return tuple(found)
+
+
+def fetches(graph: Graph, region: Region) -> list[Run]:
+    """The runs by which what a region has moved to the host's memory comes back."""
+    writers = (graph.forward_writer[graph.index[name]] for name in region.offloaded)
+    return [Run(s, o, "forward", 1, FETCHED) for s, o in writers]
 
 
 def first_forward(schedule: Sequence[Run]) -> int:
@@ -81,7 +96,7 @@ def first_forward(schedule: Sequence[Run]) -> int:
 
 def error_of(graph: Graph, regions: Iterable[Region]) -> float:
     """The errors of the optional ops that some regions run (`Op.error`), added up."""
-    saved = {graph.index[name] for region in regions for x in region.walk() for name in x.saved}
+    saved = {graph.index[name] for region in regions for x in region.walk() for name in x.kept}
     writers = {graph.forward_writer[i] for i in saved}
     return sum(graph.stages[s].forward[o].error for s, o in writers)
 
@@ -108,11 +123,12 @@ def backward_runs(
 ) -> list[Run]:
     """The op executions of one region's backward, recomputation included, in order.
 
-    `saved` are the names that regions round it save.
+    Those that bring back what it moved to the host come from `fetches`. `saved` are the names that
+    regions round it save.
     """
     if region.inner:
         return _nested_runs(graph, region, depth, saved)
-    held = {graph.index[name] for name in (*region.saved, *saved)}
+    held = {graph.index[name] for name in (*region.kept, *saved)}
     codes = frozenset(held)
     later = [
         Run(s, o, "backward", depth, op.implementation_by(codes))

@@ -9,7 +9,7 @@ from planners.regions.planner import RegionPlanner
 from planners.regions.solved import SolvedBudgets
 
 from .compiled_plans import CompiledPlans
-from .spaces import without_alternatives
+from .spaces import without_alternatives, without_host
 from .worth import is_free
 
 #: The share of a limit that such a plan may take by the model.
@@ -47,7 +47,7 @@ def _free_plan(plans: CompiledPlans, planner: RegionPlanner, aim: int) -> planne
         CapReached: there is no time left.
     """
     model, budget = plans.uncalibrated, aim
-    solved = SolvedBudgets(planner, without_alternatives(model.graph))
+    solved = SolvedBudgets(planner, without_alternatives(without_host(model.graph)))
     for _ in range(ROUNDS):
         plans.cap.check_seconds()
         decisions = solved.fastest(budget)

@@ -21,6 +21,7 @@ from planners.regions.uniform import (
     with_regions,
     with_uniform_iterations,
 )
+from planners.transfers import keeps_host
 
 from .compiled_plans import CompiledPlans
 from .live_bytes import fastest_within
@@ -165,6 +166,6 @@ class Proposals:
         return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
 
     def _fits(self, regions: Regions, limit: int) -> bool:
-        """Whether a plan keeps the limits on gradient error and on modelled temporaries."""
+        """Whether a plan keeps the limits on gradient error, host and modelled temporaries."""
         is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
-        return is_right and self.modelled(regions) <= limit
+        return is_right and keeps_host(self.graph, regions) and self.modelled(regions) <= limit

@@ -58,6 +58,11 @@ class Space:
     handicap: float = 0.0
     known: dict[int, float] = dataclasses.field(default_factory=dict)
 
+    @property
+    def moves(self) -> bool:
+        """Whether its plans may move values to the host's memory."""
+        return any(model.graph.link is not None for model in self.models)
+
     @functools.cached_property
     def of_single_stages(self) -> "Space | None":
         """The plans whose regions are single stages; None where the planner has no such space."""
@@ -111,14 +116,17 @@ def spaces_of(
     """The spaces of one program, from the smallest to the whole.
 
     First are plans in which derivatives read what JAX has them read; then plans with codes as well,
-    the exact codes before the lossy ones. The first space is searched much sooner, and a budget
-    that one of its plans keeps for free needs no other.
+    the exact codes before the lossy ones; last are those that move values to the host. The first
+    space is searched much sooner, and a budget that one of its plans keeps for free needs no other.
     """
-    graph, lossy = plans.model.graph, plans.judge.lossy_codes
+    whole, lossy = plans.model.graph, plans.judge.lossy_codes
+    graph = without_host(whole)
     graphs = [
         without_alternatives(graph),
         _with_alternatives(graph, lambda codes: codes.isdisjoint(lossy)),
         graph,
+        without_alternatives(whole),
+        whole,
     ]
     distinct = [x for n, x in enumerate(graphs) if x not in graphs[:n]]
     return tuple(Space(plans, _models_of(x, plans, planner), handicap) for x in distinct)
@@ -141,6 +149,14 @@ def _models_of(graph: Graph, plans: CompiledPlans, planner: RegionPlanner) -> tu
 def without_alternatives(graph: Graph) -> Graph:
     """The graph in which derivatives read what JAX has them read."""
     return _with_alternatives(graph, lambda codes: False)
+
+
+def without_host(graph: Graph) -> Graph:
+    """The graph whose plans move nothing to the host's memory."""
+    if graph.link is None:
+        return graph
+    values = tuple(dataclasses.replace(value, reader=None) for value in graph.values)
+    return dataclasses.replace(graph, values=values, link=None)
 
 
 def _with_alternatives(graph: Graph, is_open: Callable[[frozenset[int]], bool]) -> Graph:

@@ -15,7 +15,7 @@ from .target_table import Target
 #: What may live in the memory of the host, by the words of the option `host`.
 KINDS = ("activations", "states", "parameters")
 #: Kinds that plans can move. The others are refused, so that no option is ignored in silence.
-MOVABLE: frozenset[str] = frozenset({"states"})
+MOVABLE: frozenset[str] = frozenset({"activations", "states"})
 #: Sets how much memory XLA:GPU pins, in GiB; and what it pins otherwise.
 POOL_VARIABLE, POOL_GIB = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB", 64
 
@@ -89,6 +89,11 @@ class HostOptions:
                 '`host` is for GPUs and TPUs; the target is "cpu". There the device\'s memory is '
                 "the host's, and XLA:CPU ignores host memory kinds: nothing would be saved. Leave "
                 "`host` out, or give a `target`."
+            )
+        if target.platform == "tpu" and "activations" in self.kinds:
+            raise ValueError(
+                "Activations can wait on the host of a GPU only, so far: libtpu brings back whole "
+                f"arrays at once, and nothing else is emitted. The target is {target.name}."
             )
         bandwidth = self.bandwidth or target.host_bytes_per_second
         if bandwidth is None:

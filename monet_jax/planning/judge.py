@@ -14,8 +14,10 @@ from ..analyzer.pins import Pins, without_values
 from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
+from ..candidates.movable import with_host
 from ..compiler.backend import backend_of
 from ..compiler.compile import CompiledBytes, CompilerFailed, Estimate, compile_bytes, devices_of
+from ..compiler.host import HostMemory
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..ir.gradient import FlatFunction
@@ -123,6 +125,7 @@ class TracedJudge(Judge):
         bound: of the gradient errors of lossy codes.
         chunks: lengths of nested scans, as in `Plan.chunks`.
         compiler: shared with the judges of the function's other programs.
+        host: the host's memory that plans may use; None where they use none.
         results: of a step that uses the gradients, as in `analyze`.
         devices: over how many the step is sharded; None for what the function's arguments say.
     """
@@ -138,11 +141,12 @@ class TracedJudge(Judge):
         compiler: Compiler | None = None,
         results: Sequence[int] | None = None,
         devices: int | None = None,
+        host: HostMemory | None = None,
     ):
         self.traced, self.target, self.pins = traced, target, pins
         self.bound, self.chunks, self.results = bound, chunks, results
         self.compiler = compiler or Compiler(target, options_of(target, traced.program_hash))
-        self.devices = devices or devices_of(traced.avals)
+        self.devices, self.host = devices or devices_of(traced.avals), host
         self.name = "the function with nested scans" if chunks else "the function"
 
     def other(
@@ -151,6 +155,7 @@ class TracedJudge(Judge):
         """The judge of another program of the function."""
         common = traced or self.traced, self.target, self.pins if pins is None else pins
         step = {"compiler": self.compiler, "results": self.results, "devices": self.devices}
+        step["host"] = self.host
         return TracedJudge(*common, **{**step, **changes})
 
     @property
@@ -167,7 +172,7 @@ class TracedJudge(Judge):
             warn(remark)
         if self.bound is not None:
             graph = with_errors(graph, self.staged, self.bound)
-        return graph, inverse
+        return with_host(graph, self.staged, self.host), inverse
 
     @property
     def graph(self) -> Graph:
@@ -269,10 +274,11 @@ def compiled_plans_of(
     cap: Cap | None = None,
     verify: bool = True,
     costs: str = "model",
+    host: HostMemory | None = None,
 ) -> TracedPlans:
     """The plans of a traced function on a target, of which none is compiled yet."""
     cap = cap or Cap()
     options = options_of(target, traced.program_hash)
     compiler = Compiler(target, options, costs=costs, announce=cap.announce)
-    judge = TracedJudge(traced, target, pins, bound=bound, compiler=compiler)
+    judge = TracedJudge(traced, target, pins, bound=bound, compiler=compiler, host=host)
     return CompiledPlans(judge, cap, verify)

@@ -9,8 +9,11 @@ import jax
 
 import planners
 from planners.plan import Region
+from planners.regions.simple_plans import moving_inputs
 
 from ..candidates.judge import CompiledPlan
+from ..candidates.movable import with_host
+from ..compiler.host import HostOptions
 from ..ir.fingerprint import describe_inputs
 from ..operators import not_used
 from ..plans.record import CompiledRow, PlanRecord, SourceRow
@@ -20,6 +23,9 @@ from ..search.search import Found
 from ..tracing.trace import context_for, without_rewrites
 from .failures import InfeasibleBudget
 from .judge import TracedJudge, TracedPlans
+
+#: What the host would bring is said where it is less than this share of the minimum.
+CLEARLY_LESS = 0.97
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +181,29 @@ def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
         message += f" The search was cut short: {found.cut_short}."
     if others := _unused_operators(judge):
         message += f" With {others} in a list of `operators`, it may take less."
+    hosted = _least_with_host(plans)
+    if hosted is not None and outside + hosted < CLEARLY_LESS * minimum:
+        message += f' With `host="activations"` about {outside + hosted:,} bytes may do.'
     return InfeasibleBudget(message, minimum)
+
+
+def _least_with_host(plans: TracedPlans) -> int | None:
+    """Temporaries, by the model, where all inputs of stages wait in the host's memory.
+
+    None where that is planned for already, or cannot be.
+    """
+    judge = plans.judge
+    may_move = judge.host is None and judge.devices == 1 and judge.bound is None
+    if not may_move or judge.traced.derivative.forward_mode or not plans.is_calibrated:
+        return None
+    try:
+        host = HostOptions.of("activations").on(judge.target)
+    except ValueError:  # the target has no such memory, or its link is not known
+        return None
+    graph = with_host(plans.graph, judge.staged, host)
+    regions = moving_inputs(graph)
+    modelled = plans.model.modelled(regions, graph)
+    return plans.model.scale.compiled_for(modelled)
 
 
 def cut_short(why: str, unplanned_bytes: Callable[[], int]) -> InfeasibleBudget:

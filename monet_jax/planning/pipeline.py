@@ -14,6 +14,7 @@ import time
 
 from ..analyzer import pins as pins_module
 from ..candidates.cap import CapReached
+from ..compiler.compile import devices_of
 from ..compiler.targets import Target, resolve_target
 from ..plans import cache as cache_module
 from ..plans import multihost
@@ -29,7 +30,7 @@ from .mistakes import refuse_budget
 from .options import PlanRequest
 from .plan_search import PlanSearch
 from .progress import progress, say
-from .target_mistakes import refuse_for_target
+from .target_mistakes import refuse_for_target, refuse_host
 
 log = logging.getLogger("monet_jax")
 
@@ -44,6 +45,8 @@ def check_for(traced: Traced, request: PlanRequest, limit: ErrorLimit | None = N
     """
     target = resolve_target(request.options.target)
     refuse_for_target(traced, target)
+    host = request.options.host_memory(target)
+    refuse_host(traced, host, devices_of(traced.avals), limit is not None)
     traced = _as_pinned(traced, request, target)
     with statements():
         request.options.kept_by(traced)  # a pin may name nothing
@@ -193,7 +196,13 @@ def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> Tra
     options = request.options
     cap = options.cap(announce=say)
     given = traced, target, options.pinned
-    return compiled_plans_of(*given, cap=cap, verify=bool(options.verify), costs=options.costs)
+    return compiled_plans_of(
+        *given,
+        cap=cap,
+        verify=bool(options.verify),
+        costs=options.costs,
+        host=options.host_memory(target),
+    )
 
 
 def _plan_search(plans: TracedPlans, request: PlanRequest) -> PlanSearch:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from ..compiler.host import HostMemory
 from ..compiler.targets import Target
 from ..ir import compat
 from ..tracing.trace import Traced
@@ -27,6 +28,27 @@ def refuse_for_target(traced: Traced, target: Target) -> None:
     """
     _refuse_shards(traced)
     _refuse_dtypes(traced, target)
+
+
+def refuse_host(
+    traced: Traced, host: HostMemory | None, devices: int, has_error_limit: bool = False
+) -> None:
+    """Refuse to move values of a program to the host where that is not possible.
+
+    Raises:
+        ValueError: it is sharded, needs forward mode, or its gradient may have errors.
+    """
+    if host is None or not host.allows("activations"):
+        return
+    why = ""
+    if devices > 1:
+        why = "the arguments are sharded over several devices, and copies are planned for one"
+    elif traced.derivative.forward_mode:
+        why = 'with `operators="none"` forward mode works everywhere, but not through copies'
+    elif has_error_limit:
+        why = "the error of a gradient is measured on plans that copy nothing"
+    if why:
+        raise BadArgument(f"`host` cannot move activations here: {why}. Leave `host` out.")
 
 
 def _refuse_shards(traced: Traced) -> None:

@@ -16,7 +16,7 @@ from .timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change, or values are named in another way. Plans of another format
 #: are refused: they are made again in seconds to minutes, and apply to nothing else.
-FORMAT = 10
+FORMAT = 11
 _TIMELINES = ("before", "after")
 _TABLES = ("values", "stages", "compiled", "sources")
 
@@ -202,7 +202,7 @@ def _check_regions(plan: PlanRecord) -> None:
     covered = [s for region in regions for s in range(region.first, region.last + 1)]
     if plan.decisions and covered != list(range(len(plan.stages))):
         raise ValueError(f"its regions cover the stages {covered} of {len(plan.stages)}")
-    saved = {name for region in regions for inner in region.walk() for name in inner.saved}
+    saved = {name for region in regions for inner in region.walk() for name in inner.kept}
     if unknown := saved - {row.name for row in plan.values}:
         raise ValueError(f"its regions save {sorted(unknown)}, which are no values of the plan")
 

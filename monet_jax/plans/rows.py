@@ -10,7 +10,8 @@ class ValueRow:
     Attributes:
         name: as pins name it.
         nbytes: its size in bytes.
-        decision: "saved", "recomputed" or "kept" (in a stage left alone).
+        decision: "saved", "recomputed", "kept" (in a stage left alone) or "host" (it waits in the
+            host's memory).
         operator: how it is stored: "exact", or by which codec.
         shape: of the array.
         dtype: of the array.
@@ -40,12 +41,14 @@ class StageRow:
         title: module path of its first equation.
         decision: "alone", "checkpoint", or "nested" inside a larger region.
         saved_bytes: bytes of the values that its forward saves by name.
+        host_bytes: bytes of what waits in the host's memory for its backward.
         key: equal for isomorphic stages.
     """
 
     title: str
     decision: str
     saved_bytes: int
+    host_bytes: int
     key: str
 
 

@@ -27,7 +27,7 @@ def value_rows(
         for op, i in ((x, i) for x in stage.forward for i in x.outputs):
             value = graph.values[i]
             decision = "recomputed" if hoisted else decided[s](value.name)
-            if value.name not in staged.values or (op.optional and decision != "saved"):
+            if value.name not in staged.values or (op.optional and decision == "recomputed"):
                 continue
             number = staged.values[value.name]
             equation, aval = staged.writer[number], staged.program.avals[number]
@@ -61,9 +61,14 @@ def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[Stag
                 for name in region.saved
                 if any(index[name] in op.outputs for op in stage.forward)
             ),
+            sum(
+                graph.values[index[name]].nbytes
+                for name in region.offloaded
+                if graph.values[index[name]].reader == s
+            ),
             stage.key or "",
         )
-        for stage, region in zip(graph.stages, regions, strict=True)
+        for s, (stage, region) in enumerate(zip(graph.stages, regions, strict=True))
     )
 
 
@@ -88,10 +93,17 @@ def _regions(graph: Graph, decisions: planners.plan.Plan | None) -> list[Region]
 
 
 def _decisions(graph: Graph, decisions: planners.plan.Plan | None) -> Sequence:
+    regions = _regions(graph, decisions)
+    moved = {name for region in regions for name in region.offloaded}
+
     def decide(region: Region):
         saved = set(region.saved)
-        if region.alone:
-            return lambda name: "kept"
-        return lambda name: "saved" if name in saved else "recomputed"
 
-    return [decide(region) for region in _regions(graph, decisions)]
+        def decision(name: str) -> str:
+            if name in moved:
+                return "host"
+            return "kept" if region.alone else "saved" if name in saved else "recomputed"
+
+        return decision
+
+    return [decide(region) for region in regions]

@@ -1,7 +1,5 @@
 """Remarks on a plan as a whole: what limits it, how its loops run, where seconds come from."""
 
-import itertools as it
-
 from ..compiler.budget import format_bytes
 from ..plans.record import PlanRecord
 
@@ -17,8 +15,8 @@ SOURCES = {
 
 def notes(plan: PlanRecord) -> list[str]:
     """Remarks on a plan as a whole, in sentences."""
-    remarks = _cut_short(plan), _loops(plan), _use_of_budget(plan), _sources(plan), _clock(plan)
-    return [*it.chain(*remarks)]
+    every = _cut_short, _loops, _host, _use_of_budget, _sources, _clock
+    return [remark for remarks in every for remark in remarks(plan)]
 
 
 def _cut_short(plan: PlanRecord) -> list[str]:
@@ -64,6 +62,19 @@ def _loops(plan: PlanRecord) -> list[str]:
         return ["Loops inside others save only their carries, and run each iteration once more."]
     return [
         f"Loops run in chunks of {lengths} iterations and save only their carries between them."
+    ]
+
+
+def _host(plan: PlanRecord) -> list[str]:
+    """What waits in the host's memory, and how much of the copies is not hidden."""
+    decisions = plan.decisions
+    if decisions is None or not decisions.host_bytes:
+        return []
+    waiting = decisions.waiting_seconds
+    share = plan.overhead_of(plan.base_seconds + waiting)
+    return [
+        f"{format_bytes(decisions.host_bytes)} wait in the host's memory; the device waits "
+        f"{1e3 * waiting:.2f} ms for the copies ({share:.2%} of the step), the rest is hidden."
     ]
 
 

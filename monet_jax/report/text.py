@@ -18,7 +18,7 @@ from .tables import plain_table, render
 #: Values below this share of all values' bytes are summed in one row.
 SMALL = 0.001
 #: Decisions in words. Values of a stage without a checkpoint are saved with the whole stage.
-DECISIONS = {"saved": "saved by name", "kept": "saved, whole stage"}
+DECISIONS = {"saved": "saved by name", "kept": "saved, whole stage", "host": "on the host"}
 #: Names of merged values that are listed; each can be pinned.
 _NAMES = 3
 
@@ -219,9 +219,14 @@ def totals(values: Sequence[ValueRow]) -> list[str]:
 
 
 def _stages_table(stages: Sequence[StageRow]) -> str:
-    table = plain_table("Stages", "Decision", "Saved", "First module", right=("Saved",))
+    moves = any(row.host_bytes for row in stages)
+    further = ("On the host",) if moves else ()
+    columns = ("Saved", *further)
+    table = plain_table("Stages", "Decision", *columns, "First module", right=columns)
     for span, row, each in merge_stages(stages):
-        table.add_row(span, row.decision, format_bytes(row.saved_bytes) + each, row.title)
+        sizes = (row.saved_bytes, row.host_bytes) if moves else (row.saved_bytes,)
+        cells = (format_bytes(size) + each for size in sizes)
+        table.add_row(span, row.decision, *cells, row.title)
     return render(table)
 
 
@@ -240,4 +245,5 @@ def _compiled_table(plan: PlanRecord) -> str:
 
 
 def _are_alike(a: StageRow, b: StageRow) -> bool:
-    return (a.key, a.decision, a.saved_bytes) == (b.key, b.decision, b.saved_bytes)
+    figures = ((x.key, x.decision, x.saved_bytes, x.host_bytes) for x in (a, b))
+    return next(figures) == next(figures)

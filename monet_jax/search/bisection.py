@@ -26,7 +26,7 @@ MAX_STEPS = 14
 ENOUGH = 0.01
 
 
-def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
+def compile_proposals(spaces: Sequence[Space], limit: int, known_seconds: float = math.inf) -> None:
     """Compile proposals of some spaces until the fastest that fits is among them.
 
     Each program has a bisection of its own, since the model errs on each in its own way. So it does
@@ -38,6 +38,7 @@ def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
     Arguments:
         spaces: of plans, in order.
         limit: bytes for temporaries.
+        known_seconds: of the fastest plan of other spaces that fits.
 
     Raises:
         CapReached: nothing more may be compiled.
@@ -45,7 +46,7 @@ def compile_proposals(spaces: Sequence[Space], limit: int) -> None:
     programs = dict.fromkeys(space.plans for space in spaces)
     bisections = [_Bisection([x for x in spaces if x.plans is y], limit) for y in programs]
     for _ in range(MAX_STEPS):
-        best = min(x.seconds for x in bisections)
+        best = min(known_seconds, *(x.seconds for x in bisections))
         if best == math.inf and bisections[0].cap.compilations_left == 1:
             excess = max(most_excess_bytes(x) for x in programs)
             for bisection in bisections:

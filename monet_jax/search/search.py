@@ -5,8 +5,10 @@ scans. The first two are searched together, by a bisection each; where nothing f
 all three are compiled.
 """
 
+import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from planners.errors import SolverStopped
@@ -18,7 +20,7 @@ from ..candidates.free import compile_free_plan
 from ..candidates.judge import CompiledPlan, Key
 from ..candidates.proposals import Proposals
 from ..candidates.spaces import Space, spaces_of
-from ..candidates.worth import WORTH
+from ..candidates.worth import WORTH, is_free
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
 from .first_touch import fastest_limit
@@ -55,6 +57,11 @@ class Programs:
         others = spaces_of(self.without_operators, self.planner)
         return (*spaces_of(self.traced, self.planner, WORTH), *others[:1])
 
+    @property
+    def moving_spaces(self) -> list[Space]:
+        """The spaces to search whose plans move values to the host's memory."""
+        return [space for space in self.spaces if space.moves]
+
     @functools.cached_property
     def nested_spaces(self) -> tuple[Space, ...]:
         """The spaces of nested scans."""
@@ -65,10 +72,17 @@ class Programs:
         """The spaces of all programs, nested scans included."""
         return (*self.spaces, *self.nested_spaces)
 
-    def spaces_of_each(self) -> list[list[Space]]:
-        """The spaces of each program: as it is traced, with nested scans, without operators."""
+    def spaces_of_each(self, moves: bool = False) -> list[list[Space]]:
+        """The spaces of each program: as it is traced, with nested scans, without operators.
+
+        Arguments:
+            moves: whether they are those whose plans move values to the host's memory, or the
+                others.
+        """
         plans = [self.traced, *(x.plans for x in self.nested_spaces[:1]), self.without_operators]
-        return [[x for x in self.every_space() if x.plans is y] for y in plans if y is not None]
+        every = [x for x in self.every_space() if x.moves == moves]
+        found = [[x for x in every if x.plans is y] for y in plans if y is not None]
+        return [spaces for spaces in found if spaces]
 
     @property
     def all_plans(self) -> list[CompiledPlans]:
@@ -135,34 +149,57 @@ def find(programs: Programs, limit: int) -> Found:
     try:
         costs_memory = plans.judge.touch_seconds_per_byte > 0
         if costs_memory or not compile_free_plan(plans, programs.planner, temps):
-            spaces = programs.spaces
+            spaces = [space for space in programs.spaces if not space.moves]
             programs.restart()
             compile_proposals(spaces, fastest_limit(spaces, temps))
             if (best := fastest_within(programs, temps)) is not None:
                 compile_crossovers(best[0], temps)
     except CapReached:
         pass
+    cut_short = cap.reached
+    _compile_moving(programs, temps)
     found = fastest_within(programs, temps)
     if found is None and fits_as_written:
-        return Found(plans, None, True, cap.reached)
-    cut_short = cap.reached
+        return Found(plans, None, True, cut_short)
     if found is None:
-        cap.allow_again()
         found = _small(programs, temps)
     if found is not None:
         return Found(*found, True, cut_short or cap.reached)
     return Found(*_smallest(programs), False, cut_short or cap.reached)
 
 
+def _compile_moving(programs: Programs, limit: int) -> None:
+    """Compile plans that move values to the host, where they may be faster than all others.
+
+    They come after the others, with as many compilations once more: so no plan is worse for them.
+    """
+    best = fastest_within(programs, limit)
+    if best is not None and is_free(best[1].decisions, best[0].graph):
+        return
+    if spaces := programs.moving_spaces:
+        programs.traced.cap.allow_again()
+        programs.restart()
+        seconds = math.inf if best is None else best[1].decisions.seconds
+        with contextlib.suppress(CapReached):
+            compile_proposals(spaces, limit, seconds)
+
+
 def _small(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan] | None:
-    """The fastest plan that fits, after a search for small ones of all programs."""
-    try:
-        compile_small_plans(programs.spaces_of_each(), limit)
-        found = fastest_within(programs, limit)
-        if found is not None:
-            compile_proposals([x for x in programs.every_space() if x.plans is found[0]], limit)
-    except CapReached:
-        pass
+    """The fastest plan that fits, after a search for small ones of all programs.
+
+    Where values may be moved to the host, plans that move some come after the others.
+    """
+    for moves in (False, True):
+        if not (spaces := programs.spaces_of_each(moves)):
+            continue
+        programs.traced.cap.allow_again()
+        with contextlib.suppress(CapReached):
+            compile_small_plans(spaces, limit)
+            found = fastest_within(programs, limit)
+            if found is not None:
+                every = (x for x in programs.every_space() if x.moves == moves)
+                compile_proposals([x for x in every if x.plans is found[0]], limit)
+                break
     return fastest_within(programs, limit)
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 import planners
-from planners.regions.simple_plans import left_alone, saving_all
+from planners.regions.simple_plans import left_alone, moving_inputs, saving_all
 from planners.regions.uniform import with_regions
+from planners.transfers import keeps_host
 
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.spaces import Space, propose
@@ -77,6 +78,8 @@ def _small_plans(space: Space) -> Iterator[planners.Plan]:
     yield plans.calibration_plan
     smallest = [model.smallest() for model in space.models]
     yield smallest[0]
+    if space.moves and keeps_host(graph, moving := moving_inputs(space.models[0].graph)):
+        yield with_regions(graph, smallest[0], moving)
     changed = list(_with_changed_ends(plans, smallest[0]))
     yield from changed[:1]
     if graph.loops:

@@ -13,6 +13,7 @@ from ..candidates.calibration import calibration_plan_of
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed
 from ..compiler.compile import CompiledBytes
+from ..compiler.host import HostMemory
 from ..compiler.options import Options
 from ..compiler.targets import Target
 from ..planning.failures import InfeasibleBudget
@@ -20,6 +21,7 @@ from ..planning.judge import TracedJudge, TracedPlans
 from ..planning.options import PlanOptions
 from ..planning.plan_search import PlanSearch
 from ..planning.progress import say
+from ..planning.target_mistakes import refuse_host
 from ..plans.record import PlanRecord
 from ..seconds.attained import modelled
 from ..seconds.prices import Prices
@@ -166,7 +168,17 @@ class StepSearch:
             compiler=self._compiler(mark, others),
             results=self.result_bytes,
             devices=self.recorded.tracer.devices,
+            host=self._host(mark, others),
         )
+
+    def _host(self, mark: str, others: Mapping[str, PlanRecord]) -> HostMemory | None:
+        """The host's memory that is left beside the plans of other marks."""
+        host = self.options.host_memory(self.target)
+        refuse_host(self.recorded.found[mark], host, self.recorded.tracer.devices)
+        if host is None:
+            return None
+        taken = sum(x.decisions.host_bytes for x in others.values() if x.decisions is not None)
+        return dataclasses.replace(host, budget_bytes=max(host.budget_bytes - taken, 0))
 
     def _compiler(self, mark: str, others: Mapping[str, PlanRecord]) -> StepCompiler:
         return StepCompiler(

@@ -19,36 +19,18 @@ import planners.plan
 from planners.plan import Region
 
 from ..ir import compat
-from ..ir.barriers import accumulated, cotangents_with_barrier, with_barrier
-from ..ir.primitives import must_run_once
-from ..ir.program import Program, aval_of, run, values_of
+from ..ir.barriers import accumulated
+from ..ir.program import Equation, Program, aval_of, run, values_of
 from ..ir.stage import Stage, active_in
-from ..operators import Encoding, Stored, is_hook, representations_of
+from ..operators import Encoding
 from ..operators.codecs import words_of
 from ..tracing.conditionals import Branch
 from ..tracing.staged import Loop, StagedProgram
-from .names import run_named
+from .host import Sent, gate
 from .parts import Part, PlannedChoice, PlannedLoop, parts_of
+from .regions import Emission, reads_of, run_region, writes_of
 from .scan import Run, run_loop
 from .scan_operands import Body, Hoisted
-
-#: Before every name given here, so that none collides with a name of the user's.
-NAME_PREFIX = "monet_jax:"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Emission:
-    """A program that is emitted: the whole function, or the body of a loop.
-
-    Attributes:
-        staged: the program in stages.
-        encoding: how lossy codecs encode and decode.
-        hoisted: of the body of a loop, what is computed before the loop.
-    """
-
-    staged: StagedProgram
-    encoding: Encoding
-    hoisted: frozenset[int] = frozenset()
 
 
 def transform(
@@ -72,7 +54,7 @@ def transform(
         given = (*program.inputs, *program.constants)
         env = dict(zip(given, accumulated([*inputs, *constants]), strict=True))
         parts = parts_of(staged, plan.regions)
-        emission = _Emission(staged, encoding or Encoding(_words(program, env)))
+        emission = Emission(staged, encoding or Encoding(_words(program, env)))
         _run_parts(emission, parts, env, _returned(program), None)
         pairs = zip(values_of(env, program.outputs), program.outputs, strict=True)
         results = [compat.with_weak_type(x, aval_of(program, atom)) for x, atom in pairs]
@@ -96,7 +78,7 @@ def _returned(part: Program | Branch) -> set[int]:
     return {i for i in part.outputs if isinstance(i, int)}
 
 
-def _run_loop(outer: _Emission, part: PlannedLoop, env: dict[int, Any]) -> None:
+def _run_loop(outer: Emission, part: PlannedLoop, env: dict[int, Any]) -> None:
     """Run a loop in `env`, blocks with equal regions together."""
     loop, runs, done = part.loop, list[Run](), 0
     for regions, same in it.groupby(zip(part.blocks, loop.trips, strict=True), lambda x: x[0]):
@@ -127,7 +109,7 @@ def _hoisted(loop: Loop) -> Hoisted | None:
     return Hoisted(values, reached)
 
 
-def _body(outer: _Emission, loop: Loop, regions: Sequence[Region]) -> Body:
+def _body(outer: Emission, loop: Loop, regions: Sequence[Region]) -> Body:
     """The body of a loop, run as some regions say. What is hoisted follows its constants."""
     staged, (consts, carried, _) = loop.body, loop.counts
     program, inputs = staged.program, staged.program.inputs
@@ -137,7 +119,7 @@ def _body(outer: _Emission, loop: Loop, regions: Sequence[Region]) -> Body:
         staged = dataclasses.replace(staged, stages=(Stage((), (), (), (), ()), *others))
     by = outer.encoding.renamed(lambda v: loop.atom(0, v), staged.writer)
     once = frozenset(inputs) - frozenset(program.inputs)
-    emission = _Emission(staged, by, once)
+    emission = Emission(staged, by, once)
     parts = parts_of(staged, regions)
 
     def body(consts, carry, slices):
@@ -150,7 +132,7 @@ def _body(outer: _Emission, loop: Loop, regions: Sequence[Region]) -> Body:
     return body
 
 
-def _run_choice(emission: _Emission, part: PlannedChoice, env: dict[int, Any]) -> None:
+def _run_choice(emission: Emission, part: PlannedChoice, env: dict[int, Any]) -> None:
     """Run a choice in `env`, each branch as planned."""
     equation = part.choice.equation
 
@@ -172,7 +154,7 @@ def _run_choice(emission: _Emission, part: PlannedChoice, env: dict[int, Any]) -
 
 
 def _run_parts(
-    emission: _Emission,
+    emission: Emission,
     parts: Sequence[Part],
     env: dict[int, Any],
     live: set[int],
@@ -190,103 +172,49 @@ def _run_parts(
     needed = [set(live)]
     for part in reversed(parts[1:]):
         needed.append(needed[-1] | set(_reads(emission, part)))
-    for part, later in zip(parts, reversed(needed), strict=True):
+    sent = dict[int, Sent]()  # by the part behind which it is fetched
+    for n, (part, later) in enumerate(zip(parts, reversed(needed), strict=True)):
         if isinstance(part, Region):
-            _run_region(emission, part, env, later, outer)
+            found = _run_region(emission, part, env, later, outer)
+            if found is not None:
+                sent[min(n + part.ahead, len(parts) - 1)] = found
         elif isinstance(part, PlannedLoop):
             _run_loop(emission, part, env)
         else:
             _run_choice(emission, part, env)
+        if n in sent:
+            _add_gate(emission, part, env, later, sent.pop(n))
 
 
 def _run_region(
-    emission: _Emission,
+    emission: Emission,
     region: Region,
     env: dict[int, Any],
     live: set[int],
     outer: Mapping[int, str] | None,
+) -> Sent | None:
+    def run_inner(regions, local, live, names):
+        _run_parts(emission, regions, local, live, names)
+
+    return run_region(emission, region, env, live, outer, run_inner)
+
+
+def _add_gate(
+    emission: Emission, part: Part, env: dict[int, Any], live: set[int], sent: Sent
 ) -> None:
-    if not any(stage.equations for stage in _stages(emission, region)):
-        return
-    reads = _reads(emission, region)
-    writes = [i for i in _writes(emission, region) if i in live]
-    saved = _saved(emission, region)
-    names = {**(outer or {}), **saved}
-
-    def body(inputs: Sequence[Any]) -> list[Any]:
-        local = dict(zip(reads, inputs, strict=True))
-        if region.inner:
-            _run_parts(emission, region.inner, local, live, names)
-        else:
-            for stage in _stages(emission, region):
-                active = active_in(stage.equations, stage.differentiated_inputs)
-                rewrite = emission.staged.program.rewrite
-                run_named(stage.equations, local, names, active, emission.encoding, rewrite)
-                _wait_for_codes(stage, local, names)
-        return [local[i] for i in writes]
-
-    if not region.alone:
-        policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
-        body = jax.checkpoint(body, policy=policy)
-    barrier = with_barrier if outer is None else cotangents_with_barrier
-    # The cotangent of a value that several stages read passes a barrier in the last of them, where
-    # it begins: with a barrier in each stage, its sum would be live twice. An iteration adds the
-    # cotangent of what is hoisted to the constants' cotangents at once, and these pass a barrier at
-    # the end of the iteration.
-    without_barrier = emission.hoisted | (emission.staged.shared & live)
-    inputs = barrier([env[i] for i in reads], [i not in without_barrier for i in reads])
-    env.update(zip(writes, body(inputs), strict=True))
+    """Fetch what was sent to the host when the cotangents of a part's results have come."""
+    results = [i for i in _writes(emission, part) if i in live and i in env]
+    floats = [i for i in results if compat.is_float(jax.typeof(env[i]))]
+    env.update(zip(floats, gate([env[i] for i in floats], sent), strict=True))
 
 
-def _saved(emission: _Emission, region: Region) -> dict[int, str]:
-    """Names of the values that a region saves.
-
-    With `jax_remat3` a derivative that reads the result of its own equation reads it anew, even
-    where it is saved, and so all that it follows from. What must run once is then saved as well.
-    """
-    saved = {emission.staged.values[name]: NAME_PREFIX + name for name in region.saved}
-    if not jax.config.jax_remat3:
-        return saved
-    equations = (e for stage in _stages(emission, region) for e in stage.equations)
-    once = [i for e in equations if must_run_once(e) for i in e.outputs]
-    return saved | {i: NAME_PREFIX + emission.staged.names[i] for i in once}
+def _reads(emission: Emission, part: Part) -> list[int]:
+    return reads_of(emission, part) if isinstance(part, Region) else list(_equation(part).reads)
 
 
-def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str]) -> None:
-    """Put a stage's outputs behind a barrier with the compressed residuals that it writes.
-
-    XLA would otherwise encode just before the backward, and keep the uncompressed residuals.
-    """
-    representations = (x for e in stage.equations if is_hook(e) for x in representations_of(e))
-    written = (
-        i
-        for representation, values in representations
-        if isinstance(representation, Stored)
-        for i in values
-    )
-    codes = [i for i in written if i in names and i in env]
-    outputs = [i for i in stage.outputs if compat.is_float(jax.typeof(env[i]))]
-    if codes and outputs:
-        arrays = tuple(jax.lax.stop_gradient(env[i]) for i in codes)
-        *later, _ = jax.lax.optimization_barrier((*(env[i] for i in outputs), arrays))
-        env.update(zip(outputs, later, strict=True))
+def _writes(emission: Emission, part: Part) -> list[int]:
+    return writes_of(emission, part) if isinstance(part, Region) else list(_equation(part).outputs)
 
 
-def _stages(emission: _Emission, region: Region) -> tuple[Stage, ...]:
-    return emission.staged.stages[region.first : region.last + 1]
-
-
-def _reads(emission: _Emission, part: Part) -> list[int]:
-    if not isinstance(part, Region):
-        whole = part.loop if isinstance(part, PlannedLoop) else part.choice
-        return list(whole.equation.reads)
-    written: set[int] = set()
-    reads: dict[int, None] = {}
-    for stage in _stages(emission, part):
-        reads |= dict.fromkeys(i for i in stage.inputs if i not in written)
-        written.update(stage.outputs)
-    return list(reads)
-
-
-def _writes(emission: _Emission, region: Region) -> list[int]:
-    return list(dict.fromkeys(i for stage in _stages(emission, region) for i in stage.outputs))
+def _equation(part: PlannedLoop | PlannedChoice) -> Equation:
+    return part.loop.equation if isinstance(part, PlannedLoop) else part.choice.equation

@@ -1,5 +1,7 @@
 """Plans and regions that need no search: everything saved, nothing saved, minimal regions."""
 
+import dataclasses
+
 from ..graph import Graph
 from ..plan import Plan, Region
 from ..replay import replay
@@ -29,6 +31,8 @@ def certified(
         flops=cost.flops,
         bound_seconds=min(max(bound_seconds, graph.seconds), cost.seconds),
         planner=planner,
+        host_bytes=cost.host_bytes,
+        waiting_seconds=cost.waiting_seconds,
     )
 
 
@@ -68,6 +72,23 @@ def whole_iterations(graph: Graph) -> Plan:
         is_one = first in graph.looped and not whole.alone
         regions += [whole] if is_one else [minimal_region(graph, s) for s in range(first, stop)]
     return certified(graph, tuple(regions), planner="whole iterations", bound_seconds=graph.seconds)
+
+
+def moving_inputs(graph: Graph) -> tuple[Region, ...]:
+    """Regions that save nothing, each stage's inputs in the host's memory where they may be."""
+    regions = []
+    for s in range(len(graph.stages)):
+        region = minimal_region(graph, s)
+        moved = () if region.alone else (graph.values[i].name for i in movable_inputs(graph, s))
+        regions.append(dataclasses.replace(region, offloaded=tuple(moved)))
+    return tuple(regions)
+
+
+def movable_inputs(graph: Graph, s: int) -> tuple[int, ...]:
+    """The inputs of stage `s` that may move to the host's memory, for its backward."""
+    ops = graph.stages[s].forward + graph.stages[s].backward
+    read = {i for op in ops for i in op.may_read if graph.values[i].reader == s}
+    return tuple(sorted(i for i in read if graph.forward_writer[i][0] < s))
 
 
 def minimal_region(graph: Graph, first: int, last: int | None = None) -> Region:

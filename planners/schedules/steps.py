@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import InfeasibleBudget, InvalidPlan
-from ..graph import Graph
+from ..graph import FETCHED, Graph, Implementation
 from ..plan import Certified, Plan, Region
 from ..runs import Run, runs
 
@@ -100,7 +100,7 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
             nbytes -= graph.values[step.value].nbytes
             continue
         op = graph.ops[step.op]
-        implementation = graph.implementations[step.op][step.implementation]
+        implementation = _implementation(graph, step)
         if implementation.only_again and step.op not in before:
             raise InvalidPlan(
                 f"Op `{op.name}` runs first in an implementation that needs an earlier run."
@@ -120,16 +120,20 @@ def cost_of(graph: Graph, steps: Iterable[Step]) -> Cost:
         times[step] += 1
     _check_times(graph, collections.Counter(run.op for run in times.elements()))
     # In the order of ops, so that the same runs sum to the same seconds in whatever order.
-    ran = [
-        (graph.implementations[run.op][run.implementation], times[run])
-        for run in sorted(times, key=_number)
-    ]
+    ran = [(_implementation(graph, run), times[run]) for run in sorted(times, key=_number)]
     return Cost(
         max(during, default=0),
         sum(implementation.seconds * n for implementation, n in ran),
         sum(implementation.flops * n for implementation, n in ran),
         tuple(during),
     )
+
+
+def _implementation(graph: Graph, run: Execute) -> Implementation:
+    """The implementation that an op runs in."""
+    if run.implementation == FETCHED:
+        return Implementation((), 0.0)
+    return graph.implementations[run.op][run.implementation]
 
 
 def _number(run: Execute) -> tuple[int, int]:
@@ -166,7 +170,7 @@ def at_peak(graph: Graph, steps: Sequence[Step]) -> tuple[int, list[int]]:
         live |= set(op.outputs)
         if runs == peak:
             return step.op, sorted(live, key=lambda i: (-graph.values[i].nbytes, i))
-        live -= set(graph.implementations[step.op][step.implementation].overwrites)
+        live -= set(_implementation(graph, step).overwrites)
         runs += 1
     raise AssertionError("a schedule has a peak")
 
@@ -221,7 +225,7 @@ def with_frees(graph: Graph, order: Iterable[Execute | int]) -> tuple[Step, ...]
     ends: dict[int, list[int]] = collections.defaultdict(list)  # position -> values to free
     for i, _, read in lifetimes(graph, order):
         last = order[read]
-        if i not in graph.implementations[last.op][last.implementation].overwrites:
+        if i not in _implementation(graph, last).overwrites:
             ends[read].append(i)
     found: list[Step] = []
     for k, run in enumerate(order):
@@ -236,7 +240,7 @@ def lifetimes(graph: Graph, order: Sequence[Execute]) -> Iterator[tuple[int, int
     read: dict[int, int] = {}
     for n, run in enumerate(order):
         op = graph.ops[run.op]
-        read.update(dict.fromkeys(graph.implementations[run.op][run.implementation].inputs, n))
+        read.update(dict.fromkeys(_implementation(graph, run).inputs, n))
         for i in op.outputs:
             if i in written:
                 yield i, written[i], read[i]

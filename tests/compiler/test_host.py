@@ -53,7 +53,7 @@ def test_what_the_platform_pins_bounds_the_budget(monkeypatch):
 def test_directions_have_their_own_bandwidths():
     found = on("gpu:a100", "auto", None, (170e9, 411e9))
     assert (found.out_bytes_per_second, found.back_bytes_per_second) == (170e9, 411e9)
-    assert on("tpu:v5e", "auto", "64GiB", 15e9).out_bytes_per_second == 15e9
+    assert on("tpu:v5e", "states", "64GiB", 15e9).out_bytes_per_second == 15e9
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,9 @@ def test_directions_have_their_own_bandwidths():
     [
         ("cpu", ("activations",), "ignores host memory kinds"),
         ("gpu:a100", ("activations",), "gpu:a100.*`host_bandwidth`"),
-        ("tpu:v5e", ("activations", "64GiB"), "tpu:v5e.*`host_bandwidth`"),
-        ("tpu:v5e", ("activations", None, 15e9), "tpu:v5e.*`host_budget"),
+        ("tpu:v5e", ("states", "64GiB"), "tpu:v5e.*`host_bandwidth`"),
+        ("tpu:v5e", ("states", None, 15e9), "tpu:v5e.*`host_budget"),
+        ("tpu:v5e", ("activations", "64GiB", 15e9), "GPU only.*tpu:v5e"),
     ],
 )
 def test_targets_of_which_too_little_is_known(target, options, says):

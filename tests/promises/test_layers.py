@@ -145,6 +145,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/transformer/apply.py": ("plans/test_record.py", "promises/test_api.py"),
     "monet_jax/transformer/invariants.py": ("tracing/passes/test_loops.py",),
     "monet_jax/transformer/names.py": ("transformer/test_transform.py",),
+    "monet_jax/transformer/regions.py": ("transformer/test_transform.py",),
     "monet_jax/transformer/parts.py": (
         "tracing/passes/test_loops.py",
         "tracing/passes/test_branches.py",
@@ -219,7 +220,9 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "planners/graph.py": ("planners/test_replay.py", "planners/regions/test_stages.py"),
     "planners/plan.py": ("planners/regions/test_stages.py", "planners/test_replay.py"),
     "planners/registry.py": ("bench/test_bench_planners.py",),
+    "planners/region_checks.py": ("planners/test_replay.py",),
     "planners/runs.py": ("planners/test_replay.py",),
+    "planners/transfers.py": ("planners/regions/test_host.py",),
     "planners/solver/child.py": ("planners/solver/test_highs.py",),
     "planners/solver/deadline.py": ("planners/schedules/test_gap.py",),
     "planners/solver/sparse.py": ("planners/solver/test_highs.py",),
@@ -329,7 +332,7 @@ def test_the_child_that_solves_starts_without_what_takes_long_to_import():
 
 
 def test_replay_imports_no_planner():
-    allowed = {"errors", "graph", "plan", "runs"}
+    allowed = {"errors", "graph", "plan", "region_checks", "runs", "transfers"}
     own = imports_any(ROOT / "planners/replay.py", "planners")
     assert {x.split(".")[1] for x in own} <= allowed
 

@@ -31,7 +31,11 @@ def named(path: Path) -> str:
 
 def marked(path: Path):
     """The page as a parameter; one that takes over ten seconds is run on demand."""
-    is_slow = named(path) in ("docs/guides/fit.md", "docs/guides/operators.md")
+    is_slow = named(path) in (
+        "docs/guides/fit.md",
+        "docs/guides/operators.md",
+        "docs/guides/host.md",
+    )
     return pytest.param(path, marks=[pytest.mark.slow] * is_slow, id=named(path))
 
 

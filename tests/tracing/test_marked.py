@@ -321,7 +321,7 @@ STEPS = [
     "_sources.as_traced_for",
     "_sources.as_planned",
     "transformer.apply.mismatch",
-    "transformer.transform._run_region",
+    "transformer.transform.run_region",
 ]
 
 

@@ -15,7 +15,7 @@ from ..effects.walker import Walker
 from ..iterations import neighbours
 from .intervals import over_intervals, over_iterations
 from .singles import needs_no_codes, single
-from .solving import read_by_others, solve_stages
+from .solving import read_by_others, solve_moving, solve_stages
 
 # Shares of the step's error that each stage may have.
 _ERRORS = (1 / 4, 1 / 16, 1 / 64)
@@ -39,7 +39,11 @@ class Candidates:
         self._graph, self._walker = graph, Walker(graph)
         self._free = read_by_others(graph)
         solved = solve_stages(graph, self._walker, max_options=max_options, deadline=deadline)
-        self.singles = [single(graph, self._walker, s, some) for s, some in enumerate(solved)]
+        moving = solve_moving(graph, self._walker, max_options=max_options, deadline=deadline)
+        self.singles = [
+            single(graph, self._walker, s, *some)
+            for s, some in enumerate(zip(solved, moving, strict=True))
+        ]
         for x in self._neighbours([x for some in self.singles for x in some]):
             self.singles[x.region.first].append(x)
 

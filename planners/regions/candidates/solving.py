@@ -2,11 +2,12 @@
 
 import itertools as it
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 from ...graph import Graph
+from ...transfers import hiding_seconds
 from ..effects.walker import Walker
-from ..stage_program.options import options, options_by_multiplier
+from ..stage_program.options import moving_options, options, options_by_multiplier
 
 # Solves for all distinct stages together, beyond which each gets fewer options.
 _MOST_SOLVES = 360
@@ -53,6 +54,41 @@ def solve_stages(
         [tuple(stage.values[0][k] for k in o) for o in solved[key]]
         for stage, key in zip(stages, keys, strict=True)
     ]
+
+
+def solve_moving(
+    graph: Graph, walker: Walker, *, max_options: int, deadline: float
+) -> list[list[tuple[_Option, _Option]]]:
+    """For each stage options that move something to the host: what it saves, and what moves of it.
+
+    Arguments:
+        graph, walker, max_options, deadline: as of `solve_stages`.
+    """
+    if graph.link is None:
+        return [[] for _ in graph.stages]
+    free = read_by_others(graph)
+    stages = [walker.interval(s, s) for s in range(len(graph.stages))]
+    keys = [
+        (x.shape, tuple(i in free for i in x.values[0]), hiding_seconds(graph, s))
+        for s, x in enumerate(stages)
+    ]
+    count = max(min(max_options, _MOST_SOLVES // max(len(set(keys)), 1)), 3)
+    solved: dict[Hashable, list[tuple[_Option, _Option]]] = {}
+    for s, (stage, key) in enumerate(zip(stages, keys, strict=True)):
+        if key not in solved:
+            number = {i: k for k, i in enumerate(stage.values[0])}
+            found = moving_options(graph, s, free=free, count=count, deadline=deadline)
+            solved[key] = [_mapped(number, pair) for pair in found]
+    return [
+        [_mapped(dict(enumerate(stage.values[0])), pair) for pair in solved[key]]
+        for stage, key in zip(stages, keys, strict=True)
+    ]
+
+
+def _mapped(number: Mapping[int, int], pair: tuple[_Option, _Option]) -> tuple[_Option, _Option]:
+    """The options by other numbers."""
+    saved, moved = (tuple(number[i] for i in some) for some in pair)
+    return saved, moved
 
 
 def _magnitudes(graph: Graph, s: int) -> tuple[int, ...]:

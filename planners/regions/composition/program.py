@@ -51,7 +51,10 @@ class Composition:
         self._candidates = tuple(candidates)
         self._seconds = graph.seconds or 1.0
         self._variables = variables = Variables(graph, self._candidates)
-        self._error = _error_shares(graph, candidates)
+        self._error, self._moved = (
+            _error_shares(graph, candidates),
+            _moved_shares(graph, candidates),
+        )
         known, waiting = len(variables.definitions), rows.waiting(variables)
         terms, constants = memory.memory(variables)  # which may add columns and definitions
         self._memory = matrix(terms, variables.width), np.array(constants)
@@ -87,6 +90,8 @@ class Composition:
             constraints.append(matrix(self._uniform, n) @ choose <= 0)
         if self._error is not None:
             constraints.append(self._error @ choose <= 1)
+        if self._moved is not None:
+            constraints.append(self._moved @ choose <= 1)
         terms, constants = self._memory
         return constraints, terms @ x + constants
 
@@ -144,6 +149,13 @@ def _error_shares(graph: Graph, candidates: Sequence[Candidate]) -> np.ndarray |
     # What is too much by itself need not be known any better.
     limit = np.maximum(graph.most_error, errors / _TOO_MUCH)
     return np.divide(errors, limit, out=np.zeros_like(errors), where=errors > 0)
+
+
+def _moved_shares(graph: Graph, candidates: Sequence[Candidate]) -> np.ndarray | None:
+    """The host's bytes of each candidate, over those of a plan; None where nothing is moved."""
+    if graph.link is None:
+        return None
+    return np.array([c.host_bytes for c in candidates]) / max(graph.link.host_bytes, 1)
 
 
 def _tie_breaks(variables: Variables) -> np.ndarray:

@@ -36,13 +36,16 @@ class Candidate:
 
     Attributes:
         region: the region.
-        seconds, flops: of recomputation, of optional ops, and of slower implementations.
+        seconds, flops: of recomputation, of optional ops, of slower implementations, and of copies
+            to the host and back that the device waits for.
         retained: its own values that the first forward leaves for its backward.
         reads: value of an earlier region that its backward reads -> the last stage that reads it.
         samples: for each of its stages, first to last, the times that may set the peak.
         aliased: of `retained`, the values that reuse output buffers (`Graph.aliased`).
         alone_bytes: bytes, beside `retained`, that its forward leaves where it is left alone.
         error: sum over its optional ops (`Op.error`).
+        host_bytes: that it moves to the host's memory.
+        in_flight: bytes of these that come back while the region behind it runs its backward.
     """
 
     region: Region
@@ -54,3 +57,5 @@ class Candidate:
     aliased: frozenset[int] = frozenset()
     alone_bytes: int = 0
     error: float = 0.0
+    host_bytes: int = 0
+    in_flight: int = 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph import Graph, Op
 from ...plan import Region
-from ...runs import Run, backward_runs
+from ...runs import Run, backward_runs, fetches
 from .candidate import Candidate, Sample
 from .gradients import Gradients
 
@@ -19,7 +19,7 @@ MAX_SAMPLES = 4
 
 def walked(graph: Graph, region: Region, gradients: Sequence[Gradients]) -> Candidate:
     """The region with its effect, but for gradients in memory throughout a stage's backward."""
-    runs = backward_runs(graph, region)
+    runs = fetches(graph, region) + backward_runs(graph, region)
     live = _Lives(graph, region, runs)
     aliased = graph.aliased(region.first, live.retained)
     live = _Lives(graph, region, runs, aliased) if aliased else live
@@ -28,7 +28,7 @@ def walked(graph: Graph, region: Region, gradients: Sequence[Gradients]) -> Cand
     slower = [
         (run.of(graph), run.in_first_implementation().of(graph))
         for run in runs
-        if run.implementation
+        if run.implementation and run.phase == "backward"
     ]
     stage, nbytes = _in_backward(graph, runs, gradients)
     nbytes = nbytes + live.nbytes()
@@ -51,7 +51,7 @@ def walked(graph: Graph, region: Region, gradients: Sequence[Gradients]) -> Cand
 
 def _saving(graph: Graph, region: Region) -> Iterator[Op]:
     """The optional ops that the first forward runs for a region."""
-    for s, o in {graph.forward_writer[graph.index[name]] for name in region.saved}:
+    for s, o in {graph.forward_writer[graph.index[name]] for name in region.kept}:
         op = graph.stages[s].forward[o]
         if op.optional:
             yield op
@@ -103,7 +103,8 @@ class _Lives:
             writer = self._graph.forward_writer.get(i)
             if writer is None:
                 continue
-            if not region.first <= writer[0] <= region.last:
+            is_own = region.first <= writer[0] <= region.last
+            if not is_own and i not in self._life:  # else it has come back from the host
                 self.last_read[i] = k
                 continue
             if i not in self._life:

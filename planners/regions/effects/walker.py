@@ -14,6 +14,7 @@ from ...errors import InvalidPlan
 from ...graph import Graph, Op
 from ...plan import Region
 from ...runs import error_of
+from ...transfers import back_seconds, hiding_seconds, moved_bytes, out_seconds
 from .candidate import Candidate, Sample
 from .gradients import gradients_of
 from .walk import alone_bytes, walked
@@ -119,7 +120,7 @@ class Walker:
         effect = self._effects[key]
         return Candidate(
             region=region,
-            seconds=effect.seconds,
+            seconds=effect.seconds + self._waiting_seconds(region),
             flops=effect.flops,
             retained=frozenset(map(interval.at, effect.retained)),
             aliased=frozenset(map(interval.at, effect.aliased)),
@@ -133,7 +134,21 @@ class Walker:
             ),
             alone_bytes=sum(alone_bytes(self.graph, region)) if region.alone else 0,
             error=error_of(self.graph, [region]),
+            host_bytes=moved_bytes(self.graph, region),
+            in_flight=moved_bytes(self.graph, region) if region.ahead else 0,
         )
+
+    def _waiting_seconds(self, region: Region) -> float:
+        """Seconds of copies that are not hidden; behind it may be a region that recomputes nothing.
+
+        Known limit: of the region behind it only the first stage hides copies, without what it
+        recomputes.
+        """
+        if not region.offloaded:
+            return 0.0
+        forward, backward = hiding_seconds(self.graph, region.last) if region.ahead else (0.0, 0.0)
+        out = out_seconds(self.graph, region, forward)
+        return out + back_seconds(self.graph, region, backward)
 
     def allowed(self, region: Region) -> Candidate | None:
         """The region with its effect; None where no plan may have it."""
@@ -173,6 +188,7 @@ class Walker:
             region.last - first,
             region.alone,
             tuple(self._place(first, self.graph.index[name]) for name in region.saved),
+            tuple(self._place(first, self.graph.index[name]) for name in region.offloaded),
             tuple(self._relative(inner, first) for inner in region.inner),
         )
 
@@ -193,7 +209,13 @@ class Walker:
         linked = tuple(k for i, k in number.items() if len(self._touching[i]) > 1)
         # Gradients differ in nothing here: their bytes are added to each stage, not to its shape.
         values = tuple(
-            (x.nbytes, x.copies, x.savable, graph.forward_writer[i][0] == s)
+            (
+                x.nbytes,
+                x.copies,
+                x.savable,
+                x.reader and x.reader - s,
+                graph.forward_writer[i][0] == s,
+            )
             if i in graph.forward_writer
             else None
             for i, x in ((i, graph.values[i]) for i in number)

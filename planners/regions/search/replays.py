@@ -8,6 +8,7 @@ import time
 from ...graph import Graph
 from ...plan import Plan, Region
 from ...runs import error_of
+from ...transfers import keeps_host
 from ..simple_plans import certified, save_all, save_nothing
 
 
@@ -27,8 +28,12 @@ class Replays:
         return self._plans[regions]
 
     def peak_bytes(self, regions: tuple[Region, ...]) -> int:
-        """The peak of a plan; larger than any budget where its error exceeds the limit."""
+        """The peak of a plan; larger than any budget where it exceeds another limit.
+
+        These are on its error and on its bytes of the host's memory.
+        """
         is_right = error_of(self._graph, regions) <= self._graph.most_error
+        is_right = is_right and keeps_host(self._graph, regions)
         return self.plan(regions).peak_bytes if is_right else sys.maxsize
 
     def overhead(self, regions: tuple[Region, ...]) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 import numpy as np
 
 from ...graph import Graph, Op
+from .moving import may_move, moving_of
 from .needs import needs
 from .program import Proposal, StageProgram
 
@@ -57,6 +58,38 @@ def options(
     return list(found)
 
 
+def moving_options(
+    graph: Graph, s: int, *, free: Set[int], count: int, deadline: float
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Sets of values that stage `s` may save, and of these the ones that move to the host.
+
+    Arguments:
+        graph, s, free, count, deadline: as of `options`.
+
+    Returns:
+        Options that move something. Empty where nothing may move.
+    """
+    stage = needs(graph, s)
+    moving = moving_of(graph, s, stage)
+    if moving is None:
+        return []
+    savable = [i for i in stage.values if graph.values[i].savable]
+    if len(savable) <= _ENUMERATED:
+        movable = [i for i in savable if may_move(graph, s, i)]
+        return [
+            (saved, moved)
+            for saved in options(graph, s, free=free, count=count, deadline=deadline)
+            for size in range(1, len(movable) + 1)
+            for moved in it.combinations(movable, size)
+            if {*moved} <= {*saved}
+        ]
+    if time.monotonic() >= deadline:
+        return []
+    program = StageProgram(graph, s, stage, free, (), moving)
+    found = (x for some in _proposals(program, count, deadline) for x in some)
+    return list(dict.fromkeys((x.saved, x.moved) for x in found if x.moved))
+
+
 def options_by_multiplier(graph: Graph, s: int, *, count: int) -> list[tuple[int, ...]]:
     """Sets of values that stage `s` may save, found without a solve.
 
@@ -96,6 +129,12 @@ def _used(read: Set[int], writer: Mapping[int, Op], saved: Set[int]) -> set[int]
 
 
 def _fronts(program: StageProgram, count: int, deadline: float) -> Iterator[tuple[int, ...]]:
+    """What the proposals of a program save."""
+    for proposals in _proposals(program, count, deadline):
+        yield from (x.saved for x in proposals)
+
+
+def _proposals(program: StageProgram, count: int, deadline: float) -> Iterator[list[Proposal]]:
     """Proposals of a program for several limits of the error, from the most to none.
 
     Only the composition decides which share of the step's error the stage may have.
@@ -106,7 +145,7 @@ def _fronts(program: StageProgram, count: int, deadline: float) -> Iterator[tupl
             proposals = _front(program, limit, count, deadline)
             proposals += _knees(program, limit, proposals, deadline)
             worst = max((x.error for x in proposals), default=worst)
-            yield from (x.saved for x in proposals)
+            yield proposals
 
 
 def _front(program: StageProgram, most_error: float, count: int, deadline: float) -> list[Proposal]:
@@ -118,12 +157,17 @@ def _front(program: StageProgram, most_error: float, count: int, deadline: float
         proposal = program.fastest(limit, most_error, deadline - time.monotonic())
         if proposal is None:
             proposal = program.smallest(most_error, deadline - time.monotonic())
-        if proposal is None or proposal.saved in (x.saved for x in found):
+        if proposal is None or _same(proposal) in map(_same, found):
             break
         found.append(proposal)
         # The next multiple of `step` below this proposal; zero comes last.
         limit = math.floor((math.ceil(proposal.retained_bytes / step) - 1) * step)
     return found
+
+
+def _same(proposal: Proposal) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Equal for proposals that decide the same."""
+    return proposal.saved, proposal.moved
 
 
 def _knees(

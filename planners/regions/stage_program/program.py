@@ -5,8 +5,10 @@ Variables, all 0 or 1, side by side in one vector `x`: `save[v]`, `rerun[o]`, `h
 first. A backward op that takes none of these runs in the first.
 
 A saved value that is aliased reuses an output buffer and takes no memory (`Graph.aliased`); by
-Hall's theorem that can be done if of each size no more values are as large than results are. Bytes
-and seconds enter the model divided by the stage's totals, so that coefficients are of order one.
+Hall's theorem that can be done if of each size no more values are as large than results are. One
+that waits in the host's memory takes none either: `moving` has the variables and rows for that.
+Bytes and seconds enter the model divided by the stage's totals, so that coefficients are of order
+one.
 """
 
 import dataclasses
@@ -20,6 +22,7 @@ import numpy as np
 
 from ...graph import Graph, Op
 from ...solver.highs import solve
+from .moving import Moves, Moving
 from .needs import Needs
 from .rows import dataflow, of_codes, optional_writers
 
@@ -39,12 +42,14 @@ class Proposal:
 
     Attributes:
         saved: indices of the values, ascending.
+        moved: of these, the ones that wait in the host's memory.
         retained_bytes: bytes that wait for the backward.
         cost: seconds and FLOPs, over the stage's.
         error: over the limit of the step's.
     """
 
     saved: tuple[int, ...]
+    moved: tuple[int, ...]
     retained_bytes: int
     cost: float
     error: float
@@ -64,6 +69,7 @@ class StageProgram:
         stage: Needs,
         free: Set[int],
         result_bytes: Sequence[int],
+        moving: Moving | None = None,
     ):
         forward = graph.stages[s].forward
         self._stage, self._forward = stage, forward
@@ -80,15 +86,22 @@ class StageProgram:
         self._costs = seconds + _FLOPS_WEIGHT * flops
         time_and_flops = self._costs @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
+        save, alias = x[: sizes.size], x[-sizes.size :]
+        moves, self._moves = [], moving and Moves(moving, _seconds_of_all(forward, stage))
+        if self._moves is not None:
+            time_and_flops += cp.sum(self._moves.waits)
+            retained -= (self._nbytes[: sizes.size] / max(self.total_bytes, 1)) @ self._moves.move
+            moves = [*self._moves.rows, save >= alias + self._moves.move]
         lower, upper = _bounds(graph, forward, stage, is_negligible)
         large, places = _aliasing(result_bytes, sizes)
         constraints = [
             lower <= x,
             x <= upper,
             *(rows @ x >= right for rows, right in dataflow(forward, stage)),
-            self._errors @ x[: sizes.size] <= self._most_error,
-            x[: sizes.size] >= x[-sizes.size :],
-            large @ x[-sizes.size :] <= places,
+            self._errors @ save <= self._most_error,
+            save >= alias,
+            large @ alias <= places,
+            *moves,
         ]
         self._fastest = cp.Problem(
             cp.Minimize(time_and_flops + _BYTES_WEIGHT * retained),
@@ -138,7 +151,14 @@ class StageProgram:
         used = self._stage.read(saved).union(*(self._forward[o].inputs for o in ops))
         saved = tuple(i for i in saved if i in used)
         error = float(self._errors[is_saved].sum())
-        return Proposal(saved, int(self._nbytes[x].sum()), float(self._costs[x].sum()), error)
+        nbytes, cost = int(self._nbytes[x].sum()), float(self._costs[x].sum())
+        if self._moves is None:
+            return Proposal(saved, (), nbytes, cost, error)
+        is_moved = self._moves.chosen
+        moved = np.array(self._stage.values)[is_moved].tolist()
+        nbytes -= int(self._nbytes[: is_moved.size][is_moved].sum())
+        cost += self._moves.waiting
+        return Proposal(saved, tuple(i for i in moved if i in used), nbytes, cost, error)
 
 
 def _column_bytes(
@@ -183,6 +203,12 @@ def _costs(forward: Sequence[Op], stage: Needs) -> tuple[np.ndarray, np.ndarray]
         return np.concatenate(columns) / (sum(rerun) + sum(save) or 1.0)
 
     return column(lambda x: x.seconds), column(lambda x: x.flops)
+
+
+def _seconds_of_all(forward: Sequence[Op], stage: Needs) -> float:
+    """Seconds of all that may run again, by which `_costs` divides."""
+    saving = of_codes(forward, stage, lambda x: x.seconds)
+    return sum(forward[o].seconds for o in stage.ops) + sum(saving) or 1.0
 
 
 def _error(graph: Graph, op: Op) -> float:

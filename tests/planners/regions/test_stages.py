@@ -52,6 +52,7 @@ from planners.regions.stage_program import options as options_module
 from planners.runs import backward_runs, error_of
 from planners.solver import highs
 
+BARE = dict(first=0, last=0, saved=[], alone=False, inner=[], offloaded=[], ahead=0)
 EXACT = Stages(gap=0.0, time_limit=60.0)
 SEEDS = range(20)
 NAMED = {"chain": graphs.chain(), "pair": graphs.pair(), "skip": graphs.skip()}
@@ -632,7 +633,7 @@ def test_a_plan_survives_json():
         ({"regions": [{"first": 0}]}, "Region has the fields"),
         ({"peak_bytes": "10"}, "`peak_bytes`"),
         (
-            {"regions": [dict(first=0, last=0, saved=[1], alone=False, inner=[])]},
+            {"regions": [dict(BARE, saved=[1])]},
             "must hold names",
         ),
     ],

@@ -1,0 +1,110 @@
+"""What plans gain where activations may wait in the host's memory.
+
+    python docs/measurements/host.py gpu:h100 wide_mlp gpt2 vit_s16             # host-h100.json
+
+Plans each model with and without the host, for shares of its unplanned temporaries, in bfloat16.
+Rows have compiled bytes, modelled seconds over the plain step's, and those in which the device
+waits for copies. `--plans DIR` keeps the plans as JSON, so that they can be run where a card is
+attached: `monet_jax.apply(monet_jax.load_plan(file), loss)`, with `problem_of` for the loss.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from keeping import keep
+
+import monet_jax
+from monet_jax import zoo
+
+HERE = Path(__file__).parent
+SHARES = (0.8, 0.6, 0.45, 0.3, 0.2)
+
+
+def wide_mlp(params: Any, x: jax.Array) -> jax.Array:
+    """Residual layers whose hidden values are four times as wide as their inputs."""
+    for w, v in params:
+        x = x + jnp.tanh(x @ w) @ v
+    return jnp.sum(x.astype(jnp.float32) ** 2)
+
+
+def wide_mlp_args(rows: int = 65536, width: int = 2048, layers: int = 12) -> tuple[Any, Any]:
+    """Its arguments: inputs of layers have 256 MiB, hidden values 1 GiB."""
+    weights = [(width, 4 * width), (4 * width, width)]
+    pair = tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in weights)
+    return [pair] * layers, jax.ShapeDtypeStruct((rows, width), jnp.bfloat16)
+
+
+def problem_of(model: str, scale: Any, batch: int | None) -> tuple[Callable[..., Any], Any]:
+    """A loss and its arguments."""
+    if model == "wide_mlp":
+        return wide_mlp, wide_mlp_args()
+    problem = zoo.build(model, scale=scale, batch=batch, dtype="bfloat16")
+    return lambda *args: problem.loss(*args)[0], problem.args
+
+
+def rows_of(
+    model: str, fun: Callable[..., Any], args: Any, target: str, plans: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Rows of one model: for each share of its temporaries, without and with the host."""
+    plain = monet_jax.compiled_bytes(jax.value_and_grad(fun), *args, target=target)
+    fixed = plain.total_bytes - plain.temp_bytes
+    for share in SHARES:
+        budget = fixed + int(share * plain.temp_bytes)
+        for host in ("never", "activations"):
+            started = time.perf_counter()
+            row: dict[str, Any] = {"model": model, "share": share, "host": host}
+            row |= {"budget_bytes": budget, "plain_bytes": plain.total_bytes}
+            try:
+                made = monet_jax.plan(
+                    fun, *args, budget=budget, target=target, host=host, cache=False
+                )
+            except monet_jax.InfeasibleBudget as error:
+                yield {**row, "minimum_budget": error.minimum_budget}
+                continue
+            if plans is not None:
+                made.save(plans / f"{model}-{share}-{host}.json")
+            decisions = made.decisions
+            yield {
+                **row,
+                "compiled_bytes": made.compiled_bytes,
+                "predicted_bytes": made.predicted_bytes,
+                "plain_seconds": made.base_seconds,
+                "overhead": round(made.overhead, 5),
+                "host_bytes": decisions.host_bytes if decisions else 0,
+                "waiting_seconds": decisions.waiting_seconds if decisions else 0.0,
+                "compilations": made.compilations,
+                "seconds": round(time.perf_counter() - started, 1),
+                "jax": jax.__version__,
+                "compiler": made.compiler,
+            }
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--scale", default="bench")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--plans", type=Path, help="keep the plans in this directory")
+    arguments = parser.parse_args()
+    path = HERE / f"host-{arguments.target.rpartition(':')[2]}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    for model in arguments.models:
+        rows = [x for x in rows if x["model"] != model]
+        fun, args = problem_of(model, arguments.scale, arguments.batch)
+        for row in rows_of(model, fun, args, arguments.target, arguments.plans):
+            print(json.dumps(row), file=sys.stderr, flush=True)
+            rows.append(row)
+            keep(path, f"host.py {' '.join(sys.argv[1:])}", rows)
+
+
+if __name__ == "__main__":
+    main()

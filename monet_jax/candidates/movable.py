@@ -1,0 +1,64 @@
+"""Says which values of a planning graph may wait in the host's memory, and over which link.
+
+These are arrays of floats outside of loops and branches that the backward of one stage reads: the
+stage that writes them, or the one that takes them as its input. So there is one region that sends
+them and fetches them again.
+"""
+
+import collections
+import dataclasses
+
+from planners.graph import Graph, Link
+from planners.regions.stage_program.needs import needs
+
+from ..compiler.host import HostMemory
+from ..ir import compat
+from ..tracing.staged import StagedProgram
+
+#: In bytes: smaller values stay on the device. To start a copy takes some ten microseconds, in
+#: which PCIe 5 carries about as many; half or double would add or spare only such copies.
+LEAST_BYTES = 2**19
+
+
+def with_host(graph: Graph, staged: StagedProgram, host: HostMemory | None) -> Graph:
+    """The graph, whose plans may move values to the host's memory, as far as that is allowed.
+
+    Arguments:
+        graph: of the program.
+        staged: the program.
+        host: its memory; None where nothing may be moved.
+    """
+    if host is None or not host.allows("activations"):
+        return graph
+    readers = _readers(graph)
+    movable = {i for i in readers if _may_leave(graph, staged, i)}
+    values = tuple(
+        dataclasses.replace(value, reader=readers[i]) if i in movable else value
+        for i, value in enumerate(graph.values)
+    )
+    link = Link(host.out_bytes_per_second, host.back_bytes_per_second, host.budget_bytes)
+    return dataclasses.replace(graph, values=values, link=link)
+
+
+def _readers(graph: Graph) -> dict[int, int]:
+    """Forward value -> the one stage whose backward, or a recomputation for it, may read it."""
+    found: dict[int, set[int]] = collections.defaultdict(set)
+    for s in range(len(graph.stages)):
+        stage = needs(graph, s)
+        direct = {i for op in stage.backward for i in op.may_read if i in graph.forward_writer}
+        for i in direct.union(stage.values, stage.outside):
+            found[i].add(s)
+    return {i: min(some) for i, some in found.items() if len(some) == 1}
+
+
+def _may_leave(graph: Graph, staged: StagedProgram, i: int) -> bool:
+    """Whether a value may leave the device: one of floats, of no loop or branch, not returned."""
+    value, (s, o) = graph.values[i], graph.forward_writer[i]
+    op = graph.stages[s].forward[o]
+    is_alone = len(op.outputs) == 1 and op.recomputable and not op.optional
+    is_outside = s not in graph.looped and graph.branch_of[s] is None and value.kept_as is None
+    if not (is_alone and is_outside and value.name in staged.values):
+        return False
+    program, number = staged.program, staged.values[value.name]
+    is_large_float = compat.is_float(program.avals[number]) and value.nbytes >= LEAST_BYTES
+    return is_large_float and number not in program.outputs

@@ -1,0 +1,183 @@
+"""Emits one region of stages: its checkpoint, its barriers, and the names of what it saves."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from planners.plan import Region
+
+from ..ir import compat
+from ..ir.barriers import cotangents_with_barrier, with_barrier
+from ..ir.primitives import must_run_once
+from ..ir.stage import Stage, active_in
+from ..operators import Encoding, Stored, is_hook, representations_of
+from ..tracing.staged import StagedProgram
+from .host import Moved, Sent, run_offloaded
+from .names import run_named
+
+#: Before every name given here, so that none collides with a name of the user's.
+NAME_PREFIX = "monet_jax:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Emission:
+    """A program that is emitted: the whole function, or the body of a loop.
+
+    Attributes:
+        staged: the program in stages.
+        encoding: how lossy codecs encode and decode.
+        hoisted: of the body of a loop, what is computed before the loop.
+    """
+
+    staged: StagedProgram
+    encoding: Encoding
+    hoisted: frozenset[int] = frozenset()
+
+
+#: Runs the regions inside a region: their values, what is read after them, and the names of saved
+#: values.
+type RunInner = Callable[[Sequence[Region], dict[int, Any], set[int], Mapping[int, str]], None]
+
+
+def run_region(
+    emission: Emission,
+    region: Region,
+    env: dict[int, Any],
+    live: set[int],
+    outer: Mapping[int, str] | None,
+    run_inner: RunInner,
+) -> Sent | None:
+    """Run a region in `env`.
+
+    Arguments:
+        emission: the program that has it.
+        region: its decisions.
+        env: value number -> array; the results are added to it.
+        live: values that are read after it.
+        outer: names by which the enclosing regions save values; None where there are none.
+        run_inner: runs the regions inside it.
+
+    Returns:
+        What it has sent to the host and a later gate is to fetch; None where there is nothing.
+    """
+    if not any(stage.equations for stage in stages_of(emission, region)):
+        return None
+    reads = reads_of(emission, region)
+    writes = [i for i in writes_of(emission, region) if i in live]
+    saved = _saved(emission, region)
+    offloaded = _named(emission, region.offloaded)
+    names = {**(outer or {}), **saved, **offloaded}
+
+    def body(inputs: Sequence[Any]) -> list[Any]:
+        local = dict(zip(reads, inputs, strict=True))
+        if region.inner:
+            run_inner(region.inner, local, live, names)
+        else:
+            _run_stages(emission, region, local, names)
+        return [local[i] for i in writes]
+
+    barrier = with_barrier if outer is None else cotangents_with_barrier
+    # The cotangent of a value that several stages read passes a barrier in the last of them, where
+    # it begins: with a barrier in each stage, its sum would be live twice. An iteration adds the
+    # cotangent of what is hoisted to the constants' cotangents at once, and these pass a barrier at
+    # the end of the iteration.
+    without_barrier = emission.hoisted | (emission.staged.shared & live)
+    inputs = barrier([env[i] for i in reads], [i not in without_barrier for i in reads])
+    sent = None
+    if region.offloaded:
+        differentiated = {i for x in stages_of(emission, region) for i in x.differentiated_inputs}
+        moved = Moved(
+            saved=tuple(saved.values()),
+            offloaded=tuple(offloaded[i] for i in offloaded if i not in reads),
+            inputs=tuple(n for n, i in enumerate(reads) if i in offloaded),
+            differentiated=tuple(n for n, i in enumerate(reads) if i in differentiated),
+            is_ahead=region.ahead > 0,
+        )
+        results, sent = run_offloaded(body, inputs, moved)
+    else:
+        results = _checkpointed(body, region, saved)(inputs)
+    env.update(zip(writes, results, strict=True))
+    return sent if sent and sent.arrays else None
+
+
+def _checkpointed(
+    body: Callable[[Sequence[Any]], list[Any]], region: Region, saved: Mapping[int, str]
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """The body of a region, which keeps what the region saves; all, where it is left alone."""
+    if region.alone:
+        return body
+    policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
+    return jax.checkpoint(body, policy=policy)
+
+
+def _run_stages(
+    emission: Emission, region: Region, env: dict[int, Any], names: Mapping[int, str]
+) -> None:
+    """Run the stages of a region that has no regions inside."""
+    for stage in stages_of(emission, region):
+        active = active_in(stage.equations, stage.differentiated_inputs)
+        rewrite = emission.staged.program.rewrite
+        run_named(stage.equations, env, names, active, emission.encoding, rewrite)
+        _wait_for_codes(stage, env, names)
+
+
+def _named(emission: Emission, values: Sequence[str]) -> dict[int, str]:
+    """By number, what values are called by `checkpoint_name`."""
+    return {emission.staged.values[name]: NAME_PREFIX + name for name in values}
+
+
+def _saved(emission: Emission, region: Region) -> dict[int, str]:
+    """Names of the values that a region saves.
+
+    With `jax_remat3` a derivative that reads the result of its own equation reads it anew, even
+    where it is saved, and so all that it follows from. What must run once is then saved as well.
+    """
+    saved = _named(emission, region.saved)
+    if not jax.config.jax_remat3:
+        return saved
+    equations = (e for stage in stages_of(emission, region) for e in stage.equations)
+    once = [i for e in equations if must_run_once(e) for i in e.outputs]
+    return saved | {i: NAME_PREFIX + emission.staged.names[i] for i in once}
+
+
+def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str]) -> None:
+    """Put a stage's outputs behind a barrier with the compressed residuals that it writes.
+
+    XLA would otherwise encode just before the backward, and keep the uncompressed residuals.
+    """
+    representations = (x for e in stage.equations if is_hook(e) for x in representations_of(e))
+    written = (
+        i
+        for representation, values in representations
+        if isinstance(representation, Stored)
+        for i in values
+    )
+    codes = [i for i in written if i in names and i in env]
+    outputs = [i for i in stage.outputs if compat.is_float(jax.typeof(env[i]))]
+    if codes and outputs:
+        arrays = tuple(jax.lax.stop_gradient(env[i]) for i in codes)
+        *later, _ = jax.lax.optimization_barrier((*(env[i] for i in outputs), arrays))
+        env.update(zip(outputs, later, strict=True))
+
+
+def stages_of(emission: Emission, region: Region) -> tuple[Stage, ...]:
+    """The stages of a region."""
+    return emission.staged.stages[region.first : region.last + 1]
+
+
+def reads_of(emission: Emission, region: Region) -> list[int]:
+    """What a region reads and does not write."""
+    written: set[int] = set()
+    reads: dict[int, None] = {}
+    for stage in stages_of(emission, region):
+        reads |= dict.fromkeys(i for i in stage.inputs if i not in written)
+        written.update(stage.outputs)
+    return list(reads)
+
+
+def writes_of(emission: Emission, region: Region) -> list[int]:
+    """What a region writes for later stages."""
+    stages = stages_of(emission, region)
+    return list(dict.fromkeys(i for stage in stages for i in stage.outputs))
