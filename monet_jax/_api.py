@@ -106,10 +106,9 @@ def remat(
         verify: compile the planned program, and correct the plan until it keeps the budget. "time":
             run what was compiled on this process's device, too, and take the fastest by the clock.
         cache: keep plans on disk.
-        costs: "model": seconds come from the compiler, where it estimates them, and else from a
-            roofline; plans are the same on every machine. "measured": where the target is this
-            process's device, each distinct op is timed there once, in at most 20 s, and the seconds
-            are kept on disk.
+        costs: "model": seconds come from a roofline; plans are the same on every machine.
+            "measured": where the target is this process's device, each distinct op is timed there
+            once, in at most 20 s, and the seconds are kept on disk.
         host: what may live in the host's memory: "never"; "activations", residuals that leave the
             device and come back for the backward; "states"; "parameters"; a tuple of these; or
             "auto", all that can be moved. Not for the CPU.

@@ -16,7 +16,7 @@ from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
 from ..candidates.movable import with_host
 from ..compiler.backend import backend_of
-from ..compiler.compile import CompiledBytes, CompilerFailed, Estimate, compile_bytes, devices_of
+from ..compiler.compile import CompiledBytes, CompilerFailed, compile_bytes, devices_of
 from ..compiler.host import HostMemory
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
@@ -26,7 +26,7 @@ from ..seconds.attained import modelled
 from ..seconds.measured import Measured
 from ..seconds.prices import Prices
 from ..seconds.running import apart, made_up
-from ..seconds.sources import measures, prices_of
+from ..seconds.sources import measures
 from ..tracing.staged import StagedProgram
 from ..tracing.trace import Traced, without_operators
 from ..transformer.transform import transform
@@ -64,7 +64,6 @@ class Compiler:
         target: what to compile for.
         options: of the compilations.
         conditions: of the programs so far, in words; "" as long as there are none.
-        estimates: the compiler's, of the program as it is; None as long as there are none.
         costs: what seconds come from, one of `seconds.sources.COSTS`.
         announce: is told what is measured.
         measured: prices by the clock, once they were asked for.
@@ -74,7 +73,6 @@ class Compiler:
     target: Target
     options: Options
     conditions: str = ""
-    estimates: tuple[Estimate, ...] | None = None
     costs: str = "model"
     announce: Callable[[str], None] = lambda text: None
     measured: Prices | None = None
@@ -82,12 +80,10 @@ class Compiler:
 
     def prices(self, devices: int) -> Prices:
         """What ops take; of a program that is sharded over several devices, what the parts take."""
-        if devices > 1:
-            return modelled(self.target)
-        if measures(self.target, self.costs):
+        if devices == 1 and measures(self.target, self.costs):
             self.measured = self.measured or Measured(self.target, self.announce)
             return self.measured
-        return prices_of(self.target, self.estimates)
+        return modelled(self.target)
 
     def bytes_of(self, traced: Traced, planned: PlannedProgram | None = None) -> CompiledBytes:
         """The bytes of a function, as planned or as it is.
@@ -96,8 +92,6 @@ class Compiler:
             OtherOptions: earlier programs were compiled under other options.
         """
         figures = self._compiled(traced, planned)
-        if planned is None:
-            self.estimates = figures.estimates
         if str(self.options) != (self.conditions or str(self.options)):
             raise OtherOptions
         self.conditions = str(self.options)

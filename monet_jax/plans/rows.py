@@ -78,7 +78,7 @@ class SourceRow:
     """The seconds of a step that come from one source.
 
     Attributes:
-        source: "measured", "compiler" or "roofline".
+        source: "measured" or "roofline".
         seconds: of the step that recomputes nothing.
     """
 

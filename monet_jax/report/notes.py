@@ -6,11 +6,7 @@ from ..plans.record import PlanRecord
 #: A plan that uses less of its budget than this has to say what the next faster plan takes.
 POOR_USE = 0.75
 #: Where the seconds of ops come from, in words.
-SOURCES = {
-    "measured": "measured on this device",
-    "compiler": "estimated by the compiler",
-    "roofline": "by a roofline",
-}
+SOURCES = {"measured": "measured on this device", "roofline": "by a roofline"}
 
 
 def notes(plan: PlanRecord) -> list[str]:

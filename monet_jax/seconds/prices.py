@@ -8,7 +8,7 @@ from .group import Group
 from .roofline import Roofline
 
 #: Where seconds come from, as plans and reports name it.
-ROOFLINE, COMPILER, MEASURED = "roofline", "compiler", "measured"
+ROOFLINE, MEASURED = "roofline", "measured"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

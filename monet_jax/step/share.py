@@ -25,7 +25,6 @@ from ..planning.target_mistakes import refuse_host
 from ..plans.record import PlanRecord
 from ..seconds.attained import modelled
 from ..seconds.prices import Prices
-from ..seconds.sources import prices_of
 from .call import StepCall
 from .compiler import StepCompiler
 from .context import Recording
@@ -73,9 +72,7 @@ class StepSearch:
 
     def prices(self) -> Prices:
         """What the ops of the step take."""
-        if self.recorded.tracer.devices > 1:
-            return modelled(self.target)
-        return prices_of(self.target, self.unplanned().estimates)
+        return modelled(self.target)
 
     def small_bytes(self) -> int | None:
         """Bytes of a small plan that is found at once: one mark saves nothing, others are as is.
