@@ -139,7 +139,7 @@ def main() -> None:
             "jax": jax.__version__,
             "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
             "command": f"python docs/measurements/clock.py {' '.join(options.models)}"
-            f" --turns {options.turns}",
+            f" --turns {options.turns} --shares {' '.join(map(str, options.shares))}",
         }
         if options.out:
             options.out.write_text(json.dumps({"context": context, "models": found}, indent=1))
