@@ -6,8 +6,8 @@ counts where it runs and a residual that nothing reads does not.
 The ops of a `scan`'s body count once for each trip, and so do copies: of what a loop collects into
 the stack that it returns, and out of the stacks that it reads. On an H100, two scanned transformers
 of which everything is recomputed took 0.81 and 0.85 of the plain step's time
-(docs/measurements/device-h100.json); a roofline says 1.04 and 1.01 without these copies, and 0.76
-and 0.72 with them.
+(docs/measurements/device-h100.json); a roofline says more than 1 without these copies, and 0.77
+and 0.73 with them.
 
 A fusion that reads a value computes it anew. Where several do, and the value follows from more
 bytes than its own, writing it once and reading it is less traffic, and compilers do so: a residual

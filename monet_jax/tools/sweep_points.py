@@ -1,7 +1,7 @@
 """The programs of a sweep, and the costs of each."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def planned_points(
     fixed_bytes: int,
     planned: Callable[[int], tuple[int, StepCosts]],
     say: Callable[[str], None],
-) -> Iterator[SweepPoint]:
+) -> tuple[SweepPoint, ...]:
     """Plans for budgets at equal distances, the largest first.
 
     Arguments:
@@ -71,12 +71,27 @@ def planned_points(
         say: shows the progress.
     """
     least, most = ends
+    made = []
     for n, budget in enumerate(np.linspace(most, least, points).astype(int).tolist()):
         say(f"planning for budget {n + 1} of {points}")
         try:
             nbytes, work = planned(budget)
         except InfeasibleBudget as error:  # the search for the smallest found it, this one did not
-            yield SweepPoint("planned", "planned", budget, error=str(error))
+            made.append(SweepPoint("planned", "planned", budget, error=str(error)))
             continue
         costs = nbytes, nbytes - fixed_bytes, work.seconds, work.flops
-        yield SweepPoint("planned", "planned", budget, *costs)
+        made.append(SweepPoint("planned", "planned", budget, *costs))
+    return _never_slower_for_more(made)
+
+
+def _never_slower_for_more(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
+    """The points, the largest budget first: what keeps a smaller budget keeps a larger one."""
+    found: list[SweepPoint] = []
+    best = None
+    for point in reversed(points):
+        if point.seconds is not None and (best is None or point.seconds <= best.seconds):
+            best = point
+        if best is not None:
+            point = dataclasses.replace(best, budget_bytes=point.budget_bytes)
+        found.append(point)
+    return tuple(reversed(found))
