@@ -1,6 +1,7 @@
 """The programs of a sweep, and the costs of each."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -87,10 +88,10 @@ def planned_points(
 def _never_slower_for_more(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
     """The points, the largest budget first: what keeps a smaller budget keeps a larger one."""
     found: list[SweepPoint] = []
-    best = None
+    best, seconds = None, math.inf
     for point in reversed(points):
-        if point.seconds is not None and (best is None or point.seconds <= best.seconds):
-            best = point
+        if point.seconds is not None and point.seconds <= seconds:
+            best, seconds = point, point.seconds
         if best is not None:
             point = dataclasses.replace(best, budget_bytes=point.budget_bytes)
         found.append(point)
