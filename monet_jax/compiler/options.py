@@ -21,8 +21,8 @@ _QUICK_CODE = {"xla_backend_optimization_level": 0}
 # takes half of the time to choose as well. The bytes are the same (a test compares them).
 _NO_AUTOTUNING = {"xla_gpu_autotune_level": 0}
 # On the card, the clock decides by product whether it is by cuBLAS, which wants a workspace and its
-# operands in memory, or by a kernel of XLA's. All by cuBLAS take the most bytes: 0 to 2 % more than
-# what an H100 chose, where all by XLA's kernels take up to 11 % less (docs/how/targets.md).
+# operands in memory, or by a kernel of XLA's. All by cuBLAS take the most bytes: from 0.2 % less to
+# 4 % more than what an H100 chose; all by XLA's kernels up to 11 % less (docs/how/targets.md).
 _MOST_BYTES = {"xla_gpu_enable_triton_gemm": False}
 # XLA:GPU's estimates of the seconds of instructions, of Hopper and later: for an older card, the
 # compilation fails. They change no bytes (a test compares them).
