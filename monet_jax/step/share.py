@@ -169,12 +169,13 @@ class StepSearch:
         )
 
     def _host(self, mark: str, others: Mapping[str, PlanRecord]) -> HostMemory | None:
-        """The host's memory that is left beside the plans of other marks."""
+        """The host's memory that is left beside the plans of other marks, and the step's state."""
         host = self.options.host_memory(self.target)
         refuse_host(self.recorded.found[mark], host, self.recorded.tracer.devices)
         if host is None:
             return None
         taken = sum(x.decisions.host_bytes for x in others.values() if x.decisions is not None)
+        taken += self.layout.host_bytes
         return dataclasses.replace(host, budget_bytes=max(host.budget_bytes - taken, 0))
 
     def _compiler(self, mark: str, others: Mapping[str, PlanRecord]) -> StepCompiler:
