@@ -173,14 +173,17 @@ def _compile_moving(programs: Programs, limit: int) -> None:
 
     They come after the others, with as many compilations once more: so no plan is worse for them.
     """
+    if programs.traced.judge.graph.link is None:
+        return
     best = fastest_within(programs, limit)
     if best is not None and is_free(best[1].decisions, best[0].graph):
         return
-    if spaces := programs.moving_spaces:
-        programs.traced.cap.allow_again()
+    programs.traced.cap.allow_again()
+    with contextlib.suppress(CapReached):
+        spaces = programs.moving_spaces
         programs.restart()
         seconds = math.inf if best is None else best[1].decisions.seconds
-        with contextlib.suppress(CapReached):
+        if spaces:
             compile_proposals(spaces, limit, seconds)
 
 
@@ -190,11 +193,11 @@ def _small(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan]
     Where values may be moved to the host, plans that move some come after the others.
     """
     for moves in (False, True):
-        if not (spaces := programs.spaces_of_each(moves)):
-            continue
+        if moves and programs.traced.judge.graph.link is None:
+            break
         programs.traced.cap.allow_again()
         with contextlib.suppress(CapReached):
-            compile_small_plans(spaces, limit)
+            compile_small_plans(programs.spaces_of_each(moves), limit)
             found = fastest_within(programs, limit)
             if found is not None:
                 every = (x for x in programs.every_space() if x.moves == moves)
