@@ -162,6 +162,8 @@ def main() -> None:
     files = sorted(given.plans.glob("*.cell.json"))
     if given.models:
         files = [given.plans / f"{name}.cell.json" for name in given.models]
+    if missing := [str(file) for file in files if not file.exists()]:
+        parser.error(f"no such cells, which device_plans.py writes: {', '.join(missing)}")
     for file in files:
         if time.perf_counter() - began > given.seconds:
             print("no time left for", file.name, flush=True)

@@ -5,7 +5,9 @@
 Plans each model with and without the host, for shares of its unplanned temporaries, in bfloat16.
 Rows have compiled bytes, modelled seconds over the plain step's, and those in which the device
 waits for copies. `--plans DIR` keeps the plans as JSON, so that they can be run where a card is
-attached: `monet_jax.apply(monet_jax.load_plan(file), loss)`, with `problem_of` for the loss.
+attached, in turns with the plain program:
+
+    python docs/measurements/host.py run wide_mlp --plans DIR                   # host-run-h100.json
 """
 
 import argparse
@@ -22,9 +24,12 @@ from keeping import keep
 
 import monet_jax
 from monet_jax import zoo
+from monet_jax.seconds.clock import in_turns, ratio
+from monet_jax.seconds.running import made_up
 
 HERE = Path(__file__).parent
 SHARES = (0.8, 0.6, 0.45, 0.3, 0.2)
+TURNS = 12
 
 
 def wide_mlp(params: Any, x: jax.Array) -> jax.Array:
@@ -86,15 +91,46 @@ def rows_of(
             }
 
 
+def measured(model: str, scale: Any, batch: int | None, plans: Path) -> list[dict[str, Any]]:
+    """Rows of the plain program and of each stored plan: bytes as compiled here, and seconds."""
+    fun, args = problem_of(model, scale, batch)
+    arrays = [made_up(x) for x in jax.tree.leaves(args)]
+    given = jax.tree.unflatten(jax.tree.structure(args), arrays)
+    files = [None, *sorted(plans.glob(f"{model}-*.json"))]
+    rows, runs = [], []
+    for file in files:
+        run = fun if file is None else monet_jax.load_plan(file).apply(fun)
+        compiled = jax.jit(jax.value_and_grad(run)).lower(*given).compile()
+        found = compiled.memory_analysis()
+        total = found.argument_size_in_bytes + found.output_size_in_bytes
+        total += found.temp_size_in_bytes - found.alias_size_in_bytes
+        name = "plain" if file is None else file.stem
+        rows.append({"model": model, "plan": name, "total_bytes": total})
+        rows[-1] |= {"host_bytes": found.host_temp_size_in_bytes}
+        runs.append(lambda compiled=compiled: compiled(*given))
+    timings = in_turns(runs, TURNS)
+    for row, timing in zip(rows, timings, strict=True):
+        found = ratio(timing, timings[0])
+        row |= {"step_seconds": timing.seconds, "over_plain": [found.low, found.median, found.high]}
+        print(row, flush=True)
+    return rows
+
+
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target")
+    parser.add_argument("target", help="a target; or run")
     parser.add_argument("models", nargs="+")
     parser.add_argument("--scale", default="bench")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--plans", type=Path, help="keep the plans in this directory")
     arguments = parser.parse_args()
+    if arguments.target == "run":
+        given = arguments.scale, arguments.batch, arguments.plans
+        rows = [row for model in arguments.models for row in measured(model, *given)]
+        versions = {"jax": jax.__version__, "device": jax.devices()[0].device_kind}
+        keep(HERE / "host-run-h100.json", f"host.py {' '.join(sys.argv[1:])}", rows, **versions)
+        return
     path = HERE / f"host-{arguments.target.rpartition(':')[2]}.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     for model in arguments.models:
