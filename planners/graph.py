@@ -38,8 +38,7 @@ class Graph:
         loops: in order. A region lies in one iteration, or outside of all loops.
         choices: a region lies in one branch, or outside of all. Of choices in branches, as much
             waits in all branches of the inner ones together.
-        uniform_blocks: whether no iteration may differ from both neighbours
-            (`with_uniform_blocks`).
+        uniform_blocks: whether no iteration differs from both neighbours (`with_uniform_blocks`).
         most_error: limit on the sum of the errors of a plan's ops (`error_of`).
         link: to the host's memory; None where nothing moves there.
 

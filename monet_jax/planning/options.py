@@ -79,8 +79,8 @@ class PlanOptions:
         _check_seconds("max_seconds", self.max_seconds)
         _check_count(self.max_compilations)
         _check_planner(self.planner)
-        host_options = HostOptions.of(self.host, self.host_budget, self.host_bandwidth)
-        object.__setattr__(self, "host_options", host_options)
+        host = HostOptions.of(self.host, self.host_budget, self.host_bandwidth)
+        object.__setattr__(self, "host_options", host)
         if self.target is not None:
             self.host_memory(resolve_target(self.target))
         check_verify(self.verify, self.target)
@@ -105,15 +105,14 @@ class PlanOptions:
     def kept_by(self, traced: Traced) -> tuple[Any, ...]:
         """What a plan of a function that is kept on the disk depends on, of these options.
 
-        Pins count by the values that they name, for names are no part of a fingerprint; of the
-        host's memory counts what plans may use of it, wherever that was said.
+        Pins count by the values that they name: names are no part of a fingerprint.
 
         Raises:
             ValueError: a pin names nothing.
         """
-        staged, pins = traced.staged(), self.pinned
-        saved, named = sorted(saved_by_name(staged, pins)), sorted(find(staged, pins).items())
-        host = self.host_memory(resolve_target(self.target))
+        staged, host = traced.staged(), self.host_memory(resolve_target(self.target))
+        saved = sorted(saved_by_name(staged, self.pinned))
+        named = sorted(find(staged, self.pinned).items())
         return self.terms, self.time_limit, self.verify, self.costs, saved, named, host
 
     def host_memory(self, target: Target) -> HostMemory | None:
@@ -127,8 +126,7 @@ class PlanOptions:
 
     def cap(self, **more: Any) -> Cap:
         """The cap on compilations and seconds; `more` are other fields of it."""
-        most = math.inf if self.max_seconds is None else self.max_seconds
-        return Cap(self.max_compilations, most, **more)
+        return Cap(self.max_compilations, self.max_seconds or math.inf, **more)
 
     @property
     def region_planner(self) -> RegionPlanner | None:
@@ -143,7 +141,7 @@ class PlanOptions:
 
     @property
     def is_share(self) -> bool:
-        """Whether the budget is a share of the bytes that the function takes unplanned."""
+        """Whether the budget is a share of the unplanned bytes."""
         return not isinstance(self.budget, str | numbers.Integral)
 
     def rewrite(self, call: Call) -> Rewrite:

@@ -23,8 +23,6 @@ from ..planning.plan_search import PlanSearch
 from ..planning.progress import say
 from ..planning.target_mistakes import refuse_host
 from ..plans.record import PlanRecord
-from ..seconds.attained import modelled
-from ..seconds.prices import Prices
 from .call import StepCall
 from .compiler import StepCompiler
 from .context import Recording
@@ -70,15 +68,8 @@ class StepSearch:
         """The step as it is, compiled."""
         return self._compiler("", {}).compiled_as_it_is()
 
-    def prices(self) -> Prices:
-        """What the ops of the step take."""
-        return modelled(self.target)
-
     def small_bytes(self) -> int | None:
-        """Bytes of a small plan that is found at once: one mark saves nothing, others are as is.
-
-        None where nothing is marked, or where the compiler fails on it.
-        """
+        """Bytes where one mark saves nothing; None without marks, or where the compiler fails."""
         if not (marks := self._by_residuals()):
             return None
         judge = self.judge(marks[0], {})
@@ -128,9 +119,8 @@ class StepSearch:
 
     def _smallest(self, mark: str, search: PlanSearch, least: int) -> MarkPlans:
         """The smallest plan of a mark; none where the step takes less without one."""
-        if least >= search.compiled_plans.unplanned.total_bytes:
-            return {}
-        return {mark: search.plan(lambda _: least)}
+        is_less = least < search.compiled_plans.unplanned.total_bytes
+        return {mark: search.plan(lambda _: least)} if is_less else {}
 
     def _relaxed(self, found: MarkPlans, marks: Sequence[str], budget_bytes: int) -> MarkPlans:
         """The plans, those of some marks made again with the bytes that are left to them."""
@@ -152,8 +142,8 @@ class StepSearch:
 
     def _search(self, mark: str, others: Mapping[str, PlanRecord]) -> PlanSearch:
         """The search for plans of one mark beside those of others."""
-        cap = self.options.cap(announce=say)
-        plans: TracedPlans = CompiledPlans(self.judge(mark, others), cap, bool(self.options.verify))
+        known = self.judge(mark, others), self.options.cap(announce=say)
+        plans: TracedPlans = CompiledPlans(*known, bool(self.options.verify))
         return PlanSearch(plans, self.options.region_planner, renews_cap=False)
 
     def judge(self, mark: str, others: Mapping[str, PlanRecord]) -> TracedJudge:
@@ -172,11 +162,10 @@ class StepSearch:
         """The host's memory that is left beside the plans of other marks, and the step's state."""
         host = self.options.host_memory(self.target)
         refuse_host(self.recorded.found[mark], host, self.recorded.tracer.devices)
-        if host is None:
-            return None
-        taken = sum(x.decisions.host_bytes for x in others.values() if x.decisions is not None)
-        taken += self.layout.host_bytes
-        return dataclasses.replace(host, budget_bytes=max(host.budget_bytes - taken, 0))
+        plans = (x.decisions for x in others.values() if x.decisions is not None)
+        taken = self.layout.host_bytes + sum(x.host_bytes for x in plans)
+        left = host and max(host.budget_bytes - taken, 0)
+        return host and dataclasses.replace(host, budget_bytes=left)
 
     def _compiler(self, mark: str, others: Mapping[str, PlanRecord]) -> StepCompiler:
         return StepCompiler(

@@ -12,8 +12,8 @@ from monet_jax import _plan
 
 MIB = 2**20
 GPU = pytest.mark.parametrize("target", [foreign_target("gpu:h100")])
-#: The smallest plan that moves nothing takes 5120 MiB, the function as it is 18176.
-BUDGET = 5000 * MIB
+#: The smallest plan that moves nothing takes 7168 MiB, the function as it is 18176.
+BUDGET = 7000 * MIB
 
 
 def loss(params, x):
@@ -48,7 +48,7 @@ def test_a_budget_that_only_the_host_keeps_says_so(target):
 def test_a_plan_moves_what_it_says(target):
     made = plan(target, host="activations")
     assert made.compiled_bytes is not None and made.compiled_bytes <= BUDGET
-    assert made.predicted_bytes == pytest.approx(made.compiled_bytes, rel=0.06)
+    assert made.predicted_bytes == pytest.approx(made.compiled_bytes, rel=0.08)
     decisions = made.decisions
     assert decisions is not None and decisions.host_bytes >= 8 * 256 * MIB
     moved = [row for row in made.values if row.decision == "host"]
@@ -63,7 +63,7 @@ def test_a_plan_moves_what_it_says(target):
 @pytest.mark.slow
 @GPU
 def test_little_host_memory_bounds_what_is_moved(target):
-    budget, most = 5632 * MIB, 600 * MIB
+    budget, most = 7100 * MIB, 600 * MIB
     made = plan(target, budget, host="activations", host_budget=most)
     assert made.decisions is not None and made.decisions.host_bytes <= most
     assert made.compiled_bytes is not None and made.compiled_bytes <= budget

@@ -36,7 +36,7 @@ from networks import some_slow
 from programs import NAMED, STEPS, Case, Recipe, array, recipes
 
 from monet_jax.ir import program
-from monet_jax.transformer import transform
+from monet_jax.transformer import regions
 from planners.plan import Region
 
 #: Left out of some tests for time: they compile slowly, and others have the same features.
@@ -435,15 +435,15 @@ def test_cotangents_of_a_stage_leave_together(monkeypatch):
     """Each stage's weights and input pass one barrier, whose transpose joins their cotangents."""
     f = _chain()
     graph, staged = analyzed(f, random.Random(0), 5)
-    regions = [Region(s, s) for s in range(len(graph.stages))]
-    made = emitted(f, graph, staged, regions)
+    separate = [Region(s, s) for s in range(len(graph.stages))]
+    made = emitted(f, graph, staged, separate)
     weighted = sum(
         {(6, 6), (5, 6)} <= {f.program.avals[i].shape for i in stage.differentiated_inputs}
         for stage in staged.stages
     )
     assert weighted >= 3
     assert _joint_barriers(f, made) == 2 * weighted  # forward, and transposed
-    monkeypatch.setattr(transform, "with_barrier", lambda values, *_: values)
+    monkeypatch.setattr(regions, "with_barrier", lambda values, *_: values)
     assert _joint_barriers(f, made) == 0
 
 
@@ -497,7 +497,7 @@ def _untied_gradient(values, *_):
 @pytest.mark.parametrize("name", ["mlp", "attention_typed_key", "u_net"])
 def test_comparison_sees_a_planted_fault(monkeypatch, name, where, fault):
     f, plain, exact = _plain(name)
-    monkeypatch.setattr(transform, where, fault)
+    monkeypatch.setattr(regions, where, fault)
     caught = 0
     for made in random_emissions(f, 0, PLANS):
         try:

@@ -4,12 +4,12 @@ from typing import Any
 
 from ...compiler.compile import CompiledBytes, compile_bytes
 from ...compiler.targets import TARGETS, Target
-from ...compiler.xla_remat import capped
 from ...planning.step import step_to_compile
 from ...seconds.attained import roofline_of
 from ...seconds.compiled import credible, total_seconds
 from ...tracing.trace import Traced
 from .rows import Row
+from .xla_remat import capped
 
 #: Caps tried for a budget: the budget itself, then less by what the program exceeded it by. XLA's
 #: limit counts less than the compiled program takes, so a user would lower it like that.

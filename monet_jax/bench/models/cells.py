@@ -12,7 +12,6 @@ from ... import zoo
 from ...analyzer.pins import make_pins
 from ...compiler.compile import CompiledBytes
 from ...compiler.targets import Target
-from ...compiler.xla_remat import can_cap
 from ...planning.failures import InfeasibleBudget
 from ...planning.judge import compiled_plans_of
 from ...planning.options import PlanOptions
@@ -24,6 +23,7 @@ from .capped import capped_fields, compile_capped
 from .fields import cost_fields, estimate_fields, plan_fields, work_fields
 from .programs import baselines, trace_loss
 from .rows import Row
+from .xla_remat import can_cap
 
 #: Shares of plain's temporaries that are budgets; of a model with loops, which can save more.
 SHARES, LOOP_SHARES = (0.80, 0.60, 0.45, 0.35), (0.80, 0.60, 0.45, 0.30, 0.20)
@@ -97,7 +97,7 @@ class Cell:
             for share in LOOP_SHARES if self.compiled_plans.judge.staged.loops else SHARES:
                 yield from self._ours("temps", f"ours @ {share:.0%}", self.share_bytes(share))
         if "free" in budgets:
-            yield from self._free()
+            yield from _free_plans(self)
 
     @property
     def _fixed_bytes(self) -> int:
@@ -193,19 +193,6 @@ class Cell:
         )
         return Program(row, key, traced, function, plan)
 
-    def _free(self) -> Iterator[Program]:
-        """Plans by bisection towards the least temporaries at plain's FLOPs."""
-        plain_bytes = self.compiled_plans.unplanned.temp_bytes
-        for _ in range(FREE_STEPS):
-            ours = [r for r in self.rows if r.kind == "ours" and r.budget_bytes]
-            free = [r.temp_bytes for r in ours if _is_free(r)]
-            high = min(free, default=plain_bytes)
-            costly = [r.budget_bytes - self._fixed_bytes for r in ours if not _is_free(r)]
-            low = max((nbytes for nbytes in costly if nbytes < high), default=0)
-            share = (low + high) / 2 / plain_bytes
-            name = f"ours @ {share:.1%}, for free?"
-            yield self.plan("free", name, self.share_bytes(share))
-
     def _row(self, program: str, kind: str, **fields: Any) -> Row:
         cell = {"model": self.model, "target": self.target.name, "dtype": self.dtype}
         return Row(program=program, kind=kind, **cell, **fields)
@@ -213,6 +200,19 @@ class Cell:
     def _failed(self, program: str, kind: str, error: Exception, **fields: Any) -> Row:
         message = f"{type(error).__name__}: {error}"
         return self._row(program, kind, status="error", message=message, **fields)
+
+
+def _free_plans(cell: Cell) -> Iterator[Program]:
+    """Plans by bisection towards the least temporaries at plain's FLOPs."""
+    plain_bytes, fixed_bytes = cell.compiled_plans.unplanned.temp_bytes, cell.share_bytes(0.0)
+    for _ in range(FREE_STEPS):
+        ours = [r for r in cell.rows if r.kind == "ours" and r.budget_bytes]
+        free = [r.temp_bytes for r in ours if _is_free(r)]
+        high = min(free, default=plain_bytes)
+        costly = [r.budget_bytes - fixed_bytes for r in ours if not _is_free(r)]
+        low = max((nbytes for nbytes in costly if nbytes < high), default=0)
+        share = (low + high) / 2 / plain_bytes
+        yield cell.plan("free", f"ours @ {share:.1%}, for free?", cell.share_bytes(share))
 
 
 def _figures_of(plan: PlanRecord, cell: Cell) -> CompiledBytes | None:

@@ -13,6 +13,7 @@ from ...compiler.compile import CompilerFailed
 from ...ir.program import flatten
 from ...planning.failures import InfeasibleBudget
 from ...planning.progress import say
+from ...seconds.attained import modelled
 from ..context import Recording
 from ..share import MarkPlans, StepSearch
 from .layout import HostLeaf, UpdateLayout, within_host
@@ -184,7 +185,7 @@ def decision_of(
     def gradients() -> Gradients:
         traced = search.call.traced(Recording(search.recorded.tracer))
         program = flatten(traced.jaxpr, inline_checkpoints=True)
-        return gradients_of(program, search.prices(), backend_of(search.target.name))
+        return gradients_of(program, modelled(search.target), backend_of(search.target.name))
 
     def copies(layout: UpdateLayout) -> CopySeconds:
         assert memory is not None

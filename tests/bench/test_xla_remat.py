@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 from compilers import foreign_target
 
+from monet_jax.bench.models.xla_remat import can_cap, capped
 from monet_jax.compiler.compile import CompiledBytes, compile_bytes
 from monet_jax.compiler.targets import TARGETS, resolve_target
-from monet_jax.compiler.xla_remat import can_cap, capped
 
 MIB = 2**20
 

@@ -10,8 +10,8 @@ So compiled bytes decide.
 import dataclasses
 import re
 
-from .compile import CompiledBytes
-from .targets import Target
+from ...compiler.compile import CompiledBytes
+from ...compiler.targets import Target
 
 #: XLA:GPU's shares (openxla/xla, `gpu_hlo_schedule.cc`): of the card's memory, and of what is left.
 _OF_THE_CARD, _OF_THE_REST = 0.80, 0.95
