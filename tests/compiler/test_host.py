@@ -36,7 +36,7 @@ def test_nothing_lives_on_the_host_unless_it_is_asked_for():
     ],
 )
 def test_kinds(words, kinds):
-    assert on("gpu:h100", words) == HostMemory(kinds, 64 * GIB, 55e9, 55e9)
+    assert on("gpu:h100", words) == HostMemory(kinds, 64 * GIB, 50e9, 50e9)
 
 
 def test_what_the_platform_pins_bounds_the_budget(monkeypatch):
