@@ -125,6 +125,7 @@ def test_errors_of_codes_add_up():
         assert sum(of_codes[code.number] for code in chosen) == pytest.approx(together, rel=0.5)
 
 
+@pytest.mark.slow
 def test_the_error_is_that_on_the_worst_of_some_samples():
     # Where one example is a thousand times as large as others, these are encoded in its steps.
     samples = [ARGS, (LAYERS, BATCH.at[0].mul(1000.0), ARGS[2])]

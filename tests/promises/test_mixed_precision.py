@@ -190,7 +190,7 @@ def _steeper_tanh_jvp(primals, tangents):
     ("primitive", "function"),
     [
         pytest.param("sin", doubled_derivative, marks=pytest.mark.slow),
-        ("tanh", steeper_tanh),
+        pytest.param("tanh", steeper_tanh, marks=pytest.mark.slow),
     ],
 )
 def test_wrong_derivatives_are_noticed(primitive, function):

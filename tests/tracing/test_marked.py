@@ -98,6 +98,7 @@ def test_under_vmap_and_jit_the_plan_is_for_one_example():
     assert_same(got, jax.grad(mean(wide))(W))
 
 
+@pytest.mark.slow
 def test_tracers_that_are_closed_over_outlive_no_trace():
     def outer(f):
         return jax.jit(lambda w, x: jax.jit(lambda w: f(lambda v: wide(v, jnp.sin(x)))(w))(w))

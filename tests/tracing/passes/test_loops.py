@@ -442,6 +442,7 @@ def test_no_iteration_runs_by_itself_where_plans_are_evened():
     assert 1 in found
 
 
+@pytest.mark.slow
 def test_plans_of_uniform_iterations_keep_their_limit(monkeypatch):
     monkeypatch.setattr(encoding, "_LEAST", 2)
     cpu = resolve_target("cpu")
