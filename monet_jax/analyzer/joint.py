@@ -157,7 +157,7 @@ def _workspace_bytes(traced: TracedStage, equation: Equation) -> int:
         return max(temporary_bytes(body, traced.backend) for body in bodies)
     if equation.primitive == "dot_general":
         operands = sum(aval_nbytes(v.aval) for v in equation.eqn.invars)
-        return min(traced.backend.product_bytes, operands)
+        return int(min(traced.backend.product_bytes, operands * traced.backend.product_factor))
     return workspace_bytes(equation) if traced.backend.needs_scratch else 0
 
 

@@ -6,6 +6,8 @@ Observed in the buffer assignments of the compilers themselves, on the models of
 import dataclasses
 import math
 
+import jax
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Backend:
@@ -31,7 +33,8 @@ class Backend:
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
         product_bytes: what a product takes at most beside its operands and result while it runs:
-            cuBLAS's workspace, which XLA makes no larger than the operands.
+            cuBLAS's workspace.
+        product_factor: and at most so many times its operands; without end before JAX 0.12.
     """
 
     needs_scratch: bool = False
@@ -44,6 +47,7 @@ class Backend:
     expands_pooling: bool = True
     fuses_gradients: bool = False
     product_bytes: int = 0
+    product_factor: float = 1.0 if jax.__version_info__ >= (0, 12) else math.inf
 
 
 _BACKENDS = {
