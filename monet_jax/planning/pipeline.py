@@ -159,7 +159,7 @@ def _find_plan_within(
     """The plan, searched for, whose gradient keeps a limit of the error."""
     plans = _compiled_plans(traced, request, target)
     with contextlib.suppress(CapReached):  # which the search will say
-        _ = plans.unplanned  # first: ops are priced by what it says
+        _ = plans.unplanned  # first: it bounds what is searched
     errors = Errors(traced, limit.samples, plans.judge.graph)
 
     def made(bound: ErrorBound) -> PlanRecord:

@@ -63,7 +63,7 @@ def test_a_plan_moves_what_it_says(target):
 @pytest.mark.slow
 @GPU
 def test_little_host_memory_bounds_what_is_moved(target):
-    budget, most = 7100 * MIB, 600 * MIB
+    budget, most = 9000 * MIB, 600 * MIB
     made = plan(target, budget, host="activations", host_budget=most)
     assert made.decisions is not None and made.decisions.host_bytes <= most
     assert made.compiled_bytes is not None and made.compiled_bytes <= budget
@@ -71,7 +71,7 @@ def test_little_host_memory_bounds_what_is_moved(target):
 
 @pytest.mark.slow
 @GPU
-@pytest.mark.parametrize("share", [0.6, 0.45, 0.35, 0.3])
+@pytest.mark.parametrize("share", [0.8, 0.6, 0.5, 0.42])
 def test_with_the_host_no_plan_is_slower(target, share):
     without, allowed = plan(target, share), plan(target, share, host="activations")
     assert allowed.seconds <= without.seconds * 1.001
