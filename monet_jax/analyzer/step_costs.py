@@ -67,7 +67,14 @@ def _seconds(program: Program, prices: Prices, backend: Backend) -> float:
 
 def fusions_of(program: Program, backend: Backend) -> Fusions:
     """The ops of a step's program, such that little is moved to memory and back."""
-    return Fusions(program, backend, _worth_writing(program, backend))
+    written: frozenset[int] = frozenset()
+    fusions = Fusions(program, backend)
+    for _ in range(_ROUNDS):
+        found = _worth_writing(fusions, written)
+        if found == written:
+            break
+        written, fusions = found, Fusions(program, backend, found)
+    return fusions
 
 
 def op_seconds(fusions: Fusions, fusion: Fusion, prices: Prices, backend: Backend) -> float:
@@ -88,18 +95,6 @@ def _stacked_bytes(scan: Any, trip: Program) -> int:
     return sum(map(trip.nbytes, (*trip.inputs[constants + carried :], *collected)))
 
 
-def _worth_writing(program: Program, backend: Backend) -> frozenset[int]:
-    """The values that less memory traffic is needed for if they are written to memory."""
-    written: frozenset[int] = frozenset()
-    for _ in range(_ROUNDS):
-        fusions = Fusions(program, backend, written)
-        found = _chosen(fusions, _readers(fusions), written)
-        if found == written:
-            break
-        written = found
-    return written
-
-
 def _readers(fusions: Fusions) -> Mapping[int, int]:
     """Value -> how many ops read it, or compute it again."""
     ops: collections.Counter[int] = collections.Counter()
@@ -112,9 +107,9 @@ def _readers(fusions: Fusions) -> Mapping[int, int]:
     return ops
 
 
-def _chosen(fusions: Fusions, ops: Mapping[int, int], written: frozenset[int]) -> frozenset[int]:
+def _worth_writing(fusions: Fusions, written: frozenset[int]) -> frozenset[int]:
     """The fused values that are cheaper to write, given what else is written."""
-    program, chosen = fusions.program, set[int]()
+    program, ops, chosen = fusions.program, _readers(fusions), set[int]()
     behind: dict[int, frozenset[int]] = {}  # what a fused value is computed from
     for equation in program.equations:
         if _is_view(equation):

@@ -197,14 +197,9 @@ class TracedJudge(Judge):
         return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
     @property
-    def is_timed(self) -> bool:
-        """Whether the clock prices the graph."""
-        return self.devices == 1 and measures(self.target, self.compiler.costs)
-
-    @property
     def touch_seconds_per_byte(self) -> float:
-        """What a byte of temporaries takes, where the clock prices the graph."""
-        return self.compiler.prices(self.devices).touch_seconds_per_byte if self.is_timed else 0.0
+        """What a byte of temporaries takes, where the clock prices the graph; 0 elsewhere."""
+        return self.compiler.prices(self.devices).touch_seconds_per_byte
 
     @functools.cached_property
     def plain(self) -> "TracedJudge":

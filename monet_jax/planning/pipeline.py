@@ -4,7 +4,6 @@ A plan comes from the cache on the disk, from process 0 of a job, or from a sear
 emit, compile, correct, until the compiled program keeps the budget.
 """
 
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -13,7 +12,6 @@ import logging
 import time
 
 from ..analyzer import pins as pins_module
-from ..candidates.cap import CapReached
 from ..compiler.compile import devices_of
 from ..compiler.targets import Target, resolve_target
 from ..plans import cache as cache_module
@@ -158,8 +156,6 @@ def _find_plan_within(
 ) -> PlanRecord:
     """The plan, searched for, whose gradient keeps a limit of the error."""
     plans = _compiled_plans(traced, request, target)
-    with contextlib.suppress(CapReached):  # which the search will say
-        _ = plans.unplanned  # first: it bounds what is searched
     errors = Errors(traced, limit.samples, plans.judge.graph)
 
     def made(bound: ErrorBound) -> PlanRecord:

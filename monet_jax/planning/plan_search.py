@@ -103,7 +103,7 @@ class PlanSearch:
         started, compilations = time.perf_counter(), self.compiled_plans.cap.compilations
         (self.planner or planners.Stages()).warm_up()
         try:
-            _ = self.compiled_plans.unplanned  # first: it bounds what is searched
+            _ = self.compiled_plans.unplanned  # before there is a task: `best_so_far` needs it
             total = budget(lambda: self.compiled_plans.unplanned.total_bytes)
             task = self._task = _Task(total, reserved_bytes, started, compilations)
             _compile_again(self.compiled_plans, known)

@@ -8,6 +8,7 @@ barrier the compiler may defer the weight gradients and keep their operands (ope
 """
 
 import dataclasses
+import functools
 import itertools as it
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -175,7 +176,8 @@ def _run_parts(
     sent = dict[int, Sent]()  # by the part behind which it is fetched
     for n, (part, later) in enumerate(zip(parts, reversed(needed), strict=True)):
         if isinstance(part, Region):
-            found = _run_region(emission, part, env, later, outer)
+            run_inner = functools.partial(_run_parts, emission)
+            found = run_region(emission, part, env, later, outer, run_inner)
             if found is not None:
                 sent[min(n + part.ahead, len(parts) - 1)] = found
         elif isinstance(part, PlannedLoop):
@@ -184,19 +186,6 @@ def _run_parts(
             _run_choice(emission, part, env)
         if n in sent:
             _add_gate(emission, part, env, later, sent.pop(n))
-
-
-def _run_region(
-    emission: Emission,
-    region: Region,
-    env: dict[int, Any],
-    live: set[int],
-    outer: Mapping[int, str] | None,
-) -> Sent | None:
-    def run_inner(regions, local, live, names):
-        _run_parts(emission, regions, local, live, names)
-
-    return run_region(emission, region, env, live, outer, run_inner)
 
 
 def _add_gate(

@@ -3,11 +3,11 @@
 from typing import Any
 
 from ...compiler.compile import CompiledBytes, compile_bytes
-from ...compiler.targets import TARGETS, Target
+from ...compiler.targets import Target
 from ...planning.step import step_to_compile
-from ...seconds.attained import roofline_of
-from ...seconds.compiled import credible, total_seconds
+from ...seconds.compiled import total_seconds
 from ...tracing.trace import Traced
+from .fields import estimates_of
 from .rows import Row
 from .xla_remat import capped
 
@@ -58,7 +58,6 @@ def capped_fields(figures: CompiledBytes, budget_bytes: int, plain: Row) -> dict
         "used": figures.total_bytes / budget_bytes,
     }
     if figures.estimates:
-        estimates = credible(figures.estimates, roofline_of(TARGETS[figures.target]))
-        fields["estimated_seconds"] = total_seconds(estimates)
+        fields["estimated_seconds"] = total_seconds(estimates_of(figures))
         fields["estimated_share"] = plain.estimated_share
     return fields

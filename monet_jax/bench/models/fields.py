@@ -6,7 +6,7 @@ import planners
 
 from ...analyzer.step_costs import StepCosts
 from ...candidates.compiled_plans import CompiledPlans
-from ...compiler.compile import CompiledBytes
+from ...compiler.compile import CompiledBytes, Estimate
 from ...compiler.targets import TARGETS
 from ...plans.record import PlanRecord
 from ...seconds.attained import roofline_of
@@ -44,7 +44,7 @@ def estimate_fields(figures: CompiledBytes | None, work: StepCosts) -> dict[str,
     """
     if figures is None or not figures.estimates:
         return {}
-    estimates = credible(figures.estimates, roofline_of(TARGETS[figures.target]))
+    estimates = estimates_of(figures)
     flops = sum(estimate.flops * estimate.runs for estimate in estimates)
     share = flops / work.flops if work.flops else 1.0
     return {"estimated_seconds": total_seconds(estimates), "estimated_share": share}
@@ -75,3 +75,8 @@ def _is_predicted(plan: PlanRecord, compiled_plans: CompiledPlans) -> bool:
     graph = compiled_plans.graph
     known = planners.save_nothing(graph).regions, planners.save_all(graph).regions
     return plan.decisions is not None and plan.decisions.regions not in known
+
+
+def estimates_of(figures: CompiledBytes) -> list[Estimate]:
+    """The compiler's estimates of a program that are believed."""
+    return credible(figures.estimates, roofline_of(TARGETS[figures.target]))
