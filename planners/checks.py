@@ -9,7 +9,7 @@ def check_values(values: Sequence[Value]) -> None:
     """Checks names, sizes and copies.
 
     Raises:
-        ValueError: a name occurs twice, a size is negative, or a value has no copy.
+        ValueError: a name occurs twice, a size or a time is negative, or a value has no copy.
     """
     names = [value.name for value in values]
     if len(set(names)) < len(names):
@@ -20,6 +20,10 @@ def check_values(values: Sequence[Value]) -> None:
             raise ValueError(
                 f"Value `{value.name}` has {value.nbytes} bytes in {value.copies} copies; need 0 "
                 "or more in at least one."
+            )
+        if value.saving_seconds < 0:
+            raise ValueError(
+                f"Value `{value.name}` takes {value.saving_seconds} s to save; need 0 or more."
             )
 
 
@@ -54,8 +58,10 @@ def check_dataflow(values: Sequence[Value], stages: Sequence[Stage], ops: Sequen
             written, or a time or size is out of range.
     """
     for stage in stages:
-        if stage.alone_bytes < 0:
-            raise ValueError(f"Stage `{stage.name}` has a negative `alone_bytes`.")
+        if stage.alone_bytes < 0 or stage.alone_seconds < 0:
+            raise ValueError(
+                f"Stage `{stage.name}` has a negative `alone_bytes` or `alone_seconds`."
+            )
     written: set[int] = set()
     for op in ops:
         for implementation in op.implementations:

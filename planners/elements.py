@@ -28,6 +28,8 @@ class Value:
             values are kept once. It takes nothing itself.
         reader: the stage for whose backward a plan may move it to the host's memory, no other one
             reads it in its backward; None where it must not be moved.
+        saving_seconds: what it takes, all copies together, to let it wait in the device's memory:
+            what a loop saves is copied into a stack, and out of it.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Value:
     copies: int = 1
     kept_as: int | None = None
     reader: int | None = None
+    saving_seconds: float = 0.0
 
     @property
     def waiting_bytes(self) -> int:
@@ -172,6 +175,7 @@ class Stage:
         alone_bytes: bytes, beside its values, that are in memory from the start of its forward to
             the end of its backward where a plan leaves it alone: a compiler that need not keep
             a stage's recomputation together may keep more of its forward than it has to.
+        alone_seconds: what it takes to save these.
         may_be_alone: whether a plan may leave it alone, keeping also values that are not savable.
             Planners do so in any case where its backward needs a value that can be neither saved
             nor computed again.
@@ -185,6 +189,7 @@ class Stage:
     backward: tuple[Op, ...]
     key: str | None = None
     alone_bytes: int = 0
+    alone_seconds: float = 0.0
     may_be_alone: bool = True
     result_bytes: tuple[int, ...] = ()
 

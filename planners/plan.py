@@ -65,7 +65,7 @@ class Plan(Certified):
     Attributes:
         regions: cover the stages in order, without gaps or overlap.
         peak_bytes: most bytes of values live at once, by replay.
-        seconds: run time of the step, recomputation included, by replay.
+        seconds: run time of the step, recomputation and saving included, by replay.
         flops: floating-point operations of the step, by replay.
         bound_seconds: no plan of the planner's space within the budget takes less.
         planner: who made it.

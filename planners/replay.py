@@ -40,7 +40,7 @@ class Replay:
 
     Attributes:
         peak_bytes: the largest of `live_bytes`.
-        seconds: run time of the step, recomputation and `waiting_seconds` included.
+        seconds: run time of the step, recomputation, saving and `waiting_seconds` included.
         flops: floating-point operations of the step, recomputation included.
         live_bytes: bytes of values and workspace in memory during each run.
         peak_run: the first run with `peak_bytes`.
@@ -96,9 +96,12 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
     at_peak = {x.value for x in instances if x.written <= peak <= x.last_read}
     ops = [run.of(graph) for run in schedule]
     waiting = waiting_seconds(graph, regions)
+    end = first_forward(schedule)
+    saved = (graph.values[x.value] for x in instances if x.waits(end))
+    saving = sum(x.saving_seconds for x in saved) + _alone_seconds(graph, regions)
     return Replay(
         peak_bytes=int(live.max(initial=0)),
-        seconds=sum(op.seconds for op in ops) + waiting,
+        seconds=sum(op.seconds for op in ops) + saving + waiting,
         flops=sum(op.flops for op in ops),
         live_bytes=tuple(live.tolist()),
         peak_run=peak,
@@ -192,6 +195,12 @@ def _add_alone_bytes(
             change = changes[graph.branch_of[s]]
             change[min(kept, default=backward[0])] += graph.stages[s].alone_bytes
             change[backward[-1] + 1] -= graph.stages[s].alone_bytes
+
+
+def _alone_seconds(graph: Graph, regions: Sequence[Region]) -> float:
+    """Seconds of saving what stages that are left alone keep beside values."""
+    alone = (x for x in regions if x.alone)
+    return sum(graph.stages[s].alone_seconds for x in alone for s in range(x.first, x.last + 1))
 
 
 def _instances(graph: Graph, regions: Sequence[Region], schedule: Sequence[Run]) -> list[_Instance]:

@@ -33,7 +33,15 @@ from .choices import (
 from .graph_state import GraphState, Place
 from .inverse import InverseData
 from .joint import Joint, joint_of
-from .loops import close_loop, close_loop_backward, expect_loop, open_loop, open_loop_backward
+from .loops import (
+    close_loop,
+    close_loop_backward,
+    expect_loop,
+    open_loop,
+    open_loop_backward,
+    price_saving,
+    with_stacks,
+)
 from .pins import Pins, find, saved_by_name
 
 NO_PINS = Pins()
@@ -65,7 +73,7 @@ def analyze(
     pinned = find(staged, pins)
     cloned = _cloned(stages)
     saved = saved_by_name(staged, pins)
-    keys = [_key(staged, cloned, saved, stage) for stage in stages]
+    keys = joint_keys = [_key(staged, cloned, saved, stage) for stage in stages]
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
@@ -81,7 +89,10 @@ def analyze(
         keys = [f"{keys[0]}:further results", *keys[1:]]
         written = tuple(state.new(nbytes, returned=True) for nbytes in further)
         state.backwards[-1].append(Op("update", (), written, 0.0))
-    graph = _graph(state, staged, choices, keys)
+    values = state.stored_values()
+    price_saving(state, values, prices)
+    graph = _graph(state, staged, choices, keys, tuple(values))
+    graph = with_stacks(graph, staged, [joints[key][1] for key in joint_keys], prices)
     return graph, InverseData(_as_returned(state), state.lines, state.seconds_by_source)
 
 
@@ -93,11 +104,14 @@ def _as_returned(state: GraphState) -> dict[str, int]:
 
 
 def _graph(
-    state: GraphState, staged: StagedProgram, choices: Sequence[Choice], keys: Sequence[str]
+    state: GraphState,
+    staged: StagedProgram,
+    choices: Sequence[Choice],
+    keys: Sequence[str],
+    values: tuple[Value, ...],
 ) -> Graph:
-    """The graph of a state that has all stages."""
+    """The graph of a state that has all stages, with its values as they are stored."""
     made = zip(state.forwards, reversed(state.backwards), keys, staged.stages, strict=True)
-    values = state.stored_values()
     return Graph(
         values,
         tuple(

@@ -39,6 +39,14 @@ class Fusion:
     work: Work
 
 
+def reads_whole(primitive: str, backend: Backend) -> bool:
+    """Whether an op is no fusion, which would read its operands where they lie."""
+    fuses = backend.fuses_into_products and primitive in PRODUCTS
+    fuses = fuses or (backend.fuses_into_gathers and primitive == "gather")
+    traits = traits_of(primitive)
+    return traits.kind is Kind.SOLID and not (traits.is_call or fuses)
+
+
 class Fusions:
     """A program's ops, in order.
 
@@ -71,6 +79,11 @@ class Fusions:
             outputs = tuple(i for i in equation.outputs if i in self._kept)
             if outputs or equation.eqn.effects:
                 yield self._fusion(equation, outputs)
+
+    def read_whole(self) -> set[int]:
+        """What ops read that are no fusions: of a stack, these read the copy of a slice."""
+        reading = (e for e in self.program.equations if reads_whole(e.primitive, self.backend))
+        return {self.root(i) for e in reading for i in e.reads}
 
     def reads_past(
         self, equation: Equation, known: Collection[int] = ()

@@ -170,7 +170,7 @@ class GraphState:
         names = (self.values[i].name for op in ops for i in op.outputs)
         return tuple(self.output_bytes[name] for name in names if name in self.output_bytes)
 
-    def stored_values(self) -> tuple[Value, ...]:
+    def stored_values(self) -> list[Value]:
         """Every value, with the bytes that it is stored in."""
         narrow = self.narrow - self.wide if self.backend.narrows_operands else set()
         values = list(self.values)
@@ -178,4 +178,4 @@ class GraphState:
             values[i] = dataclasses.replace(values[i], nbytes=values[i].nbytes // 2)
         for i, kept_as in self.kept_as.items():
             values[i] = dataclasses.replace(values[i], kept_as=self.index[kept_as])
-        return tuple(values)
+        return values

@@ -17,11 +17,11 @@ from ..compiler.backend import Backend
 from ..compiler.workspace import copied_operand, workspace_bytes
 from ..ir import compat
 from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once, traits_of
-from ..ir.program import Equation, Program, aval_nbytes, flatten
+from ..ir.program import Equation, Program, flatten
 from ..ir.stage import Stage
 from ..operators import is_hook
 from ..seconds.prices import Prices
-from .fusion import Fusion, group_of, temporary_bytes
+from .fusion import Fusion, temporary_bytes
 from .implementations import with_encoders
 from .local_ops import (
     LocalOp,
@@ -30,7 +30,8 @@ from .local_ops import (
     with_reuse,
     with_what_forward_ops_need,
 )
-from .traced_stage import TracedStage, traced_stage
+from .step_costs import price_of
+from .traced_stage import TracedStage, residual_bytes, traced_stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Joint:
         outputs: joint value (or None) for each output of the stage.
         cotangents: joint value for each differentiated output of the stage.
         gradients: joint value (or None) for each differentiated input of the stage.
+        residual_bytes: of what JAX saves of the stage, see `traced_stage.residual_bytes`.
     """
 
     program: Program
@@ -54,6 +56,7 @@ class Joint:
     outputs: tuple[int | None, ...]
     cotangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
+    residual_bytes: int
 
 
 def joint_of(
@@ -77,6 +80,7 @@ def joint_of(
         tuple(outputs[:split]),
         traced.cotangents,
         tuple(outputs[split:]),
+        residual_bytes(traced),
     )
 
 
@@ -126,7 +130,7 @@ def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
     has_effects = bool(equation.eqn.effects)
     is_primal = has_effects or any(i in traced.primal for i in outputs)
     scratch = traced.backend.needs_scratch
-    price = traced.prices.of(group_of(traced.fusions, fusion))
+    price = price_of(traced.fusions, fusion, traced.prices)
     return LocalOp(
         equation.primitive,
         fusion.inputs,
@@ -156,8 +160,7 @@ def _workspace_bytes(traced: TracedStage, equation: Equation) -> int:
         bodies = map(flatten, compat.subjaxprs(equation.eqn))
         return max(temporary_bytes(body, traced.backend) for body in bodies)
     if equation.primitive == "dot_general":
-        operands = sum(aval_nbytes(v.aval) for v in equation.eqn.invars)
-        return int(min(traced.backend.product_bytes, operands * traced.backend.product_factor))
+        return traced.backend.product_bytes
     return workspace_bytes(equation) if traced.backend.needs_scratch else 0
 
 

@@ -4,12 +4,18 @@ The results that a loop collects in slices are values of the graph, in memory th
 So are the gradients of the operands that it takes in slices.
 """
 
-from planners.graph import Op
+import dataclasses
+from collections.abc import Sequence
 
+from planners.graph import Graph, Op, Value
+
+from ..seconds.prices import Prices
 from ..tracing.conditionals import walk
-from ..tracing.staged import Loop
+from ..tracing.staged import Loop, StagedProgram
+from .fusion import reads_whole
 from .graph_state import GraphState
 from .joint import Joint
+from .step_costs import copying_seconds
 
 
 def expect_loop(state: GraphState, loop: Loop) -> None:
@@ -79,6 +85,38 @@ def close_loop_backward(state: GraphState, loop: Loop) -> None:
         buffer = state.buffers.pop(i)
         ops.append(Op("stacked", (buffer,), (), 0.0))
         state.gradients[i] = state.added(i, buffer, ops)
+
+
+def price_saving(state: GraphState, values: list[Value], prices: Prices) -> None:
+    """Price what loops may save: it is copied into a stack, and where need be out of it.
+
+    Arguments:
+        state: of the graph.
+        values: of the graph; those that loops write are replaced.
+        prices: of copies.
+    """
+    every = [op for ops in (*state.forwards, *state.backwards) for op in ops]
+    whole = {i for op in every if reads_whole(op.name, state.backend) for i in op.inputs}
+    loops = state.staged.loops
+    inside = (op for x in loops for s in range(x.first, x.stop) for op in state.forwards[s])
+    for i in (i for op in inside for i in op.outputs):
+        if values[i].kept_as is None:
+            copies = values[i].copies * (2 if i in whole else 1)
+            seconds = copies * copying_seconds(values[i].nbytes, prices)
+            values[i] = dataclasses.replace(values[i], saving_seconds=seconds)
+
+
+def with_stacks(
+    graph: Graph, staged: StagedProgram, joints: Sequence[Joint], prices: Prices
+) -> Graph:
+    """The graph; an iteration's stage that is left alone stacks all that JAX saves of it."""
+    stages = list(graph.stages)
+    for s in sorted(graph.looped):
+        repeats = staged.stages[s].repeats
+        nbytes = max(0, repeats * joints[s].residual_bytes - graph.kept_bytes(s, s))
+        seconds = copying_seconds(nbytes, prices)
+        stages[s] = dataclasses.replace(stages[s], alone_bytes=nbytes, alone_seconds=seconds)
+    return dataclasses.replace(graph, stages=tuple(stages))
 
 
 def _hoist(state: GraphState, loop: Loop, first: Joint) -> list[Op]:

@@ -4,10 +4,10 @@ The bodies of `jax.checkpoint` regions are inlined and dead code is removed, so 
 counts where it runs and a residual that nothing reads does not.
 
 The ops of a `scan`'s body count once for each trip, and so do copies: of what a loop collects into
-the stack that it returns, and out of the stacks that it reads. On an H100, two scanned transformers
-of which everything is recomputed took 0.81 and 0.85 of the plain step's time
-(docs/measurements/device-h100.json); a roofline says more than 1 without these copies, and 0.77
-and 0.73 with them.
+the stack that it returns, and of slices that a product or another call reads; a fusion reads slices
+where they lie. On an H100, two scanned transformers of which everything is recomputed took 0.81 and
+0.85 of the plain step's time (docs/measurements/device-h100.json); a roofline says more than 1
+without these copies, and 0.83 and 0.78 with them.
 
 A fusion that reads a value computes it anew. Where several do, and the value follows from more
 bytes than its own, writing it once and reading it is less traffic, and compilers do so: a residual
@@ -27,7 +27,7 @@ from ..ir import compat
 from ..ir.costs import Work, flops_of
 from ..ir.primitives import Kind, kind_of
 from ..ir.program import Equation, Program, flatten
-from ..seconds.prices import Prices
+from ..seconds.prices import ROOFLINE, Price, Prices
 from .fusion import Fusion, Fusions, group_of
 
 #: What is written changes who reads what; after so many rounds, nothing does in the models seen.
@@ -57,12 +57,12 @@ def step_costs(
 def program_costs(jaxpr: Any, prices: Prices, backend: Backend) -> StepCosts:
     """The costs of a closed jaxpr."""
     program = flatten(jaxpr, inline_checkpoints=True)
-    return StepCosts(flops_of(program.equations), _seconds(program, prices, backend))
+    seconds = _seconds_of(fusions_of(program, backend), prices)
+    return StepCosts(flops_of(program.equations), seconds)
 
 
-def _seconds(program: Program, prices: Prices, backend: Backend) -> float:
-    fusions = fusions_of(program, backend)
-    return sum(op_seconds(fusions, fusion, prices, backend) for fusion in fusions.all())
+def _seconds_of(fusions: Fusions, prices: Prices) -> float:
+    return sum(price_of(fusions, fusion, prices).seconds for fusion in fusions.all())
 
 
 def fusions_of(program: Program, backend: Backend) -> Fusions:
@@ -77,22 +77,43 @@ def fusions_of(program: Program, backend: Backend) -> Fusions:
     return fusions
 
 
-def op_seconds(fusions: Fusions, fusion: Fusion, prices: Prices, backend: Backend) -> float:
-    """The seconds of one op of a program; of a loop, with all its trips."""
-    eqn = fusion.equation.eqn
-    if fusion.equation.primitive != "scan":
-        return prices.of(group_of(fusions, fusion)).seconds
+def price_of(fusions: Fusions, fusion: Fusion, prices: Prices) -> Price:
+    """The price of one op of a program; a roofline sees a loop's trips, not what it reads."""
+    price, eqn = prices.of(group_of(fusions, fusion)), fusion.equation.eqn
+    if fusion.equation.primitive != "scan" or price.source != ROOFLINE:
+        return price
     (body,) = compat.subjaxprs(eqn)
-    trip = flatten(body, inline_checkpoints=True)
-    copying = prices.of_work(Work(), 2 * _stacked_bytes(eqn, trip))
-    return eqn.params["length"] * (_seconds(trip, prices, backend) + copying)
+    trip = _with_sunk(fusions, fusion.equation, flatten(body, inline_checkpoints=True))
+    inside = fusions_of(trip, fusions.backend)
+    copying = copying_seconds(_copied_bytes(eqn, inside), prices)
+    seconds = eqn.params["length"] * (_seconds_of(inside, prices) + copying)
+    return dataclasses.replace(price, seconds=seconds)
 
 
-def _stacked_bytes(scan: Any, trip: Program) -> int:
-    """Bytes of the slices that a trip reads from stacks, and of those that it adds to stacks."""
+def _with_sunk(fusions: Fusions, scan: Equation, trip: Program) -> Program:
+    """The body of a loop; XLA moves broadcasts of one number into it, that JAX moved out of it."""
+    constants, _, _ = compat.scan_counts(scan.eqn)
+    avals = list(trip.avals)
+    for given, i in zip(scan.inputs[:constants], trip.inputs, strict=False):
+        producer = fusions.producer.get(fusions.root(given)) if isinstance(given, int) else None
+        if producer is not None and producer.primitive == "broadcast_in_dim":
+            operand = producer.eqn.invars[0].aval
+            avals[i] = operand if operand.size == 1 else avals[i]
+    return dataclasses.replace(trip, avals=tuple(avals))
+
+
+def copying_seconds(nbytes: int, prices: Prices) -> float:
+    """Seconds of a copy into a loop's stack, or out of one."""
+    return prices.of_work(Work(), 2 * nbytes)
+
+
+def _copied_bytes(scan: Any, trip: Fusions) -> int:
+    """Bytes of the slices that a trip adds to stacks, and of those that it copies out of them."""
     constants, carried, _ = compat.scan_counts(scan)
-    collected = (i for i in trip.outputs[carried:] if isinstance(i, int))
-    return sum(map(trip.nbytes, (*trip.inputs[constants + carried :], *collected)))
+    program, whole = trip.program, trip.read_whole()
+    collected = (i for i in program.outputs[carried:] if isinstance(i, int))
+    copied = (i for i in program.inputs[constants + carried :] if i in whole)
+    return sum(map(program.nbytes, (*collected, *copied)))
 
 
 def _readers(fusions: Fusions) -> Mapping[int, int]:

@@ -52,6 +52,19 @@ class TracedStage:
         return len(avals) - 1
 
 
+def residual_bytes(traced: TracedStage) -> int:
+    """Bytes of what JAX saves of a stage for its derivative.
+
+    A compiler fuses much of it away, but not out of a loop, whose stacks hold all of it.
+    """
+    program, backward = traced.program, traced.backward
+    named = {e.outputs[0]: i for e in program.equations for _ in _named(e) for i in e.reads}
+    given = program.inputs[: len(traced.stage.inputs)]
+    own = dependents(program.equations, given) - backward - {*given}
+    read = (i for e in program.equations if backward.intersection(e.outputs) for i in e.reads)
+    return sum(map(program.nbytes, {named.get(i, i) for i in read} & own))
+
+
 def traced_stage(
     program: Program,
     stage: Stage,

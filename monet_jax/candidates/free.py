@@ -48,10 +48,14 @@ def _free_plan(plans: CompiledPlans, planner: RegionPlanner, aim: int) -> planne
     """
     model, budget = plans.uncalibrated, aim
     solved = SolvedBudgets(planner, without_alternatives(without_host(model.graph)))
+    free_seconds, plain = solved.free_seconds, plans.judge.plain
+    if plain is not plans.judge:  # operators may take longer than what they replace
+        graph = without_alternatives(without_host(plain.graph))
+        free_seconds = min(free_seconds, SolvedBudgets(planner, graph).free_seconds)
     for _ in range(ROUNDS):
         plans.cap.check_seconds()
         decisions = solved.fastest(budget)
-        if decisions is None or not is_free(decisions, model.graph):
+        if decisions is None or not is_free(decisions, free_seconds):
             return None
         modelled = model.modelled(decisions.regions)
         if modelled <= aim:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import planners
-from planners.graph import Graph
 from planners.regions.solved import SolvedBudgets
 from planners.regions.uniform import Regions
 
@@ -21,7 +20,6 @@ STEP = 0.005
 
 def fastest_within(
     solved: SolvedBudgets,
-    graph: Graph,
     modelled: Callable[[Regions], int],
     limit: int,
     budget: int,
@@ -30,7 +28,6 @@ def fastest_within(
 
     Arguments:
         solved: the planner's plans, by live bytes.
-        graph: of the program.
         modelled: a plan's regions -> its temporaries.
         limit: on modelled temporaries.
         budget: of live bytes, to begin with.
@@ -55,7 +52,7 @@ def fastest_within(
             low = max(low, budget)
             if best[0] is None or decisions.seconds < best[0].seconds:
                 best = decisions, budget
-            if taken >= GOOD_USE * limit or is_free(decisions, graph):
+            if taken >= GOOD_USE * limit or is_free(decisions, solved.free_seconds):
                 break
         else:  # and so does every plan for as much as this one takes
             high = min(budget, decisions.peak_bytes, high or budget)

@@ -96,7 +96,11 @@ class Proposals:
 
     def _fastest(self, limit: int) -> planners.Plan | None:
         best = self._polished(self._planned(limit), limit)
-        if best is not None and self._takes_less(best) and not is_free(best, self.graph):
+        if (
+            best is not None
+            and self._takes_less(best)
+            and not is_free(best, self.solved.free_seconds)
+        ):
             others = [x for x in self._with_more_live(limit) if self.modelled(x.regions) <= limit]
             other = min(others, key=lambda x: x.seconds, default=best)
             if other.seconds < best.seconds:
@@ -110,10 +114,10 @@ class Proposals:
         """
         singles, budget = self.solved.of_single_stages, limit
         if singles is not None:
-            first, budget = fastest_within(singles, self.graph, self.modelled, limit, limit)
-            if first is not None and is_free(first, self.graph):
+            first, budget = fastest_within(singles, self.modelled, limit, limit)
+            if first is not None and is_free(first, self.solved.free_seconds):
                 return first
-        return fastest_within(self.solved, self.graph, self.modelled, limit, budget)[0]
+        return fastest_within(self.solved, self.modelled, limit, budget)[0]
 
     def _takes_less(self, decisions: planners.Plan) -> bool:
         """Whether some live values take no memory of their own: they reuse output buffers."""
@@ -145,7 +149,7 @@ class Proposals:
             for x in (decisions, self._compiled_plans.calibration_plan)
             if x and self.modelled(x.regions) <= limit
         ]
-        if singles is None or not starts or is_free(starts[0], self.graph):
+        if singles is None or not starts or is_free(starts[0], self.solved.free_seconds):
             return decisions
         found = starts[0]
         for start, aliased_share in itertools.product(starts, ALIASED_SHARES):

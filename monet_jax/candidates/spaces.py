@@ -24,22 +24,19 @@ class Proposal:
         decisions: the plan.
         predicted_bytes: its temporaries by the model that proposed it.
         seconds: what it is compared by.
+        is_free: whether no plan of the program is faster, whatever memory it takes.
     """
 
     plans: CompiledPlans
     decisions: planners.Plan
     predicted_bytes: int
     seconds: float
+    is_free: bool
 
     @property
     def is_of_single_stages(self) -> bool:
         """Whether no stages are recomputed together."""
         return all(region.first == region.last for region in self.decisions.regions)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it takes no longer than recomputing nothing."""
-        return is_free(self.decisions, self.plans.graph)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +67,16 @@ class Space:
         models = tuple(Proposals(self.plans, graph, x) for graph, x in solved if x is not None)
         return Space(self.plans, models, self.handicap) if models else None
 
-    def propose(self, aim_bytes: int) -> Proposal | None:
+    @property
+    def free_seconds(self) -> float:
+        """Seconds of its fastest plan, whatever memory it takes."""
+        return self.models[0].solved.free_seconds
+
+    def propose(self, aim_bytes: int, free_seconds: float) -> Proposal | None:
         """The fastest plan that should compile to at most `aim_bytes`; None where there is none.
 
-        It is by the model that has erred least on what was compiled so far.
+        It is by the model that has erred least on what was compiled so far. One that takes
+        `free_seconds` is free.
 
         Raises:
             CapReached: there is no time left.
@@ -85,7 +88,7 @@ class Space:
             self.known[aim_bytes] = math.inf
             return None
         predicted, seconds = model.predicted(found.regions), found.seconds / (1 - self.handicap)
-        proposal = Proposal(self.plans, found, predicted, seconds)
+        proposal = Proposal(self.plans, found, predicted, seconds, is_free(found, free_seconds))
         self.known[aim_bytes] = proposal.seconds
         return proposal
 
@@ -94,17 +97,34 @@ class Space:
         return max((s for aim, s in self.known.items() if aim >= aim_bytes), default=0.0)
 
 
-def propose(spaces: Sequence[Space], aim_bytes: int) -> Proposal | None:
+def free_seconds_of(spaces: Sequence[Space]) -> float:
+    """Seconds of the fastest plan of all spaces, whatever memory it takes.
+
+    The first space of a program stands for the others: what they have besides saves bytes.
+    """
+    firsts = {space.plans: space for space in reversed(spaces)}
+    return min((space.free_seconds for space in firsts.values()), default=0.0)
+
+
+def propose(
+    spaces: Sequence[Space], aim_bytes: int, free_seconds: float | None = None
+) -> Proposal | None:
     """The fastest proposal of several spaces.
 
     The most promising space comes first, and the earlier ones where nothing is known. A space is
     left out where a proposal is as fast as its bound, and all are where one is free.
+
+    Arguments:
+        spaces: in order.
+        aim_bytes: of predicted temporaries.
+        free_seconds: of a plan that is free; None for what the spaces say.
     """
     best = None
+    free_seconds = free_seconds_of(spaces) if free_seconds is None else free_seconds
     for space in sorted(spaces, key=lambda x: x.least_seconds(aim_bytes)):
         if best is not None and (best.is_free or best.seconds <= space.least_seconds(aim_bytes)):
             break
-        found = space.propose(aim_bytes)
+        found = space.propose(aim_bytes, free_seconds)
         if found is not None and (best is None or found.seconds < best.seconds):
             best = found
     return best

@@ -1,13 +1,12 @@
 """Which difference in seconds a search leaves open."""
 
 import planners
-from planners.graph import Graph
 
 #: The share of the time that a search leaves open: planners stop within it (`Stages.gap`).
 #: Operators stay where they save as much, for without them tangents may go forward.
 WORTH = 1e-3
 
 
-def is_free(decisions: planners.Plan, graph: Graph) -> bool:
-    """Whether a plan takes no longer than recomputing nothing, by what a search leaves open."""
-    return decisions.seconds <= (1 + WORTH) * graph.seconds
+def is_free(decisions: planners.Plan, free_seconds: float) -> bool:
+    """Whether a plan takes no longer than the fastest of all, by what a search leaves open."""
+    return decisions.seconds <= (1 + WORTH) * free_seconds

@@ -32,9 +32,8 @@ class Backend:
             that another implementation is better (see `operators/pooling`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
-        product_bytes: what a product takes at most beside its operands and result while it runs:
-            cuBLAS's workspace.
-        product_factor: and at most so many times its operands; without end before JAX 0.12.
+        product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
+            workspace, of products of any shape and dtype.
     """
 
     needs_scratch: bool = False
@@ -47,12 +46,15 @@ class Backend:
     expands_pooling: bool = True
     fuses_gradients: bool = False
     product_bytes: int = 0
-    product_factor: float = 1.0 if jax.__version_info__ >= (0, 12) else math.inf
+
+
+#: What XLA gives cuBLAS on a Hopper card, ahead of time.
+_CUBLAS_BYTES = (4 if jax.__version_info__ >= (0, 12) else 32) * 2**20
 
 
 _BACKENDS = {
     "cpu": Backend(needs_scratch=True, recomputes_late=False),
-    "gpu": Backend(fuses_into_gathers=True, fuses_gradients=True, product_bytes=32 * 2**20),
+    "gpu": Backend(fuses_into_gathers=True, fuses_gradients=True, product_bytes=_CUBLAS_BYTES),
     "tpu": Backend(
         narrows_operands=True,
         fuses_into_products=True,

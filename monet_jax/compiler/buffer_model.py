@@ -93,15 +93,23 @@ class Scale:
 
 
 def with_alone_bytes(graph: Graph, nbytes: int, counted: Collection[int] = ()) -> Graph:
-    """The graph, `nbytes` shared among its stages by what each keeps where it is left alone.
+    """The graph, `nbytes` more shared among its stages by what each keeps if it is left alone.
 
     What the `counted` stages keep is known to be counted elsewhere: they have no share.
     """
     numbers = range(len(graph.stages))
-    kept = np.array([0 if s in counted else graph.kept_bytes(s, s) for s in numbers], np.float64)
+    kept = np.array(
+        [
+            0 if s in counted else graph.kept_bytes(s, s) + graph.stages[s].alone_bytes
+            for s in numbers
+        ],
+        np.float64,
+    )
     shares = (nbytes * kept / (kept.sum() or 1.0)).astype(np.int64).tolist()
-    pairs = zip(graph.stages, shares, strict=True)
-    stages = tuple(dataclasses.replace(stage, alone_bytes=share) for stage, share in pairs)
+    stages = tuple(
+        dataclasses.replace(stage, alone_bytes=stage.alone_bytes + share)
+        for stage, share in zip(graph.stages, shares, strict=True)
+    )
     return dataclasses.replace(graph, stages=stages)
 
 

@@ -88,7 +88,7 @@ def _compiled_rows(
     """What was compiled: the function as it is, and then the plans of each program."""
     first = programs[0]
     unplanned, fixed = first.unplanned, first.fixed_bytes
-    seconds, total = first.judge.graph.seconds, unplanned.total_bytes
+    seconds, total = first.judge.plain.graph.plain_seconds, unplanned.total_bytes
     as_it_is = unplanned.compile_seconds, step_seconds.get(None)
     yield CompiledRow("the function as it is", seconds, total, total, *as_it_is)
     for plans in programs:
@@ -113,7 +113,7 @@ def _of_program(compiled_plans: TracedPlans) -> dict[str, Any]:
         "equations": len(traced.program.equations),
         "target": judge.target.name,
         "jax_version": jax.__version__,
-        "base_seconds": graph.seconds,
+        "base_seconds": judge.plain.graph.plain_seconds,
         "sources": tuple(it.starmap(SourceRow, sorted(judge.inverse.seconds_by_source.items()))),
         "base_flops": planners.save_all(graph).flops,
         "devices": judge.devices,

@@ -41,7 +41,7 @@ class PlanRecord:
         predicted_bytes: by the model, before the plan was compiled.
         compiled_bytes: by the compiler; None if the plan was not compiled.
         unplanned_bytes: of the function as written, XLA's own rematerialization off.
-        base_seconds: modelled time of the step when nothing is recomputed.
+        base_seconds: modelled time of the step as it is, when nothing is recomputed.
         base_flops: FLOPs of products and convolutions when nothing is recomputed.
         planning_seconds: wall time of planning, tracing and all compilations included; for a plan
             from the disk, the time when it was made.
@@ -119,11 +119,11 @@ class PlanRecord:
 
     @property
     def overhead(self) -> float:
-        """Seconds beyond recomputing nothing, as a fraction."""
+        """Seconds beyond those of the step as it is, as a fraction; negative where it is faster."""
         return self.overhead_of(self.seconds)
 
     def overhead_of(self, seconds: float) -> float:
-        """Seconds of another plan of the step beyond recomputing nothing, as a fraction."""
+        """Seconds of another plan beyond those of the step as it is, as a fraction."""
         return seconds / self.base_seconds - 1 if self.base_seconds else 0.0
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
-from ..candidates.spaces import Proposal, Space, propose
+from ..candidates.spaces import Proposal, Space, free_seconds_of, propose
 
 #: A plan that uses this share of its limit is not worth another compilation.
 GOOD_USE = 0.97
@@ -44,7 +44,8 @@ def compile_proposals(spaces: Sequence[Space], limit: int, known_seconds: float 
         CapReached: nothing more may be compiled.
     """
     programs = dict.fromkeys(space.plans for space in spaces)
-    bisections = [_Bisection([x for x in spaces if x.plans is y], limit) for y in programs]
+    free = free_seconds_of(spaces)
+    bisections = [_Bisection([x for x in spaces if x.plans is y], limit, free) for y in programs]
     for _ in range(MAX_STEPS):
         best = min(known_seconds, *(x.seconds for x in bisections))
         if best == math.inf and bisections[0].cap.compilations_left == 1:
@@ -84,13 +85,26 @@ class _Bisection:
 
     Those for `high` and more do not fit.
 
+    Arguments:
+        spaces: of one program, in order.
+        limit: bytes for temporaries.
+        free_seconds: of a plan of any program that is free.
+        is_of_single_stages: whether the spaces are.
+
     Attributes:
         seconds: of the fastest proposal that fits, infinite as long as there is none.
         is_done: whether no aim is left.
     """
 
-    def __init__(self, spaces: Sequence[Space], limit: int, is_of_single_stages: bool = False):
+    def __init__(
+        self,
+        spaces: Sequence[Space],
+        limit: int,
+        free_seconds: float,
+        is_of_single_stages: bool = False,
+    ):
         self._spaces, self._limit, self._aim = spaces, limit, limit
+        self._free_seconds = free_seconds
         self._is_of_single_stages = is_of_single_stages
         self._low, self._high = 0, math.inf
         # Predicted and compiled bytes of the nearest plans that fit, and do not.
@@ -102,7 +116,7 @@ class _Bisection:
     def propose(self) -> Proposal | None:
         """The fastest plan for the aim, or for another one where there is none."""
         while not self.is_done:
-            found = propose(self._spaces, self._aim)
+            found = propose(self._spaces, self._aim, self._free_seconds)
             if found is not None:
                 return found
             self._low, aim = max(self._low, self._aim), self._aim
@@ -156,7 +170,7 @@ class _Bisection:
         spaces = [x for x in (space.of_single_stages for space in self._spaces) if x is not None]
         if not spaces:
             return []
-        found = _Bisection(spaces, self._limit, is_of_single_stages=True)
+        found = _Bisection(spaces, self._limit, self._free_seconds, is_of_single_stages=True)
         for other in others:
             found.follow(other)
         return [found]

@@ -19,7 +19,7 @@ from ..candidates.compiled_plans import CompiledPlans, seconds_of
 from ..candidates.free import compile_free_plan
 from ..candidates.judge import CompiledPlan, Key
 from ..candidates.proposals import Proposals
-from ..candidates.spaces import Space, spaces_of
+from ..candidates.spaces import Space, free_seconds_of, spaces_of
 from ..candidates.worth import WORTH, is_free
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
@@ -176,7 +176,7 @@ def _compile_moving(programs: Programs, limit: int) -> None:
     if programs.traced.judge.graph.link is None:
         return
     best = fastest_within(programs, limit)
-    if best is not None and is_free(best[1].decisions, best[0].graph):
+    if best is not None and is_free(best[1].decisions, free_seconds_of(programs.spaces)):
         return
     programs.traced.cap.allow_again()
     with contextlib.suppress(CapReached):

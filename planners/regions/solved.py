@@ -1,6 +1,7 @@
 """The plans of one graph by budget, each found once, within a limit of seconds."""
 
 import functools
+import math
 import time
 
 from ..errors import InfeasibleBudget, SolverStopped
@@ -48,13 +49,28 @@ class SolvedBudgets:
     def of_single_stages(self) -> "SolvedBudgets | None":
         """The plans whose regions are single stages; None where the planner has no such space."""
         prepared = self.prepared.of_single_stages
-        return prepared and SolvedBudgets(self._planner, self._graph, prepared)
+        if prepared is None:
+            return None
+        found = SolvedBudgets(self._planner, self._graph, prepared)
+        found.of_single_stages = found
+        return found
+
+    @functools.cached_property
+    def free_seconds(self) -> float:
+        """Seconds of the fastest plan, whatever memory it takes."""
+        graph = self._graph
+        if graph.plain_seconds <= graph.seconds:  # saving is free, so that nothing is recomputed
+            return graph.seconds
+        enough = 2 * sum(value.waiting_bytes for value in graph.values)
+        found = (self.of_single_stages or self).fastest(enough)
+        return min(graph.plain_seconds, found.seconds if found else math.inf)
 
     def restart(self, most_seconds: float) -> None:
         """Count the planner's seconds from here, and forget that it was stopped."""
         self._seconds, self.stopped = 0.0, None
         self._most_seconds = min(SOLVES * self._planner.time_limit, most_seconds)
-        if singles := vars(self).get("of_single_stages"):
+        singles = vars(self).get("of_single_stages")
+        if singles is not None and singles is not self:
             singles.restart(most_seconds)
 
     def has_used(self, share: float) -> bool:

@@ -181,6 +181,17 @@ def _random_op(
     )
 
 
+def with_saving(graph: Graph, seed: int) -> Graph:
+    """The graph in which saving some values takes time."""
+    seconds = np.random.default_rng(seed).integers(0, 4, len(graph.values)) / 2
+    values = (
+        dataclasses.replace(value, saving_seconds=float(x))
+        for value, x in zip(graph.values, seconds, strict=True)
+    )
+    stages = (dataclasses.replace(x, alone_seconds=x.alone_bytes / 8) for x in graph.stages)
+    return dataclasses.replace(graph, values=tuple(values), stages=tuple(stages))
+
+
 def tilings(regions: Iterable[Region], n_stages: int) -> Iterator[tuple[Region, ...]]:
     """Every way to cover the stages with some of the regions."""
     by_first: dict[int, list[Region]] = {}

@@ -10,7 +10,7 @@ import dataclasses
 import itertools as it
 from collections.abc import Mapping
 
-from ...analyzer.step_costs import fusions_of, op_seconds
+from ...analyzer.step_costs import fusions_of, price_of
 from ...compiler.backend import Backend
 from ...compiler.host import HostMemory
 from ...ir.program import Program
@@ -56,7 +56,7 @@ def gradients_of(program: Program, prices: Prices, backend: Backend) -> Gradient
     """When the gradients of a step's program are there."""
     fusions = fusions_of(program, backend)
     ops = [*fusions.all()]
-    taken = [op_seconds(fusions, op, prices, backend) for op in ops]
+    taken = [price_of(fusions, op, prices).seconds for op in ops]
     ends = {
         fusions.position[op.outputs[0]]: end
         for op, end in zip(ops, it.accumulate(taken), strict=True)

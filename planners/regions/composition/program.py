@@ -31,7 +31,7 @@ _TOO_MUCH = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relaxation:
-    """What the linear relaxation proves, in seconds of recomputation.
+    """What the linear relaxation proves, in seconds of recomputation and of saving.
 
     Attributes:
         infeasible: no plan keeps the budget.
@@ -61,24 +61,23 @@ class Composition:
         definitions = variables.definitions
         self._kept = [*definitions[:known], *waiting, *definitions[known:]]
         self._uniform = rows.uniform(variables)
+        self._costs = _costs(variables, self._seconds)
         self._budget, peak = cp.Parameter(), cp.Variable()
         self._choose = choose = cp.Variable(len(candidates), boolean=True)
-        plan, in_memory = self._constraints(choose)
-        cost = np.array([c.seconds for c in candidates]) / self._seconds
-        cost += _tie_breaks(self._variables)
-        self._fastest = cp.Problem(cp.Minimize(cost @ choose), [*plan, in_memory <= self._budget])
+        plan, in_memory, cost = self._constraints(choose)
+        self._fastest = cp.Problem(cp.Minimize(cost), [*plan, in_memory <= self._budget])
         self._smallest = cp.Problem(
-            cp.Minimize(peak + _TIE_BREAKS * (cost @ choose)), [*plan, in_memory <= peak]
+            cp.Minimize(peak + _TIE_BREAKS * cost), [*plan, in_memory <= peak]
         )
         share = cp.Variable(len(candidates))
-        plan, in_memory = self._constraints(share)
+        plan, in_memory, cost = self._constraints(share)
         self._unused = share >= 0
         self._relaxed = cp.Problem(
-            cp.Minimize(cost @ share), [*plan, in_memory <= self._budget, self._unused]
+            cp.Minimize(cost), [*plan, in_memory <= self._budget, self._unused]
         )
 
-    def _constraints(self, choose: cp.Variable) -> tuple[list[Any], Any]:
-        """What makes a choice a plan, and the bytes in memory at each sample."""
+    def _constraints(self, choose: cp.Variable) -> tuple[list[Any], Any, Any]:
+        """What makes a choice a plan, the bytes in memory at each sample, and the cost."""
         variables, n = self._variables, len(self._candidates)
         x = cp.hstack([choose, cp.Variable(variables.width - n, nonneg=True)])
         cover = matrix([dict.fromkeys(some, 1.0) for some in variables.covering], n)
@@ -93,7 +92,7 @@ class Composition:
         if self._moved is not None:
             constraints.append(self._moved @ choose <= 1)
         terms, constants = self._memory
-        return constraints, terms @ x + constants
+        return constraints, terms @ x + constants, self._costs @ x
 
     def fastest(self, budget_bytes: int, *, time_limit: float, gap: float) -> Outcome:
         """Solves for the least seconds within a budget.
@@ -104,7 +103,8 @@ class Composition:
             gap: stop within this share of the step's seconds of the bound.
 
         Returns:
-            The outcome; its bound is in seconds of recomputation. `regions` has the plan.
+            The outcome; its bound is in seconds of recomputation and of saving. `regions` has the
+            plan.
         """
         self._limit(budget_bytes)
         outcome = solve(self._fastest, time_limit=time_limit, absolute_gap=gap)
@@ -131,7 +131,7 @@ class Composition:
         self._budget.value = (budget_bytes + 0.25) / self._variables.scale
 
     def _in_seconds(self, objective: float) -> float:
-        """A bound on seconds of recomputation from one on the objective."""
+        """A bound on seconds of recomputation and of saving from one on the objective."""
         return max(objective - _TIE_BREAKS, 0.0) * self._seconds
 
     def regions(self) -> tuple[Region, ...]:
@@ -156,6 +156,21 @@ def _moved_shares(graph: Graph, candidates: Sequence[Candidate]) -> np.ndarray |
     if graph.link is None:
         return None
     return np.array([c.host_bytes for c in candidates]) / max(graph.link.host_bytes, 1)
+
+
+def _costs(variables: Variables, seconds: float) -> np.ndarray:
+    """The cost of each column: a share of the step's seconds, and tie-breaks.
+
+    Saving a shared value costs as much as it is kept, however many regions wait for it.
+    """
+    found = np.zeros(variables.width)
+    for i in variables.shared:
+        for column, share in variables.kept_at(i, variables.last + 1).items():
+            found[column] += share * variables.graph.values[i].saving_seconds
+    found[: variables.count] += [c.seconds for c in variables.candidates]
+    found /= seconds
+    found[: variables.count] += _tie_breaks(variables)
+    return found
 
 
 def _tie_breaks(variables: Variables) -> np.ndarray:

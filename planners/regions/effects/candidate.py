@@ -36,8 +36,8 @@ class Candidate:
 
     Attributes:
         region: the region.
-        seconds, flops: of recomputation, of optional ops, of slower implementations, and of copies
-            to the host and back that the device waits for.
+        seconds, flops: of recomputation, of optional ops, of slower implementations, of saving what
+            no other region reads, and of copies to the host and back that the device waits for.
         retained: its own values that the first forward leaves for its backward.
         reads: value of an earlier region that its backward reads -> the last stage that reads it.
         samples: for each of its stages, first to last, the times that may set the peak.

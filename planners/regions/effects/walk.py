@@ -30,6 +30,9 @@ def walked(graph: Graph, region: Region, gradients: Sequence[Gradients]) -> Cand
         for run in runs
         if run.implementation and run.phase == "backward"
     ]
+    saving = sum(graph.values[i].saving_seconds for i in {*live.retained} - graph.shared)
+    if region.alone:
+        saving += sum(x.alone_seconds for x in graph.stages[region.first : region.last + 1])
     stage, nbytes = _in_backward(graph, runs, gradients)
     nbytes = nbytes + live.nbytes()
     nbytes += np.cumsum(alone_bytes(graph, region))[stage - region.first]
@@ -40,7 +43,9 @@ def walked(graph: Graph, region: Region, gradients: Sequence[Gradients]) -> Cand
         samples.append(_peaks(at, nbytes[at], ends))
     return Candidate(
         region=region,
-        seconds=sum(op.seconds for op in more) + sum(a.seconds - b.seconds for a, b in slower),
+        seconds=saving
+        + sum(op.seconds for op in more)
+        + sum(a.seconds - b.seconds for a, b in slower),
         flops=sum(op.flops for op in more) + sum(a.flops - b.flops for a, b in slower),
         retained=frozenset(live.retained),
         aliased=aliased,

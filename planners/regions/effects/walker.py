@@ -213,6 +213,7 @@ class Walker:
                 x.nbytes,
                 x.copies,
                 x.savable,
+                x.saving_seconds,
                 x.reader and x.reader - s,
                 graph.forward_writer[i][0] == s,
             )
@@ -222,7 +223,8 @@ class Walker:
         )
         shared = tuple(i in graph.shared for i in number)
         varying = self._gradients[s].varying
-        key = len(stage.forward), stage.alone_bytes, costs, pattern, values, shared, varying
+        alone = stage.alone_bytes, stage.alone_seconds
+        key = len(stage.forward), alone, costs, pattern, values, shared, varying
         return _Local(self._number(key), tuple(number), number, linked)
 
     def _number(self, key: Hashable) -> int:

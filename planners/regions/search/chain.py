@@ -28,6 +28,11 @@ class ChainHeuristic:
         self._stages = len(graph.stages)
         self._candidates = sorted(candidates, key=lambda x: x.region.first)
         sizes = np.array([value.waiting_bytes for value in graph.values], dtype=np.int64)
+        saving = np.array([value.saving_seconds for value in graph.values])
+        passed = ([*x.reads, *(x.retained & graph.shared)] for x in self._candidates)
+        self._seconds = [
+            x.seconds + saving[some].sum() for x, some in zip(self._candidates, passed, strict=True)
+        ]
         held = [sizes[list(x.reads)].sum() if x.reads else 0 for x in self._candidates]
         own = [
             x.alone_bytes + sizes[list(x.retained - x.aliased)].sum(dtype=np.int64)
@@ -51,7 +56,7 @@ class ChainHeuristic:
             if most < 0:
                 continue
             target = slice(after[c], after[c] + most + 1)
-            new = seconds[x.region.first, : most + 1] + x.seconds
+            new = seconds[x.region.first, : most + 1] + self._seconds[c]
             old = seconds[x.region.last + 1, target]
             chosen[x.region.last + 1, target] = np.where(
                 new < old, c, chosen[x.region.last + 1, target]

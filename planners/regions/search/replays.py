@@ -37,7 +37,7 @@ class Replays:
         return self.plan(regions).peak_bytes if is_right else sys.maxsize
 
     def overhead(self, regions: tuple[Region, ...]) -> float:
-        """Seconds of recomputation."""
+        """Seconds of recomputation and of saving."""
         return self.plan(regions).seconds - self._graph.seconds
 
     @property

@@ -80,13 +80,14 @@ class Search(PreparedPlanner):
         self._clock.restart()
         save_all = self._replays.save_all
         allowed = all(stage.may_be_alone for stage in self._graph.stages)
-        if allowed and save_all.peak_bytes <= budget_bytes:
-            return self._certified(save_all.regions, 0.0)
+        first = save_all.regions if allowed and save_all.peak_bytes <= budget_bytes else None
+        if first is not None and self._replays.overhead(first) <= self._tolerated:
+            return self._certified(first, 0.0)
         if not self._finds_candidates():
-            return self._saving_nothing(budget_bytes)
-        first = None
+            return self._certified(first, 0.0) if first else self._saving_nothing(budget_bytes)
         if self._clock.left() > 0:
-            first = self._attempt(self._spaces.of_singles, budget_bytes, FIRST).regions
+            found = self._attempt(self._spaces.of_singles, budget_bytes, FIRST).regions
+            first = min(filter(None, (found, first)), key=self._replays.overhead, default=None)
         if first is not None and self._replays.overhead(first) <= self._tolerated:
             return self._certified(first, 0.0)
         best = self._beyond(first, budget_bytes)

@@ -83,13 +83,14 @@ class StageProgram:
         self._limit, self._most_error = cp.Parameter(), cp.Parameter()
         self._multiplier = cp.Parameter(nonneg=True)
         seconds, flops = _costs(forward, stage)
-        self._costs = seconds + _FLOPS_WEIGHT * flops
+        self._saving = saving = _saving(graph, stage, free) / _seconds_of_all(forward, stage)
+        self._costs = seconds + saving + _FLOPS_WEIGHT * flops
         time_and_flops = self._costs @ x
         retained = (self._nbytes / max(self.total_bytes, 1)) @ x
         save, alias = x[: sizes.size], x[-sizes.size :]
         moves, self._moves = [], moving and Moves(moving, _seconds_of_all(forward, stage))
         if self._moves is not None:
-            time_and_flops += cp.sum(self._moves.waits)
+            time_and_flops += cp.sum(self._moves.waits) - saving[: sizes.size] @ self._moves.move
             retained -= (self._nbytes[: sizes.size] / max(self.total_bytes, 1)) @ self._moves.move
             moves = [*self._moves.rows, save >= alias + self._moves.move]
         lower, upper = _bounds(graph, forward, stage, is_negligible)
@@ -157,7 +158,7 @@ class StageProgram:
         is_moved = self._moves.chosen
         moved = np.array(self._stage.values)[is_moved].tolist()
         nbytes -= int(self._nbytes[: is_moved.size][is_moved].sum())
-        cost += self._moves.waiting
+        cost += self._moves.waiting - float(self._saving[: is_moved.size][is_moved].sum())
         return Proposal(saved, tuple(i for i in moved if i in used), nbytes, cost, error)
 
 
@@ -170,6 +171,18 @@ def _column_bytes(
     save = np.where(is_negligible, 0, save)
     columns = save, [0] * len(stage.ops), hold, [0] * _count_taken(stage), -save
     return np.array([x for some in columns for x in some], np.int64)
+
+
+def _saving(graph: Graph, stage: Needs, free: Set[int]) -> np.ndarray:
+    """Seconds of saving where a variable is 1."""
+
+    def seconds(values: Sequence[int]) -> list[float]:
+        return [0.0 if i in free else graph.values[i].saving_seconds for i in values]
+
+    between = [0.0] * (_count_taken(stage) + len(stage.values))
+    return np.array(
+        [*seconds(stage.values), *([0.0] * len(stage.ops)), *seconds(stage.outside), *between]
+    )
 
 
 def _count_taken(stage: Needs) -> int:

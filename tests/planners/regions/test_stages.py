@@ -98,9 +98,10 @@ def candidates(graph: Graph) -> list[Candidate]:
 
 
 def some_graph(seed: int, **more) -> Graph:
-    """A random graph; every second one has codes."""
+    """A random graph; every second one has codes, and in two of three saving takes time."""
     graph = graphs.random_graph(seed, **more)
-    return graphs.with_codes(graph, seed) if seed % 2 else graph
+    graph = graphs.with_codes(graph, seed) if seed % 2 else graph
+    return graphs.with_saving(graph, seed) if seed % 3 else graph
 
 
 @ft.cache
@@ -224,6 +225,7 @@ def held_and_seconds(graph: Graph, s: int, names) -> tuple[int, float] | None:
     seconds = sum(op.seconds for op in ran) - sum(op.seconds for op in graph.stages[s].backward)
     encoded = {graph.forward_writer[graph.index[name]][1] for name in names}
     seconds += sum(op.seconds for o in encoded if (op := graph.stages[s].forward[o]).optional)
+    seconds += sum(graph.values[i].saving_seconds for i in held)
     return sum(graph.values[i].nbytes for i in held), seconds
 
 
@@ -361,6 +363,14 @@ FAULTS = {
         Variables,
         "sample",
         lambda self, c, t, m: self.samples(c, t)[0],
+    ),
+    "shared values are saved in no time": (
+        program,
+        "_costs",
+        lambda variables, seconds: np.array(
+            [c.seconds / seconds for c in variables.candidates]
+            + [0.0] * (variables.width - variables.count)
+        ),
     ),
     "no gradients": (
         walker,
