@@ -4,27 +4,64 @@ Each copy out begins when its value is written and the copy before it is done. T
 region waits for all of them when it ends; or, where they are fetched ahead, the forward of the
 region behind it does when that ends. They come back while the device waits; or, ahead, while the
 backward of the region behind runs.
+
+Known limit: in a loop what is fetched ahead comes while all of the iteration behind runs, and
+counts as hidden by the region directly behind; one region may hide more than another.
 """
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from .graph import Graph, Op
+from .graph import Graph, Loop, Op
 from .plan import Region
 from .runs import backward_runs
 
 
 def moved_bytes(graph: Graph, region: Region) -> int:
     """Bytes that a region moves to the host's memory."""
+    return sum(graph.values[graph.index[name]].waiting_bytes for name in region.offloaded)
+
+
+def fetched_bytes(graph: Graph, region: Region) -> int:
+    """Bytes that come back for a region at once: for one iteration where it stands for several."""
     return sum(graph.values[graph.index[name]].nbytes for name in region.offloaded)
+
+
+def most_host_bytes(graph: Graph, region: Region) -> int:
+    """Bytes of the host's memory that a region takes, with its share of slots as in `host_bytes`.
+
+    Where all iterations move the same, these are no fewer.
+    """
+    loop, moved = graph.loop_of(region.last), moved_bytes(graph, region)
+    return moved if loop is None else -(-moved * (loop.trips + 1) // (loop.trips - 1))
+
+
+def host_bytes(graph: Graph, regions: Sequence[Region]) -> int:
+    """Bytes of the host's memory that a plan takes."""
+    stacks = sum(_unused_bytes(graph, loop, regions) for loop in graph.loops)
+    return stacks + sum(moved_bytes(graph, region) for region in regions)
+
+
+def _unused_bytes(graph: Graph, loop: Loop, regions: Sequence[Region]) -> int:
+    """Bytes of a loop's stacks in which no values of a graph wait.
+
+    What is carried into the first iteration has a slot, too, but may be no value: an argument, say.
+    And a stack has one slot more where values are fetched ahead.
+    """
+    inside = {x.first: x for x in regions if loop.first <= x.first < loop.stop and x.offloaded}
+    sizes = {first: fetched_bytes(graph, region) for first, region in inside.items()}
+    total = 0
+    for first, size in sizes.items():
+        before, behind = (sizes.get(first + n, 0) for n in (-loop.length, loop.length))
+        is_second = loop.length <= first - loop.first < 2 * loop.length
+        total += max(0, size - before) if is_second else 0
+        total += size if inside[first].ahead and behind != size else 0
+    return total
 
 
 def keeps_host(graph: Graph, regions: Sequence[Region]) -> bool:
     """Whether a plan takes no more of the host's memory than it may."""
-    return (
-        graph.link is None
-        or sum(moved_bytes(graph, region) for region in regions) <= graph.link.host_bytes
-    )
+    return graph.link is None or host_bytes(graph, regions) <= graph.link.host_bytes
 
 
 def waiting_seconds(graph: Graph, regions: Sequence[Region]) -> float:
@@ -34,10 +71,16 @@ def waiting_seconds(graph: Graph, regions: Sequence[Region]) -> float:
     total = _out_seconds(graph, regions)
     for n, region in enumerate(regions):
         if region.offloaded:
-            behind = regions[n + 1 : n + 2] if region.ahead else ()
+            behind = regions[n + 1 : n + 2] if _are_hidden(graph, region) else ()
             runs = (run for x in behind for run in backward_runs(graph, x))
             total += back_seconds(graph, region, sum(run.of(graph).seconds for run in runs))
     return total
+
+
+def _are_hidden(graph: Graph, region: Region) -> bool:
+    """Whether copies back run behind another region: in a loop, one of the iteration behind."""
+    loop = graph.loop_of(region.last)
+    return region.ahead > 0 and (loop is None or region.last + loop.length < loop.stop)
 
 
 def _out_seconds(graph: Graph, regions: Sequence[Region]) -> float:
@@ -49,12 +92,13 @@ def _out_seconds(graph: Graph, regions: Sequence[Region]) -> float:
         moved = {graph.index[name] for name in region.offloaded}
         ops = list(_forward(graph, region, kept))
         before = moved.difference(*(op.outputs for op in ops))
-        size = sum(graph.values[i].nbytes for i in before)
+        size = sum(graph.values[i].waiting_bytes for i in before)
         done = max(done, now) + size / graph.link.out_bytes_per_second if before else done
         for op in ops:
             now += op.seconds
             for i in moved.intersection(op.outputs):
-                done = max(done, now) + graph.values[i].nbytes / graph.link.out_bytes_per_second
+                size = graph.values[i].waiting_bytes
+                done = max(done, now) + size / graph.link.out_bytes_per_second
         deadline = late if region.ahead else done  # what the region before left is due as well
         waited += max(0.0, deadline - now)
         now, late = max(now, deadline), done

@@ -116,6 +116,16 @@ def gate(values: Sequence[Any], sent: Sent) -> list[Any]:
     return passed(list(values), sent.results, sent.arrays)
 
 
+def saved_or_offloaded(saved: Sequence[str], offloaded: Sequence[str]) -> Any:
+    """The policy of JAX's that saves some names, and puts others to the host."""
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=saved,
+        names_which_can_be_offloaded=offloaded,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
 def _together(results: Sequence[Any], copies: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Results that are not handed on before some arrays are on the host, and these."""
     return jax.lax.optimization_barrier((list(results), list(copies)))
@@ -176,14 +186,9 @@ def _run(
     body: Body, inputs: Sequence[Any], moved: Moved
 ) -> tuple[list[Any], _Residuals, list[Any]]:
     """The results of a region, its residuals, and those of them that are to go to the host."""
-    policies = jax.checkpoint_policies
-    keeping = policies.save_only_these_names(*moved.saved, *moved.offloaded)
-    marking = policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=moved.saved,
-        names_which_can_be_offloaded=moved.offloaded,
-        offload_src="device",
-        offload_dst="pinned_host",
-    )
+    names = (*moved.saved, *moved.offloaded)
+    keeping = jax.checkpoint_policies.save_only_these_names(*names)
+    marking = saved_or_offloaded(moved.saved, moved.offloaded)
     results, pull = _with_pullback(body, inputs, moved, keeping)
     leaves, tree = jax.tree.flatten(pull)
     spaces = _memory_spaces(body, inputs, moved, marking)

@@ -17,7 +17,7 @@ added up in the constants' precision, and in the memory of the results.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ from jax.custom_derivatives import SymbolicZero
 from ..ir import compat
 from ..ir.places import filled
 from .invariants import joined, without_invariants
+from .scan_host import Away, last_fetched, moved_residuals, stacked
 from .scan_operands import Active, Body, Hoisted, Shape
 
 #: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
@@ -42,11 +43,19 @@ NO_FORWARD_MODE = (
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Iterations `first` up to `stop`, which all run one body."""
+    """Iterations `first` up to `stop`, which all run one body.
+
+    Attributes:
+        body: that runs.
+        first, stop: which iterations.
+        marked: by how many iterations ahead it is fetched, 0 or 1: a body whose residuals are on
+            the host where those of `body` are to be moved there.
+    """
 
     body: Body
     first: int
     stop: int
+    marked: Mapping[int, Body] = dataclasses.field(default_factory=dict)
 
 
 def run_loop(
@@ -54,8 +63,8 @@ def run_loop(
 ) -> list[Any]:
     """The results of a `scan`, its iterations run as planned.
 
-    Where there are several runs, or something is hoisted, the loop cannot be differentiated in
-    forward mode. Where that is seen to be done, all iterations run as the first ones, and nothing
+    Where there are several runs, or something is hoisted or moved to the host, the loop cannot be
+    differentiated in forward mode. Where that is seen to be done, all iterations run as the first ones, and nothing
     is hoisted; where it is seen only later, as in `jax.jvp(jax.jit(planned), ...)`, a `TypeError`
     says how to plan for it.
 
@@ -72,7 +81,8 @@ def run_loop(
         tuple(var.aval for var in eqn.outvars),
         eqn.params["jaxpr"],
     )
-    if (len(runs) == 1 and hoisted is None) or any(map(compat.is_pushed_forward, operands)):
+    is_plain = len(runs) == 1 and hoisted is None and not runs[0].marked
+    if is_plain or any(map(compat.is_pushed_forward, operands)):
         consts, carry, xs = shape.split(operands)
         carry, ys = lax.scan(
             lambda carry, x: runs[0].body(_with_hoisted(hoisted, consts), carry, x),
@@ -158,15 +168,18 @@ class _Runs:
                     carry, new = run.body(consts, carry, slices)
                     leaves = []
                 else:
+                    moved = moved_residuals(active, run.marked, consts, carry, slices)
                     carry, new, pull = active.pulled(run.body, consts, carry, slices)
-                    leaves, kept["rebuild"] = _stripped(pull, consts, slices)
+                    leaves, kept["rebuild"], kept["away"] = _stripped(pull, consts, slices, moved)
                 return (carry, _update(ys, new, at)), leaves
 
             ks = jnp.arange(run.first, run.stop)
             differing, invariant_values = without_invariants(step, (carry, ys), ks[0])
-            (carry, ys), leaves = lax.scan(differing, (carry, ys), ks)
+            away = Away.among(kept.get("away", {}), invariant_values)
+            (carry, ys), leaves, last = stacked(differing, (carry, ys), ks, away)
             if active is not None:
-                pulls.append(jax.tree_util.Partial(kept["rebuild"], leaves, invariant_values))
+                args = leaves, invariant_values, last, away
+                pulls.append(jax.tree_util.Partial(kept["rebuild"], *args))
         return [*carry, *ys], pulls
 
     def _backward(self, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
@@ -181,24 +194,28 @@ class _Runs:
             [jnp.zeros_like(xs[n]) for n in active.xs],
         )
         for run, pull in zip(reversed(self.runs), reversed(pulls), strict=True):
-            rebuild, (leaves, invariant_values) = pull.func, pull.args
+            rebuild, (leaves, invariant_values, last, away) = pull.func, pull.args
 
-            def step(state, item, rebuild=rebuild, invariant_values=invariant_values):
+            def step(state, item, rebuild=rebuild, invariant_values=invariant_values, away=away):
                 k, leaves = item
                 at = self.shape.at(k)
-                of_consts, of_carry, of_xs = state
+                (of_consts, of_carry, of_xs), fetched = state
                 slices = _index(xs, at)
                 of_ys = [_slice_of(given[n], at) for n in active.ys]
+                leaves, fetched = away.next_fetched(leaves, fetched)
                 late = compat.unused((leaves, slices, of_carry))
                 leaves, slices, of_carry = lax.optimization_barrier(late)
+                leaves = away.fetched_now(leaves)
                 pull = rebuild(joined(invariant_values, leaves), [*consts, *shared], slices)
                 more, of_carry, of_slices = pull((of_carry, of_ys))
                 of_consts = [a + b for a, b in zip(of_consts, link(more), strict=True)]
-                return (of_consts, of_carry, _update(of_xs, of_slices, at)), None
+                return ((of_consts, of_carry, _update(of_xs, of_slices, at)), fetched), None
 
-            gradients, _ = lax.scan(
-                step, gradients, (jnp.arange(run.first, run.stop), leaves), reverse=True
-            )
+            of_consts, of_carry, of_xs = gradients
+            last, of_carry = last_fetched(last, of_carry)
+            state = (of_consts, of_carry, of_xs), last
+            items = jnp.arange(run.first, run.stop), leaves
+            (gradients, _), _ = lax.scan(step, state, items, reverse=True)
         return active.spread(gradients)
 
     def _hoisted_anew(
@@ -225,10 +242,13 @@ def _slice_of(cotangent: Any, at: Any) -> Any:
     return lax.dynamic_index_in_dim(cotangent, at, 0, keepdims=False)
 
 
-def _stripped(pull: Any, consts: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], Any]:
+def _stripped(
+    pull: Any, consts: Sequence[Any], slices: Sequence[Any], moved: Mapping[int, int]
+) -> tuple[list[Any], Any, dict[int, int]]:
     """What a pulled-back gradient keeps beside the loop's own operands, and how to put it back.
 
-    What JAX gave a value to while tracing is neither: it is part of the program.
+    What JAX gave a value to while tracing is neither: it is part of the program. Last comes what
+    of that `moved` is about, by its places there.
     """
     leaves, tree = jax.tree.flatten(pull)
     known = {id(x): (0, n) for n, x in enumerate(consts)}
@@ -243,4 +263,4 @@ def _stripped(pull: Any, consts: Sequence[Any], slices: Sequence[Any]) -> tuple[
         sources = consts, slices, fixed, leaves
         return jax.tree.unflatten(tree, [sources[source][n] for source, n in places])
 
-    return kept, rebuild
+    return kept, rebuild, {places[n][1]: depth for n, depth in moved.items() if places[n][0] == 3}

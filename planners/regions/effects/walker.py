@@ -13,8 +13,14 @@ from collections.abc import Hashable, Iterable, Iterator
 from ...errors import InvalidPlan
 from ...graph import Graph, Op
 from ...plan import Region
-from ...runs import error_of
-from ...transfers import back_seconds, hiding_seconds, moved_bytes, out_seconds
+from ...runs import error_of, fetched_before
+from ...transfers import (
+    back_seconds,
+    fetched_bytes,
+    hiding_seconds,
+    most_host_bytes,
+    out_seconds,
+)
 from .candidate import Candidate, Sample
 from .gradients import gradients_of
 from .walk import alone_bytes, walked
@@ -117,7 +123,7 @@ class Walker:
         key = (interval.shape, self._relative(region, first))
         if key not in self._effects:
             self._effects[key] = self._effect(region)
-        effect = self._effects[key]
+        effect, fetched = self._effects[key], fetched_before(self.graph, region)
         return Candidate(
             region=region,
             seconds=effect.seconds + self._waiting_seconds(region),
@@ -134,8 +140,9 @@ class Walker:
             ),
             alone_bytes=sum(alone_bytes(self.graph, region)) if region.alone else 0,
             error=error_of(self.graph, [region]),
-            host_bytes=moved_bytes(self.graph, region),
-            in_flight=moved_bytes(self.graph, region) if region.ahead else 0,
+            host_bytes=most_host_bytes(self.graph, region),
+            in_flight=fetched_bytes(self.graph, region) if fetched > region.last else 0,
+            fetched_before=fetched,
         )
 
     def _waiting_seconds(self, region: Region) -> float:

@@ -1,0 +1,146 @@
+"""Residuals of a scan's iterations that wait in the host's memory, as stacks that are there.
+
+An iteration's residuals leave while it runs, or one iteration later, and come back when its own
+backward begins, or one iteration ahead. A loop bounds what is in flight: its iterations end with
+what they stack, and begin with their slices. So the copies pass no barrier with results, as those
+of a single region must (`host`): with a barrier between a copy out and the stack, XLA:GPU does not
+compile the loop.
+
+One iteration ahead, each iteration of the forward puts to the host what the one before it has left
+in the carry. So its copies have a whole iteration in which to end, and the first slot of each stack
+is never read. What the last iteration leaves goes as whole arrays, between barriers.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..ir import compat
+from ..ir.places import filled
+from .invariants import Step
+from .scan_operands import Active, Body
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Away:
+    """Which of the arrays that a loop stacks wait on the host.
+
+    Attributes:
+        own: places of those that are fetched for their own iteration.
+        ahead: places of those that are fetched while the backward of the iteration behind runs.
+    """
+
+    own: tuple[int, ...]
+    ahead: tuple[int, ...]
+
+    @classmethod
+    def among(cls, depths: Mapping[int, int], invariant_values: Sequence[Any]) -> "Away":
+        """Those that are stacked: loop-invariant ones are not.
+
+        Arguments:
+            depths: by places among all arrays, how many iterations ahead they are fetched.
+            invariant_values: of all arrays, None for each that is stacked.
+        """
+        places = [n for n, x in enumerate(invariant_values) if x is None]
+        by_depth = [
+            tuple(n for n, place in enumerate(places) if depths.get(place) == depth)
+            for depth in (0, 1)
+        ]
+        return cls(*by_depth)
+
+    def next_fetched(
+        self, leaves: Sequence[Any], fetched: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """An iteration's arrays, with what is `fetched` for it, and what comes for the next one."""
+        found = [_on_device(leaves[n]) for n in self.ahead]
+        return filled(leaves, self.ahead, fetched), found
+
+    def fetched_now(self, leaves: Sequence[Any]) -> list[Any]:
+        """An iteration's arrays, all of them on the device."""
+        return filled(leaves, self.own, [_on_device(leaves[n]) for n in self.own])
+
+
+def moved_residuals(
+    active: Active,
+    marked: Mapping[int, Body],
+    consts: Sequence[Any],
+    carry: Sequence[Any],
+    slices: Sequence[Any],
+) -> dict[int, int]:
+    """Places among the residuals of a body that are to wait on the host.
+
+    Arguments:
+        active: what is differentiated.
+        marked: as in `Run`.
+        consts, carry, slices: of one iteration.
+
+    Returns:
+        By place, how many iterations ahead it is fetched.
+    """
+    found: dict[int, int] = {}
+    for depth, body in marked.items():
+
+        def look(*operands, body=body, depth=depth):
+            leaves = jax.tree.leaves(active.pulled(body, *operands)[2])
+            spaces = (jax.typeof(leaf).memory_space for leaf in leaves)
+            found.update({n: depth for n, x in enumerate(spaces) if x == jax.memory.Space.Host})
+
+        jax.eval_shape(look, list(consts), list(carry), list(slices))
+    return found
+
+
+def stacked(step: Step, state: Any, ks: jax.Array, away: Away) -> tuple[Any, list[Any], list[Any]]:
+    """The results of a `lax.scan`, of whose stacks some are on the host.
+
+    Arguments:
+        step: `(state, k) -> (state, arrays)`.
+        state: before the loop.
+        ks: the iterations.
+        away: which of the arrays are on the host.
+
+    Returns:
+        The state; the stacks, where those that are fetched ahead have what an iteration has left in
+        the slot behind its own; and, on the host, what of these the last iteration has left.
+    """
+
+    def sending(state, k):
+        inner, before = state
+        inner, leaves = step(inner, k)
+        after = [leaves[n] for n in away.ahead]
+        leaves = filled(leaves, away.ahead, before)
+        places = (*away.own, *away.ahead)
+        return (inner, after), filled(leaves, places, [_on_host(leaves[n]) for n in places])
+
+    nothing: list[Any] = []
+    if away.ahead:
+        avals = jax.eval_shape(step, state, ks[0])[1]
+        nothing = [jnp.zeros(avals[n].shape, avals[n].dtype) for n in away.ahead]
+    (state, last), stacks = lax.scan(sending, (state, nothing), ks)
+    if not last:
+        return state, stacks, []
+    late = compat.unused((state, list(map(_on_host, last))))
+    state, last = lax.optimization_barrier(late)
+    return state, stacks, last
+
+
+def last_fetched(
+    hosts: Sequence[Any], cotangents: Sequence[Any]
+) -> tuple[list[Any], Sequence[Any]]:
+    """What the last iteration has left, from the host once some cotangents are there, and these."""
+    if not hosts:
+        return [], cotangents
+    late, cotangents = lax.optimization_barrier((list(hosts), list(cotangents)))
+    return list(map(_on_device, late)), cotangents
+
+
+def _on_host(array: Any) -> Any:
+    return jax.device_put(array, jax.memory.Space.Host)
+
+
+def _on_device(array: Any) -> Any:
+    return jax.device_put(array, jax.memory.Space.Device)
