@@ -91,10 +91,6 @@ class Graph:
         branches = {self.branch_of[s] for s in stages}
         return branches.pop() if len(branches) == 1 else None
 
-    def loop_of(self, s: int) -> Loop | None:
-        """The loop that a stage is in."""
-        return next((x for x in self.loops if x.first <= s < x.stop), None)
-
     @ft.cached_property
     def looped(self) -> frozenset[int]:
         """The stages that are in loops."""

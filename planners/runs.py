@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from .errors import InvalidPlan
-from .graph import FETCHED, Graph, Op
+from .graph import FETCHED, Graph, Loop, Op
 from .plan import Region
 
 
@@ -89,14 +89,19 @@ def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
 
 def fetched_before(graph: Graph, region: Region) -> int:
     """The stage before whose backward it begins to come back what a region has moved."""
-    loop = graph.loop_of(region.last)
+    loop = loop_of(graph, region.last)
     if loop is not None:
         iteration = (region.last - loop.first) // loop.length + region.ahead
         return loop.first + (min(iteration, loop.trips - 1) + 1) * loop.length - 1
     if not region.ahead or region.last == len(graph.stages) - 1:
         return region.last
-    behind = graph.loop_of(region.last + 1)
+    behind = loop_of(graph, region.last + 1)
     return region.last + 1 if behind is None else behind.stop - 1
+
+
+def loop_of(graph: Graph, s: int) -> Loop | None:
+    """The loop that a stage is in."""
+    return next((x for x in graph.loops if x.first <= s < x.stop), None)
 
 
 def fetches(graph: Graph, region: Region) -> list[Run]:

@@ -5,16 +5,17 @@ region waits for all of them when it ends; or, where they are fetched ahead, the
 region behind it does when that ends. They come back while the device waits; or, ahead, while the
 backward of the region behind runs.
 
-Known limit: in a loop what is fetched ahead comes while all of the iteration behind runs, and
-counts as hidden by the region directly behind; one region may hide more than another.
+In a loop it is the forward of an iteration, or of the one behind, that waits for all of the
+iteration's copies when it ends, and the backward of the iteration behind that hides them.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
 from .graph import Graph, Loop, Op
 from .plan import Region
-from .runs import backward_runs
+from .runs import backward_runs, fetched_before, loop_of
 
 
 def moved_bytes(graph: Graph, region: Region) -> int:
@@ -32,7 +33,7 @@ def most_host_bytes(graph: Graph, region: Region) -> int:
 
     Where all iterations move the same, these are no fewer.
     """
-    loop, moved = graph.loop_of(region.last), moved_bytes(graph, region)
+    loop, moved = loop_of(graph, region.last), moved_bytes(graph, region)
     return moved if loop is None else -(-moved * (loop.trips + 1) // (loop.trips - 1))
 
 
@@ -66,28 +67,29 @@ def keeps_host(graph: Graph, regions: Sequence[Region]) -> bool:
 
 def waiting_seconds(graph: Graph, regions: Sequence[Region]) -> float:
     """Seconds in which the device waits for copies, in a whole plan."""
-    if not any(region.offloaded for region in regions):
+    moving = [region for region in regions if region.offloaded]
+    if not moving or graph.link is None:
         return 0.0
+    copied: dict[tuple[int, int], float] = collections.defaultdict(float)  # by what hides them
+    for region in moving:
+        before = fetched_before(graph, region)
+        own = fetched_before(graph, dataclasses.replace(region, ahead=0))
+        seconds = moved_bytes(graph, region) / graph.link.back_bytes_per_second
+        copied[own, before] += seconds
     total = _out_seconds(graph, regions)
-    for n, region in enumerate(regions):
-        if region.offloaded:
-            behind = regions[n + 1 : n + 2] if _are_hidden(graph, region) else ()
-            runs = (run for x in behind for run in backward_runs(graph, x))
-            total += back_seconds(graph, region, sum(run.of(graph).seconds for run in runs))
+    for (own, before), seconds in copied.items():
+        behind = (x for x in regions if own < x.first <= before)
+        runs = (run for x in behind for run in backward_runs(graph, x))
+        total += max(0.0, seconds - sum(run.of(graph).seconds for run in runs))
     return total
-
-
-def _are_hidden(graph: Graph, region: Region) -> bool:
-    """Whether copies back run behind another region: in a loop, one of the iteration behind."""
-    loop = graph.loop_of(region.last)
-    return region.ahead > 0 and (loop is None or region.last + loop.length < loop.stop)
 
 
 def _out_seconds(graph: Graph, regions: Sequence[Region]) -> float:
     """Seconds in which the forward waits for copies to the host."""
     assert graph.link is not None
     kept = {graph.index[name] for region in regions for name in region.kept}
-    now = waited = done = late = 0.0
+    now = waited = done = 0.0
+    due: list[tuple[int, float]] = []  # by the stage at whose end they are due, copies are done
     for region in regions:
         moved = {graph.index[name] for name in region.offloaded}
         ops = list(_forward(graph, region, kept))
@@ -99,10 +101,11 @@ def _out_seconds(graph: Graph, regions: Sequence[Region]) -> float:
             for i in moved.intersection(op.outputs):
                 size = graph.values[i].waiting_bytes
                 done = max(done, now) + size / graph.link.out_bytes_per_second
-        deadline = late if region.ahead else done  # what the region before left is due as well
+        due += [(fetched_before(graph, region), done)] if moved else []
+        deadline = max((time for s, time in due if s <= region.last), default=0.0)
         waited += max(0.0, deadline - now)
-        now, late = max(now, deadline), done
-    return waited + max(0.0, late - now)
+        now = max(now, deadline)
+    return waited + max([0.0, *(time - now for _, time in due)])
 
 
 def _forward(graph: Graph, region: Region, kept: set[int]) -> Iterable[Op]:
@@ -142,9 +145,14 @@ def back_seconds(graph: Graph, region: Region, hidden: float) -> float:
 def hiding_seconds(graph: Graph, last: int) -> tuple[float, float]:
     """Seconds that hide the copies of a region that ends at stage `last`, out and back.
 
-    They are those of the stage behind, without what it recomputes.
+    They are those of the stage behind, or in a loop of the iteration behind, without what is
+    recomputed.
     """
-    behind = graph.stages[last + 1 : last + 2]
+    loop, first, stop = loop_of(graph, last), last + 1, last + 2
+    if loop is not None:  # iterations take the same
+        first = last - (last - loop.first) % loop.length
+        stop = first + loop.length
+    behind = graph.stages[first:stop]
     forward = (op.seconds for stage in behind for op in stage.forward if not op.optional)
     backward = (op.least_seconds for stage in behind for op in stage.backward)
     return sum(forward), sum(backward)

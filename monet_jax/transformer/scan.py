@@ -64,9 +64,9 @@ def run_loop(
     """The results of a `scan`, its iterations run as planned.
 
     Where there are several runs, or something is hoisted or moved to the host, the loop cannot be
-    differentiated in forward mode. Where that is seen to be done, all iterations run as the first ones, and nothing
-    is hoisted; where it is seen only later, as in `jax.jvp(jax.jit(planned), ...)`, a `TypeError`
-    says how to plan for it.
+    differentiated in forward mode. Where that is seen to be done, all iterations run as the first
+    ones, and nothing is hoisted or moved; where it is seen only later, as in
+    `jax.jvp(jax.jit(planned), ...)`, a `TypeError` says how to plan for it.
 
     Arguments:
         eqn: the scan.

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ..graph import Graph, Loop
 from ..plan import Region
-from .simple_plans import movable_inputs
+from .simple_plans import movable_inputs, with_inputs_moved
 
 
 def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
@@ -78,26 +78,10 @@ def neighbours(graph: Graph, region: Region) -> list[Region]:
     places = (region.first - loop.length, region.first + loop.length)
     inside = [n for n in places if loop.first <= n < loop.stop and _fits(graph, [region], n)]
     found = [_moved(graph, [region], n)[0] for n in inside]
-    is_first = region.first < loop.first + loop.length
-    return found + [y for x in found if is_first for y in _with_inputs(graph, x)]
-
-
-def _with_inputs(graph: Graph, region: Region) -> list[Region]:
-    """A region of the second iteration, its inputs moved as well.
-
-    What is carried into the first iteration may be no value, but an argument, that cannot move.
-    """
-    inputs = (graph.values[i].name for s in _stages(region) for i in movable_inputs(graph, s))
-    more = tuple(name for name in inputs if name not in region.offloaded)
-    if not more or region.alone or region.inner:
-        return []
-    aheads = (region.ahead,) if region.offloaded else (0, 1)
-    offloaded = region.offloaded + more
-    return [dataclasses.replace(region, offloaded=offloaded, ahead=n) for n in aheads]
-
-
-def _stages(region: Region) -> range:
-    return range(region.first, region.last + 1)
+    if region.first >= loop.first + loop.length:
+        return found
+    # What is carried into the first iteration may be no value, but an argument, that cannot move.
+    return found + [y for x in found for y in with_inputs_moved(graph, x)]
 
 
 def _iterations(loop: Loop, regions: Sequence[Region]) -> list[tuple[Region, ...]]:

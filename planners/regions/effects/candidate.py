@@ -45,8 +45,9 @@ class Candidate:
         alone_bytes: bytes, beside `retained`, that its forward leaves where it is left alone.
         error: sum over its optional ops (`Op.error`).
         host_bytes: of the host's memory that it takes, at most.
-        in_flight: bytes of these that come back while later stages run their backward.
-        fetched_before: the last of these stages.
+        in_flight: bytes of these that come back at once, and are there while the stages behind it,
+            up to `fetched_before`, run their backward.
+        fetched_before: its last stage where there are none.
     """
 
     region: Region

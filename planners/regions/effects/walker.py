@@ -123,7 +123,7 @@ class Walker:
         key = (interval.shape, self._relative(region, first))
         if key not in self._effects:
             self._effects[key] = self._effect(region)
-        effect, fetched = self._effects[key], fetched_before(self.graph, region)
+        effect = self._effects[key]
         return Candidate(
             region=region,
             seconds=effect.seconds + self._waiting_seconds(region),
@@ -141,15 +141,14 @@ class Walker:
             alone_bytes=sum(alone_bytes(self.graph, region)) if region.alone else 0,
             error=error_of(self.graph, [region]),
             host_bytes=most_host_bytes(self.graph, region),
-            in_flight=fetched_bytes(self.graph, region) if fetched > region.last else 0,
-            fetched_before=fetched,
+            in_flight=fetched_bytes(self.graph, region),
+            fetched_before=fetched_before(self.graph, region),
         )
 
     def _waiting_seconds(self, region: Region) -> float:
-        """Seconds of copies that are not hidden; behind it may be a region that recomputes nothing.
+        """Seconds of copies that are not hidden, if all that hides copies hides these.
 
-        Known limit: of the region behind it only the first stage hides copies, without what it
-        recomputes.
+        Known limit: recomputation hides none, and of a region behind only the first stage does.
         """
         if not region.offloaded:
             return 0.0
