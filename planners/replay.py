@@ -235,7 +235,7 @@ def _check_kept(
     name, is_saved = graph.values[i].name, False
     for region in chain[writer.depth : run.depth]:
         inside = region.first <= writer.stage <= region.last
-        is_saved = is_saved or name in region.saved
+        is_saved = is_saved or name in region.kept
         if inside and not region.alone and not is_saved:
             raise InvalidPlan(
                 f"{_where(graph, run)} reads `{name}`, but region {region.first}-{region.last} "

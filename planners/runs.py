@@ -106,8 +106,20 @@ def loop_of(graph: Graph, s: int) -> Loop | None:
 
 def fetches(graph: Graph, region: Region) -> list[Run]:
     """The runs by which what a region has moved to the host's memory comes back."""
-    writers = (graph.forward_writer[graph.index[name]] for name in region.offloaded)
+    values = (graph.index[name] for name in region.offloaded if leaves_device(graph, region, name))
+    writers = (graph.forward_writer[i] for i in values)
     return [Run(s, o, "forward", 1, FETCHED) for s, o in writers]
+
+
+def leaves_device(graph: Graph, region: Region, name: str) -> bool:
+    """Whether a value that a region moves leaves the device.
+
+    In the last iteration of a loop it does not where iterations are fetched ahead: nothing could
+    hide the copies.
+    """
+    loop = loop_of(graph, region.last)
+    is_last = loop is not None and region.last >= loop.stop - loop.length
+    return not (is_last and region.ahead and graph.values[graph.index[name]].copies == 1)
 
 
 def first_forward(schedule: Sequence[Run]) -> int:

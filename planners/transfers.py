@@ -13,51 +13,52 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from .graph import Graph, Loop, Op
+from .graph import Graph, Op
 from .plan import Region
-from .runs import backward_runs, fetched_before, loop_of
+from .runs import backward_runs, fetched_before, leaves_device, loop_of
 
 
 def moved_bytes(graph: Graph, region: Region) -> int:
-    """Bytes that a region moves to the host's memory."""
-    return sum(graph.values[graph.index[name]].waiting_bytes for name in region.offloaded)
+    """Bytes that a region moves to the host's memory and back."""
+    moved = (name for name in region.offloaded if leaves_device(graph, region, name))
+    return sum(graph.values[graph.index[name]].waiting_bytes for name in moved)
 
 
 def fetched_bytes(graph: Graph, region: Region) -> int:
     """Bytes that come back for a region at once: for one iteration where it stands for several."""
-    return sum(graph.values[graph.index[name]].nbytes for name in region.offloaded)
+    moved = (name for name in region.offloaded if leaves_device(graph, region, name))
+    return sum(graph.values[graph.index[name]].nbytes for name in moved)
 
 
-def most_host_bytes(graph: Graph, region: Region) -> int:
-    """Bytes of the host's memory that a region takes, with its share of slots as in `host_bytes`.
+def region_host_bytes(graph: Graph, region: Region) -> int:
+    """Bytes of the host's memory that a region takes, by itself in a plan that takes `host_bytes`.
 
-    Where all iterations move the same, these are no fewer.
+    Where all iterations of a loop move the same, its share of the first one's slots is in them.
     """
-    loop, moved = loop_of(graph, region.last), moved_bytes(graph, region)
-    return moved if loop is None else -(-moved * (loop.trips + 1) // (loop.trips - 1))
+    loop, size = loop_of(graph, region.last), _slot_bytes(graph, region)
+    return size if loop is None else -(-size * loop.trips // (loop.trips - 1))
 
 
 def host_bytes(graph: Graph, regions: Sequence[Region]) -> int:
-    """Bytes of the host's memory that a plan takes."""
-    stacks = sum(_unused_bytes(graph, loop, regions) for loop in graph.loops)
-    return stacks + sum(moved_bytes(graph, region) for region in regions)
+    """Bytes of the host's memory that a plan takes.
 
-
-def _unused_bytes(graph: Graph, loop: Loop, regions: Sequence[Region]) -> int:
-    """Bytes of a loop's stacks in which no values of a graph wait.
-
-    What is carried into the first iteration has a slot, too, but may be no value: an argument, say.
-    And a stack has one slot more where values are fetched ahead.
+    A loop's stacks have slots for all iterations. What is carried into the first one may be no
+    value of the graph, but an argument; and what the last one has may stay on the device.
     """
-    inside = {x.first: x for x in regions if loop.first <= x.first < loop.stop and x.offloaded}
-    sizes = {first: fetched_bytes(graph, region) for first, region in inside.items()}
-    total = 0
-    for first, size in sizes.items():
-        before, behind = (sizes.get(first + n, 0) for n in (-loop.length, loop.length))
-        is_second = loop.length <= first - loop.first < 2 * loop.length
-        total += max(0, size - before) if is_second else 0
-        total += size if inside[first].ahead and behind != size else 0
+    total = sum(_slot_bytes(graph, region) for region in regions)
+    by_first = {region.first: region for region in regions}
+    for loop in graph.loops:
+        for first in range(loop.first, loop.first + loop.length):
+            pair = (by_first.get(first + n) for n in (0, loop.length))
+            sizes = [_slot_bytes(graph, x, 1) if x else 0 for x in pair]
+            total += max(0, sizes[1] - sizes[0])
     return total
+
+
+def _slot_bytes(graph: Graph, region: Region, slots: int | None = None) -> int:
+    """Bytes of the slots of a region's values: as many as it stands for iterations, or `slots`."""
+    values = (graph.values[graph.index[name]] for name in region.offloaded)
+    return sum(value.nbytes * (slots or value.copies) for value in values)
 
 
 def keeps_host(graph: Graph, regions: Sequence[Region]) -> bool:
@@ -91,7 +92,8 @@ def _out_seconds(graph: Graph, regions: Sequence[Region]) -> float:
     now = waited = done = 0.0
     due: list[tuple[int, float]] = []  # by the stage at whose end they are due, copies are done
     for region in regions:
-        moved = {graph.index[name] for name in region.offloaded}
+        names = (name for name in region.offloaded if leaves_device(graph, region, name))
+        moved = {graph.index[name] for name in names}
         ops = list(_forward(graph, region, kept))
         before = moved.difference(*(op.outputs for op in ops))
         size = sum(graph.values[i].waiting_bytes for i in before)

@@ -29,7 +29,7 @@ from jax.custom_derivatives import SymbolicZero
 from ..ir import compat
 from ..ir.places import filled
 from .invariants import joined, without_invariants
-from .scan_host import Away, last_fetched, moved_residuals, stacked
+from .scan_host import Away, moved_residuals, stacked
 from .scan_operands import Active, Body, Hoisted, Shape
 
 #: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
@@ -176,7 +176,7 @@ class _Runs:
             ks = jnp.arange(run.first, run.stop)
             differing, invariant_values = without_invariants(step, (carry, ys), ks[0])
             away = Away.among(kept.get("away", {}), invariant_values)
-            (carry, ys), leaves, last = stacked(differing, (carry, ys), ks, away)
+            (carry, ys), last, leaves = stacked(differing, (carry, ys), ks, away)
             if active is not None:
                 args = leaves, invariant_values, last, away
                 pulls.append(jax.tree_util.Partial(kept["rebuild"], *args))
@@ -211,11 +211,8 @@ class _Runs:
                 of_consts = [a + b for a, b in zip(of_consts, link(more), strict=True)]
                 return ((of_consts, of_carry, _update(of_xs, of_slices, at)), fetched), None
 
-            of_consts, of_carry, of_xs = gradients
-            last, of_carry = last_fetched(last, of_carry)
-            state = (of_consts, of_carry, of_xs), last
             items = jnp.arange(run.first, run.stop), leaves
-            (gradients, _), _ = lax.scan(step, state, items, reverse=True)
+            (gradients, _), _ = lax.scan(step, (gradients, last), items, reverse=True)
         return active.spread(gradients)
 
     def _hoisted_anew(

@@ -7,8 +7,8 @@ of a single region must (`host`): with a barrier between a copy out and the stac
 compile the loop.
 
 One iteration ahead, each iteration of the forward puts to the host what the one before it has left
-in the carry. So its copies have a whole iteration in which to end, and the first slot of each stack
-is never read. What the last iteration leaves goes as whole arrays, between barriers.
+in the carry. So its copies have a whole iteration in which to end. The first slot of each stack is
+not used, and what the last iteration leaves stays on the device, for its backward is the first.
 """
 
 import dataclasses
@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..ir import compat
 from ..ir.places import filled
 from .invariants import Step
 from .scan_operands import Active, Body
@@ -104,8 +103,8 @@ def stacked(step: Step, state: Any, ks: jax.Array, away: Away) -> tuple[Any, lis
         away: which of the arrays are on the host.
 
     Returns:
-        The state; the stacks, where those that are fetched ahead have what an iteration has left in
-        the slot behind its own; and, on the host, what of these the last iteration has left.
+        The state; what the last iteration has left of the arrays that are fetched ahead; and the
+        stacks, which have what the others have left of these in the slots behind their own.
     """
 
     def sending(state, k):
@@ -121,21 +120,7 @@ def stacked(step: Step, state: Any, ks: jax.Array, away: Away) -> tuple[Any, lis
         avals = jax.eval_shape(step, state, ks[0])[1]
         nothing = [jnp.zeros(avals[n].shape, avals[n].dtype) for n in away.ahead]
     (state, last), stacks = lax.scan(sending, (state, nothing), ks)
-    if not last:
-        return state, stacks, []
-    late = compat.unused((state, list(map(_on_host, last))))
-    state, last = lax.optimization_barrier(late)
-    return state, stacks, last
-
-
-def last_fetched(
-    hosts: Sequence[Any], cotangents: Sequence[Any]
-) -> tuple[list[Any], Sequence[Any]]:
-    """What the last iteration has left, from the host once some cotangents are there, and these."""
-    if not hosts:
-        return [], cotangents
-    late, cotangents = lax.optimization_barrier((list(hosts), list(cotangents)))
-    return list(map(_on_device, late)), cotangents
+    return state, last, stacks
 
 
 def _on_host(array: Any) -> Any:
