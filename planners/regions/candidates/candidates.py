@@ -63,14 +63,14 @@ class Candidates:
         return found + self._neighbours(found)
 
     def _with_moves(self, every: Iterator[list[Region]]) -> Iterator[list[Region]]:
-        """The regions, and in loops the same with inputs that move to the host's memory."""
+        """The regions; and whole iterations of loops whose inputs move to the host's memory."""
         graph = self._graph
         if graph.link is None:
             return every
-        spans = ((first, stop - 1) for first, stop in graph.spans if first in graph.looped)
-        least = [minimal_region(graph, first, last) for first, last in spans if first < last]
+        whole = {(a, b - 1) for a, b in graph.spans if a in graph.looped and a < b - 1}
+        least = [minimal_region(graph, first, last) for first, last in sorted(whole)]
         return (
-            [*some, *(y for x in some if x.first in graph.looped for y in moved(graph, x))]
+            [*some, *(y for x in some if (x.first, x.last) in whole for y in moved(graph, x))]
             for some in it.chain([least], every)
         )
 
