@@ -36,7 +36,7 @@ def region_host_bytes(graph: Graph, region: Region) -> int:
     Where all iterations of a loop move the same, its share of the first one's slots is in them.
     """
     loop, size = loop_of(graph, region.last), _slot_bytes(graph, region)
-    return size if loop is None else -(-size * loop.trips // (loop.trips - 1))
+    return size if loop is None else -(-size * loop.trips // max(1, loop.trips - 1))
 
 
 def host_bytes(graph: Graph, regions: Sequence[Region]) -> int:

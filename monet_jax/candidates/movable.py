@@ -8,13 +8,14 @@ iteration before, or, for the first iteration, in front of the loop.
 
 import collections
 import dataclasses
+from collections.abc import Container, Mapping
 
 from planners.graph import Graph, Link
 from planners.regions.stage_program.needs import needs
 
 from ..compiler.host import HostMemory
 from ..ir import compat
-from ..tracing.staged import Loop, StagedProgram
+from ..tracing.staged import StagedProgram
 
 #: In bytes: smaller values stay on the device. To start a copy takes some ten microseconds, in
 #: which PCIe 5 carries about as many; half or double would add or spare only such copies.
@@ -32,7 +33,12 @@ def with_host(graph: Graph, staged: StagedProgram, host: HostMemory | None) -> G
     if host is None or not host.allows("activations"):
         return graph
     readers = _readers(graph)
-    movable = {i for i in readers if _may_leave(graph, staged, i, readers[i])}
+    looped = _names_in_iterations(staged)
+
+    def may_leave(i: int) -> bool:
+        return _is_stacked(graph, looped, i, readers[i]) and _may_leave(graph, staged, i)
+
+    movable = {i for i in readers if may_leave(i)}
     values = tuple(
         dataclasses.replace(value, reader=readers[i]) if i in movable else value
         for i, value in enumerate(graph.values)
@@ -52,35 +58,34 @@ def _readers(graph: Graph) -> dict[int, int]:
     return {i: min(some) for i, some in found.items() if len(some) == 1}
 
 
-def _may_leave(graph: Graph, staged: StagedProgram, i: int, reader: int) -> bool:
-    """Whether a value may leave the device: one of floats, of no branch, not returned.
-
-    It may not where it is in the memory of a loop's constant or result: only an iteration's
-    own values, and what is carried to it, are stacked.
-    """
+def _may_leave(graph: Graph, staged: StagedProgram, i: int) -> bool:
+    """Whether a value may leave the device: a large array of floats, not returned."""
     value, (s, o) = graph.values[i], graph.forward_writer[i]
     op = graph.stages[s].forward[o]
     is_alone = len(op.outputs) == 1 and op.recomputable and not op.optional
-    is_in_branch = graph.branch_of[s] is not None or graph.branch_of[reader] is not None
-    if not is_alone or is_in_branch or value.kept_as is not None:
-        return False
-    if value.name not in staged.values or not _is_handed_on(staged, s, reader, value.name):
+    if not is_alone or value.kept_as is not None or value.name not in staged.values:
         return False
     program, number = staged.program, staged.values[value.name]
     is_large_float = compat.is_float(program.avals[number]) and value.nbytes >= LEAST_BYTES
     return is_large_float and number not in program.outputs
 
 
-def _is_handed_on(staged: StagedProgram, writer: int, reader: int, name: str) -> bool:
-    """Whether no loop lies between two stages, or one that carries the value to the reader."""
-    loops = [_loop_of(staged, s) for s in (writer, reader)]
-    if loops[1] is None or writer == reader:
-        return loops[0] is loops[1]
-    k = (reader - loops[1].first) // len(loops[1].stages)
-    body_name = staged.names_in_body(loops[1], k).get(name)
-    return body_name is not None and loops[0] in (loops[1], None)
+def _is_stacked(graph: Graph, looped: Mapping[int, Container[str]], i: int, reader: int) -> bool:
+    """Whether no branch and no loop lies between a value and its reader, or a loop stacks it.
+
+    A loop stacks an iteration's own values, and what is carried to it; not its constants.
+    """
+    writer = graph.forward_writer[i][0]
+    if graph.branch_of[writer] is not None or graph.branch_of[reader] is not None:
+        return False
+    return graph.values[i].name in looped[reader] if reader in looped else writer not in looped
 
 
-def _loop_of(staged: StagedProgram, s: int) -> Loop | None:
-    """The loop that a stage is of."""
-    return next((loop for loop in staged.loops if loop.first <= s < loop.stop), None)
+def _names_in_iterations(staged: StagedProgram) -> dict[int, Container[str]]:
+    """For each stage of a loop the values that its iteration writes, or that are carried to it."""
+    found = {}
+    for loop in staged.loops:
+        for k in range(loop.blocks):
+            first, names = loop.first + k * len(loop.stages), staged.names_in_body(loop, k)
+            found |= dict.fromkeys(range(first, first + len(loop.stages)), names)
+    return found

@@ -92,9 +92,11 @@ class StagedProgram:
 
     def names_in_body(self, loop: "Loop", k: int) -> dict[str, str]:
         """Name of a value of block `k`, or of one carried into it -> its name in the body."""
-        carried = {loop.atom(k, v): name for name, v in reversed(loop.carried_inputs.items())}
-        found = {self.names[i]: name for i, name in carried.items() if i in self.names}
-        return found | {self.names[loop.atom(k, v)]: name for v, name in loop.body.names.items()}
+        given = ((loop.atom(k, v), name) for name, v in loop.carried_inputs.items())
+        carried = {
+            self.names[i]: name for i, name in given if isinstance(i, int) and i in self.names
+        }
+        return carried | {self.names[loop.atom(k, v)]: name for v, name in loop.body.names.items()}
 
     def with_constants(self, constants: Mapping[int, Any]) -> "StagedProgram":
         """The same, closing over other values of the same types."""
