@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from ..ir import compat
 from ..ir.places import filled
@@ -33,7 +35,7 @@ class Moved:
     Attributes:
         saved, offloaded: the `checkpoint_name`s of what is saved on the device and on the host.
         inputs: places of the inputs that wait on the host.
-        differentiated: places of the inputs that get a cotangent.
+        differentiated: places of the inputs that get a cotangent in the derivative that was planned.
         is_ahead: whether a later gate fetches it.
     """
 
@@ -42,6 +44,17 @@ class Moved:
     inputs: tuple[int, ...]
     differentiated: tuple[int, ...]
     is_ahead: bool
+
+    def differentiated_by(self, primals: Sequence[Any]) -> "Moved":
+        """The same, for all inputs that have a tangent: what is planned for may not be all.
+
+        A function that was planned for its loss may have other results, which are differentiated.
+        """
+        places = {n for n, x in enumerate(primals) if x.perturbed}
+        floats = {n for n in places if compat.is_float(jax.typeof(primals[n].value))}
+        return dataclasses.replace(
+            self, differentiated=tuple(sorted({*self.differentiated} | floats))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +84,9 @@ def run_offloaded(body: Body, inputs: Sequence[Any], moved: Moved) -> tuple[list
 
     @jax.custom_vjp
     def region(inputs):
-        return forward(inputs)[0]
+        return forward(inputs, moved)[0]
 
-    def forward(inputs):
+    def forward(inputs, moved):
         results, residuals, away = _run(body, inputs, moved)
         late = residuals.fetched_late
         copies = [jax.device_put(a, jax.memory.Space.Host) for a in away]
@@ -82,12 +95,15 @@ def run_offloaded(body: Body, inputs: Sequence[Any], moved: Moved) -> tuple[list
         sent = _chosen(away, late), _chosen(copies, late)
         return (results, *sent), (residuals, leaving)
 
+    def differentiated(primals):
+        return forward([x.value for x in primals], moved.differentiated_by(primals))
+
     def backward(kept, cotangents):
         (residuals, own), (given, late, _) = kept, cotangents
-        own, given = _fetched(own, given)
-        return (residuals.pulled_back(own, late, given, len(inputs)),)
+        own, given = _fetched(own, list(map(whole, given)))
+        return (residuals.pulled_back(own, map(whole, late), given, len(inputs)),)
 
-    region.defvjp(forward, backward)
+    region.defvjp(differentiated, backward, symbolic_zeros=True)
     results, gone, copies = region(list(inputs))
     return results, Sent(gone, copies)
 
@@ -139,6 +155,15 @@ def _fetched(hosts: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any]
     barred = jax.lax.optimization_barrier((list(hosts), [cotangents[n] for n in places]))
     arrays = [jax.device_put(a, jax.memory.Space.Device) for a in barred[0]]
     return arrays, filled(cotangents, places, barred[1])
+
+
+def whole(cotangent: Any) -> Any:
+    """A cotangent, as zeros where it is none."""
+    if not isinstance(cotangent, SymbolicZero):
+        return cotangent
+    aval = cotangent.aval
+    is_none = aval.dtype == jax.dtypes.float0
+    return np.zeros(aval.shape, aval.dtype) if is_none else compat.zeros(aval)
 
 
 def _joined(cotangents: Sequence[Any]) -> Sequence[Any]:

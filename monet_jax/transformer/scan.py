@@ -28,6 +28,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..ir import compat
 from ..ir.places import filled
+from .host import whole
 from .invariants import joined, without_invariants
 from .scan_host import Away, moved_residuals, stacked
 from .scan_operands import Active, Body, Hoisted, Shape
@@ -185,7 +186,7 @@ class _Runs:
     def _backward(self, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         operands, active, pulls = residuals
         consts, _, xs = self.shape.split(operands)
-        carry = [_whole(cotangents[n]) for n in active.carry]
+        carry = [whole(cotangents[n]) for n in active.carry]
         given = list(cotangents[self.shape.carry :])
         shared, carry, given, link = self._hoisted_anew(active, consts, carry, given)
         gradients = (
@@ -227,10 +228,6 @@ class _Runs:
         consts, carry, arrays = lax.optimization_barrier(late)
         shared, link = active.linked(self.hoisted.values, consts)
         return shared, carry, filled(given, places, arrays), link
-
-
-def _whole(cotangent: Any) -> Any:
-    return compat.zeros(cotangent.aval) if isinstance(cotangent, SymbolicZero) else cotangent
 
 
 def _slice_of(cotangent: Any, at: Any) -> Any:
