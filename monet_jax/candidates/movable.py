@@ -3,7 +3,8 @@
 These are arrays of floats outside of branches that the backward of one stage reads: the stage that
 writes them, or the one that takes them as its input. So there is one region that sends them and
 fetches them again. In a loop both stages are of it: the stage that writes them may be of the
-iteration before, or, for the first iteration, in front of the loop.
+iteration before, or, for the first iteration, in front of the loop. What a `jax.checkpoint` of the
+user's reads stays.
 """
 
 import collections
@@ -33,10 +34,11 @@ def with_host(graph: Graph, staged: StagedProgram, host: HostMemory | None) -> G
     if host is None or not host.allows("activations"):
         return graph
     readers = _readers(graph)
-    looped = _names_in_iterations(staged)
+    looped, opaque = _names_in_iterations(staged), _read_by_checkpoints(staged)
 
     def may_leave(i: int) -> bool:
-        return _is_stacked(graph, looped, i, readers[i]) and _may_leave(graph, staged, i)
+        is_stacked = _is_stacked(graph, looped, i, readers[i])
+        return is_stacked and graph.values[i].name not in opaque and _may_leave(graph, staged, i)
 
     movable = {i for i in readers if may_leave(i)}
     values = tuple(
@@ -79,6 +81,13 @@ def _is_stacked(graph: Graph, looped: Mapping[int, Container[str]], i: int, read
     if graph.branch_of[writer] is not None or graph.branch_of[reader] is not None:
         return False
     return graph.values[i].name in looped[reader] if reader in looped else writer not in looped
+
+
+def _read_by_checkpoints(staged: StagedProgram) -> set[str]:
+    """Values that a `jax.checkpoint` of the user's reads, which keeps them as its own residuals."""
+    equations = (e for stage in staged.stages for e in stage.equations)
+    checkpoints = (e for e in equations if e.eqn.primitive is compat.remat_p)
+    return {staged.names[i] for e in checkpoints for i in e.reads if i in staged.names}
 
 
 def _names_in_iterations(staged: StagedProgram) -> dict[int, Container[str]]:

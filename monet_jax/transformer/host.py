@@ -35,7 +35,7 @@ class Moved:
     Attributes:
         saved, offloaded: the `checkpoint_name`s of what is saved on the device and on the host.
         inputs: places of the inputs that wait on the host.
-        differentiated: places of the inputs that get a cotangent in the derivative that was planned.
+        differentiated: places of the inputs that get a cotangent in the planned derivative.
         is_ahead: whether a later gate fetches it.
     """
 
@@ -93,15 +93,18 @@ def run_offloaded(body: Body, inputs: Sequence[Any], moved: Moved) -> tuple[list
         own = [n for n in range(len(away)) if n not in late]
         results, leaving = _together(results, _chosen(copies, own))
         sent = _chosen(away, late), _chosen(copies, late)
-        return (results, *sent), (residuals, leaving)
+        return (results, *sent), (residuals, leaving, sent[1])
 
     def differentiated(primals):
         return forward([x.value for x in primals], moved.differentiated_by(primals))
 
     def backward(kept, cotangents):
-        (residuals, own), (given, late, _) = kept, cotangents
-        own, given = _fetched(own, list(map(whole, given)))
-        return (residuals.pulled_back(own, map(whole, late), given, len(inputs)),)
+        (residuals, own, others), (given, late, _) = kept, cotangents
+        given = list(map(whole, given))
+        own, given = _fetched(own, given)
+        if any(isinstance(x, SymbolicZero) for x in late):  # nothing behind the gate has a gradient
+            late, given = _fetched(others, given)
+        return (residuals.pulled_back(own, late, given, len(inputs)),)
 
     region.defvjp(differentiated, backward, symbolic_zeros=True)
     results, gone, copies = region(list(inputs))

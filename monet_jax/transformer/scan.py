@@ -237,14 +237,16 @@ def _slice_of(cotangent: Any, at: Any) -> Any:
 
 
 def _stripped(
-    pull: Any, consts: Sequence[Any], slices: Sequence[Any], moved: Mapping[int, int]
+    pull: Any, consts: Sequence[Any], slices: Sequence[Any], moved: Sequence[int | None]
 ) -> tuple[list[Any], Any, dict[int, int]]:
     """What a pulled-back gradient keeps beside the loop's own operands, and how to put it back.
 
-    What JAX gave a value to while tracing is neither: it is part of the program. Last comes what
-    of that `moved` is about, by its places there.
+    What JAX gave a value to while tracing is neither: it is part of the program. Last come the
+    depths of what is `moved`, by places among what it keeps.
     """
     leaves, tree = jax.tree.flatten(pull)
+    if moved and len(moved) != len(leaves):
+        raise AssertionError(f"{len(leaves)} residuals, of which {len(moved)} were looked at")
     known = {id(x): (0, n) for n, x in enumerate(consts)}
     known |= {id(x): (1, n) for n, x in enumerate(slices)}
     fixed = [x for x in leaves if not isinstance(x, jax.core.Tracer)]
@@ -257,4 +259,5 @@ def _stripped(
         sources = consts, slices, fixed, leaves
         return jax.tree.unflatten(tree, [sources[source][n] for source, n in places])
 
-    return kept, rebuild, {places[n][1]: depth for n, depth in moved.items() if places[n][0] == 3}
+    own = ((n, depth) for (source, n), depth in zip(places, moved, strict=False) if source == 3)
+    return kept, rebuild, {n: depth for n, depth in own if depth is not None}

@@ -70,8 +70,8 @@ def moved_residuals(
     consts: Sequence[Any],
     carry: Sequence[Any],
     slices: Sequence[Any],
-) -> dict[int, int]:
-    """Places among the residuals of a body that are to wait on the host.
+) -> list[int | None]:
+    """For each residual of a body how many iterations ahead it is fetched from the host.
 
     Arguments:
         active: what is differentiated.
@@ -79,15 +79,19 @@ def moved_residuals(
         consts, carry, slices: of one iteration.
 
     Returns:
-        By place, how many iterations ahead it is fetched.
+        The depths, None for those that stay on the device; empty where all do.
     """
-    found: dict[int, int] = {}
+    found: list[int | None] = []
     for depth, body in marked.items():
 
         def look(*operands, body=body, depth=depth):
             leaves = jax.tree.leaves(active.pulled(body, *operands)[2])
-            spaces = (jax.typeof(leaf).memory_space for leaf in leaves)
-            found.update({n: depth for n, x in enumerate(spaces) if x == jax.memory.Space.Host})
+            spaces = [jax.typeof(leaf).memory_space for leaf in leaves]
+            known = found or [None] * len(spaces)
+            found[:] = [
+                depth if space == jax.memory.Space.Host else before
+                for space, before in zip(spaces, known, strict=True)
+            ]
 
         jax.eval_shape(look, list(consts), list(carry), list(slices))
     return found
