@@ -51,7 +51,7 @@ def with_regions(graph, regions):
 def function_of(plans, regions):
     """The function as planned, of its flat arguments."""
     traced = plans.judge.traced
-    function = transform.transform(traced.staged(None), with_regions(plans.judge.graph, regions))
+    function = transform.transform(plans.judge.staged, with_regions(plans.judge.graph, regions))
     return lambda leaves: function(leaves, traced.constants)
 
 

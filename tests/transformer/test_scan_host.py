@@ -7,6 +7,7 @@ import dataclasses
 import math
 import random
 
+import emission
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,15 +16,18 @@ from compilers import foreign_target
 from jax import lax
 from moves import (
     ALLOWANCE,
+    HOST,
     MIB,
     assert_as_plain,
     assert_same,
+    function_of,
     planned,
     plans_for,
     random_regions,
     residuals_on_host,
     temps,
 )
+from programs import random_recipe
 
 import planners
 from monet_jax.candidates import movable
@@ -167,6 +171,60 @@ def test_a_loop_that_moves_nothing_leaves_nothing_on_the_host(every_size):
     args = mlp_args()
     plans = plans_for(mlp, args, "cpu")
     assert not residuals_on_host(plans, planners.save_nothing(plans.judge.graph).regions, args)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_outer_iterations_of_nested_scans_move_what_is_carried_to_them(ahead, every_size):
+    args = mlp_args()
+    plans = plans_for(mlp, args, "cpu")
+    nested = plans.of_program(plans.judge.other(chunks=(2,)))
+    regions = every_value_moved(nested.judge.graph, ahead)
+    assert (3, 32, 8) in residuals_on_host(nested, regions, args)
+    assert_as_plain(mlp, args, jax.jit(planned(nested, regions)))
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_other_results_are_as_they_are(ahead, every_size):
+    def with_others(params, x):
+        x, means = lax.scan(lambda x, p: (x + jnp.tanh(x @ p), jnp.mean(x)), x, params)
+        return jnp.sum(x * x), {"means": means, "last": x}
+
+    args = array(0, 6, 8, 8), array(1, 32, 8)
+    plans = plans_for(with_others, args, "cpu")
+    function = function_of(plans, every_value_moved(plans.judge.graph, ahead))
+    loss = jax.value_and_grad(lambda some: (function(some)[0], function(some)[1:]), has_aux=True)
+    ours, plain = jax.jit(loss)(args), jax.value_and_grad(with_others, (0, 1), True)(*args)
+    assert len(jax.tree.leaves(ours)) == len(jax.tree.leaves(plain)) == 5
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        assert_same(x, y)
+
+
+def moved_by(recipe, seed):
+    """How many values some plan of a random program moves; its gradients are compared."""
+    flat, rng = emission.flat(recipe.case()), random.Random(seed)
+    graph, staged = emission.analyzed(flat, rng, rng.randint(1, 4))
+    graph = movable.with_host(graph, staged, HOST)
+    regions = random_regions(graph, rng)
+    made = emission.emitted(flat, graph, staged, regions)
+    ours = jax.jit(emission.pulled(flat, made.function))(*flat.leaves)
+    plain = emission.reference(emission.pulled(flat, flat.function), flat.leaves)
+    emission.assert_same(ours, *plain)
+    return sum(len(region.offloaded) for region in regions)
+
+
+def check_many(rng, programs):
+    moved = [moved_by(random_recipe(rng), rng.randrange(2**30)) for _ in range(programs)]
+    assert sum(map(bool, moved)) >= 0.8 * programs
+
+
+def test_random_programs_keep_value_and_gradient(every_size):
+    check_many(random.Random(100), 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_random_programs_keep_value_and_gradient(part, every_size):
+    check_many(random.Random(part), 50)
 
 
 # --------------------------------------------------------------------------------------- bytes
