@@ -164,9 +164,9 @@ def whole(cotangent: Any) -> Any:
     """A cotangent, as zeros where it is none."""
     if not isinstance(cotangent, SymbolicZero):
         return cotangent
-    aval = cotangent.aval
-    is_none = aval.dtype == jax.dtypes.float0
-    return np.zeros(aval.shape, aval.dtype) if is_none else compat.zeros(aval)
+    aval: Any = cotangent.aval
+    is_integral = aval.dtype == jax.dtypes.float0
+    return np.zeros(aval.shape, aval.dtype) if is_integral else compat.zeros(aval)
 
 
 def _joined(cotangents: Sequence[Any]) -> Sequence[Any]:

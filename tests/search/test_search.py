@@ -197,8 +197,7 @@ def test_what_may_move_makes_no_plan_slower():
                 found = find(programs, FIXED_BYTES + limit)
             except CapReached:
                 break
-            is_planned = found.fits and found.plan is not None
-            seconds.append(found.plan.decisions.seconds if is_planned else None)
+            seconds.append(found.plan.decisions.seconds if found.fits and found.plan else None)
         if None not in seconds and len(seconds) == 2:
             counted["planned"] += 1
             assert seconds[1] <= seconds[0]
