@@ -174,16 +174,6 @@ def test_a_loop_that_moves_nothing_leaves_nothing_on_the_host(every_size):
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_the_outer_iterations_of_nested_scans_move_what_is_carried_to_them(ahead, every_size):
-    args = mlp_args()
-    plans = plans_for(mlp, args, "cpu")
-    nested = plans.of_program(plans.judge.other(chunks=(2,)))
-    regions = every_value_moved(nested.judge.graph, ahead)
-    assert (3, 32, 8) in residuals_on_host(nested, regions, args)
-    assert_as_plain(mlp, args, jax.jit(planned(nested, regions)))
-
-
-@pytest.mark.parametrize("ahead", [0, 1])
 def test_other_results_are_as_they_are(ahead, every_size):
     def with_others(params, x):
         x, means = lax.scan(lambda x, p: (x + jnp.tanh(x @ p), jnp.mean(x)), x, params)
