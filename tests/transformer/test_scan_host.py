@@ -120,7 +120,7 @@ def every_size(monkeypatch):
 # -------------------------------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_plain_jax(case, seed, every_size):
     fun, args = CASES[case]
@@ -208,7 +208,7 @@ def check_many(rng, programs):
 
 
 def test_random_programs_keep_value_and_gradient(every_size):
-    check_many(random.Random(100), 5)
+    check_many(random.Random(100), 3)
 
 
 @pytest.mark.slow
@@ -296,11 +296,10 @@ def test_the_device_keeps_what_is_in_flight_and_nothing_else(fun, args, carried,
 
 
 @GPU
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_copies_that_are_left_out_bring_the_bytes_back(ahead, target, monkeypatch):
+def test_copies_that_are_left_out_bring_the_bytes_back(target, monkeypatch):
     plans = plans_for(mlp, wide(), target)
     graph = plans.judge.graph
-    regions = own_moved(graph, ahead)
+    regions = own_moved(graph, ahead=1)
     right = temps(plans, regions)
     monkeypatch.setattr(scan_host, "_on_host", lambda array: array)
     stacked = graph.loops[0].trips * moved_bytes(graph, regions[0])
