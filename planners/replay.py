@@ -28,7 +28,7 @@ from .graph import Choice, Graph
 from .plan import Plan, Region
 from .region_checks import check_regions
 from .runs import Run, first_forward, runs
-from .transfers import moved_bytes, waiting_seconds
+from .transfers import host_bytes, waiting_seconds
 
 #: By choice and branch, or None: for each run, and once more, the bytes that it adds or takes away.
 Changes = dict[tuple[Choice, int] | None, np.ndarray]
@@ -107,7 +107,7 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
         peak_run=peak,
         peak_values=_names_by_size(graph, at_peak),
         schedule=schedule,
-        host_bytes=sum(moved_bytes(graph, region) for region in regions),
+        host_bytes=host_bytes(graph, regions),
         waiting_seconds=waiting,
     )
 
@@ -244,7 +244,7 @@ def _check_kept(
     name, is_saved = graph.values[i].name, False
     for region in chain[writer.depth : run.depth]:
         inside = region.first <= writer.stage <= region.last
-        is_saved = is_saved or name in region.saved
+        is_saved = is_saved or name in region.kept
         if inside and not region.alone and not is_saved:
             raise InvalidPlan(
                 f"{_where(graph, run)} reads `{name}`, but region {region.first}-{region.last} "

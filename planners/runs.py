@@ -14,15 +14,17 @@ that its region and the regions round it select by what they save (`Op.implement
   region saves is there for the regions inside it, whether or not they save it too.
 
 What a region has moved to the host's memory comes back before its backward begins, or before that
-of the region behind it (`Region.ahead`): a run of the op that wrote it, as `FETCHED`.
+of the region behind it (`Region.ahead`): a run of the op that wrote it, as `FETCHED`. In a loop it
+comes before the backward of its iteration begins, or before that of the iteration behind.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from .errors import InvalidPlan
-from .graph import FETCHED, Graph, Op
+from .graph import FETCHED, Graph, Loop, Op
 from .plan import Region
 
 
@@ -73,20 +75,51 @@ def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
         for o, op in enumerate(stage.forward)
         if not op.optional or not saved.isdisjoint(op.outputs)
     ]
-    behind = len(regions) - 1
-    for n in range(behind, -1, -1):
-        if n > 0 and regions[n - 1].ahead:
-            found += fetches(graph, regions[n - 1])
-        if n == behind or not regions[n].ahead:
-            found += fetches(graph, regions[n])
-        found += backward_runs(graph, regions[n])
+    fetched: dict[int, list[Region]] = collections.defaultdict(list)
+    for region in regions:
+        if region.offloaded:
+            fetched[fetched_before(graph, region)].append(region)
+    for region in reversed(regions):
+        stages = range(region.last, region.first - 1, -1)
+        for arriving in (x for s in stages for x in reversed(fetched[s])):
+            found += fetches(graph, arriving)
+        found += backward_runs(graph, region)
     return tuple(found)
+
+
+def fetched_before(graph: Graph, region: Region) -> int:
+    """The stage before whose backward it begins to come back what a region has moved."""
+    loop = loop_of(graph, region.last)
+    if loop is not None:
+        iteration = (region.last - loop.first) // loop.length + region.ahead
+        return loop.first + (min(iteration, loop.trips - 1) + 1) * loop.length - 1
+    if not region.ahead or region.last == len(graph.stages) - 1:
+        return region.last
+    behind = loop_of(graph, region.last + 1)
+    return region.last + 1 if behind is None else behind.stop - 1
+
+
+def loop_of(graph: Graph, s: int) -> Loop | None:
+    """The loop that a stage is in."""
+    return next((x for x in graph.loops if x.first <= s < x.stop), None)
 
 
 def fetches(graph: Graph, region: Region) -> list[Run]:
     """The runs by which what a region has moved to the host's memory comes back."""
-    writers = (graph.forward_writer[graph.index[name]] for name in region.offloaded)
+    values = (graph.index[name] for name in region.offloaded if leaves_device(graph, region, name))
+    writers = (graph.forward_writer[i] for i in values)
     return [Run(s, o, "forward", 1, FETCHED) for s, o in writers]
+
+
+def leaves_device(graph: Graph, region: Region, name: str) -> bool:
+    """Whether a value that a region moves leaves the device.
+
+    In the last iteration of a loop it does not where iterations are fetched ahead: nothing could
+    hide the copies.
+    """
+    loop = loop_of(graph, region.last)
+    is_last = loop is not None and region.last >= loop.stop - loop.length
+    return not (is_last and region.ahead and graph.values[graph.index[name]].copies == 1)
 
 
 def first_forward(schedule: Sequence[Run]) -> int:

@@ -46,10 +46,25 @@ def wide_mlp_args(rows: int = 65536, width: int = 2048, layers: int = 12) -> tup
     return [pair] * layers, jax.ShapeDtypeStruct((rows, width), jnp.bfloat16)
 
 
+def wide_mlp_scan(params: Any, x: jax.Array) -> jax.Array:
+    """The same layers under a scan."""
+    x, _ = jax.lax.scan(lambda x, p: (x + jnp.tanh(x @ p[0]) @ p[1], None), x, params)
+    return jnp.sum(x.astype(jnp.float32) ** 2)
+
+
+def wide_mlp_scan_args() -> tuple[Any, Any]:
+    """Its arguments: the weights stacked."""
+    layers, x = wide_mlp_args()
+    shapes = [(len(layers), *leaf.shape) for leaf in layers[0]]
+    return tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape in shapes), x
+
+
 def problem_of(model: str, scale: Any, batch: int | None) -> tuple[Callable[..., Any], Any]:
     """A loss and its arguments."""
     if model == "wide_mlp":
         return wide_mlp, wide_mlp_args()
+    if model == "wide_mlp_scan":
+        return wide_mlp_scan, wide_mlp_scan_args()
     problem = zoo.build(model, scale=scale, batch=batch, dtype="bfloat16")
     return lambda *args: problem.loss(*args)[0], problem.args
 

@@ -1,12 +1,15 @@
 """Says which values of a planning graph may wait in the host's memory, and over which link.
 
-These are arrays of floats outside of loops and branches that the backward of one stage reads: the
-stage that writes them, or the one that takes them as its input. So there is one region that sends
-them and fetches them again.
+These are arrays of floats outside of branches that the backward of one stage reads: the stage that
+writes them, or the one that takes them as its input. So there is one region that sends them and
+fetches them again. In a loop both stages are of it: the stage that writes them may be of the
+iteration before, or, for the first iteration, in front of the loop. What a `jax.checkpoint` of the
+user's reads stays.
 """
 
 import collections
 import dataclasses
+from collections.abc import Container, Mapping
 
 from planners.graph import Graph, Link
 from planners.regions.stage_program.needs import needs
@@ -31,7 +34,13 @@ def with_host(graph: Graph, staged: StagedProgram, host: HostMemory | None) -> G
     if host is None or not host.allows("activations"):
         return graph
     readers = _readers(graph)
-    movable = {i for i in readers if _may_leave(graph, staged, i)}
+    looped, opaque = _names_in_iterations(staged), _read_by_checkpoints(staged)
+
+    def may_leave(i: int) -> bool:
+        is_stacked = _is_stacked(graph, looped, i, readers[i])
+        return is_stacked and graph.values[i].name not in opaque and _may_leave(graph, staged, i)
+
+    movable = {i for i in readers if may_leave(i)}
     values = tuple(
         dataclasses.replace(value, reader=readers[i]) if i in movable else value
         for i, value in enumerate(graph.values)
@@ -52,13 +61,40 @@ def _readers(graph: Graph) -> dict[int, int]:
 
 
 def _may_leave(graph: Graph, staged: StagedProgram, i: int) -> bool:
-    """Whether a value may leave the device: one of floats, of no loop or branch, not returned."""
+    """Whether a value may leave the device: a large array of floats, not returned."""
     value, (s, o) = graph.values[i], graph.forward_writer[i]
     op = graph.stages[s].forward[o]
     is_alone = len(op.outputs) == 1 and op.recomputable and not op.optional
-    is_outside = s not in graph.looped and graph.branch_of[s] is None and value.kept_as is None
-    if not (is_alone and is_outside and value.name in staged.values):
+    if not is_alone or value.kept_as is not None or value.name not in staged.values:
         return False
     program, number = staged.program, staged.values[value.name]
     is_large_float = compat.is_float(program.avals[number]) and value.nbytes >= LEAST_BYTES
     return is_large_float and number not in program.outputs
+
+
+def _is_stacked(graph: Graph, looped: Mapping[int, Container[str]], i: int, reader: int) -> bool:
+    """Whether no branch and no loop lies between a value and its reader, or a loop stacks it.
+
+    A loop stacks an iteration's own values, and what is carried to it; not its constants.
+    """
+    writer = graph.forward_writer[i][0]
+    if graph.branch_of[writer] is not None or graph.branch_of[reader] is not None:
+        return False
+    return graph.values[i].name in looped[reader] if reader in looped else writer not in looped
+
+
+def _read_by_checkpoints(staged: StagedProgram) -> set[str]:
+    """Values that a `jax.checkpoint` of the user's reads, which keeps them as its own residuals."""
+    equations = (e for stage in staged.stages for e in stage.equations)
+    checkpoints = (e for e in equations if e.eqn.primitive is compat.remat_p)
+    return {staged.names[i] for e in checkpoints for i in e.reads if i in staged.names}
+
+
+def _names_in_iterations(staged: StagedProgram) -> dict[int, Container[str]]:
+    """For each stage of a loop the values that its iteration writes, or that are carried to it."""
+    found = {}
+    for loop in staged.loops:
+        for k in range(loop.blocks):
+            first, names = loop.first + k * len(loop.stages), staged.names_in_body(loop, k)
+            found |= dict.fromkeys(range(first, first + len(loop.stages)), names)
+    return found

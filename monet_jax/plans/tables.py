@@ -62,7 +62,7 @@ def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[Stag
                 if any(index[name] in op.outputs for op in stage.forward)
             ),
             sum(
-                graph.values[index[name]].nbytes
+                graph.values[index[name]].waiting_bytes
                 for name in region.offloaded
                 if graph.values[index[name]].reader == s
             ),

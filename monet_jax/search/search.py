@@ -157,12 +157,15 @@ def find(programs: Programs, limit: int) -> Found:
     except CapReached:
         pass
     cut_short = cap.reached
+    if not fits_as_written and fastest_within(programs, temps) is None:
+        _compile_small(programs, temps)
     _compile_moving(programs, temps)
     found = fastest_within(programs, temps)
     if found is None and fits_as_written:
         return Found(plans, None, True, cut_short)
-    if found is None:
-        found = _small(programs, temps)
+    if found is None and plans.judge.graph.link is not None:
+        _compile_small(programs, temps, moves=True)
+        found = fastest_within(programs, temps)
     if found is not None:
         return Found(*found, True, cut_short or cap.reached)
     return Found(*_smallest(programs), False, cut_short or cap.reached)
@@ -187,23 +190,21 @@ def _compile_moving(programs: Programs, limit: int) -> None:
             compile_proposals(spaces, limit, seconds)
 
 
-def _small(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan] | None:
-    """The fastest plan that fits, after a search for small ones of all programs.
+def _compile_small(programs: Programs, limit: int, moves: bool = False) -> None:
+    """Compile small plans of all programs, and faster ones of the program where one fits.
 
-    Where values may be moved to the host, plans that move some come after the others.
+    Arguments:
+        programs: of the function.
+        limit: bytes for temporaries.
+        moves: whether to compile plans that move values to the host's memory, or others.
     """
-    for moves in (False, True):
-        if moves and programs.traced.judge.graph.link is None:
-            break
-        programs.traced.cap.allow_again()
-        with contextlib.suppress(CapReached):
-            compile_small_plans(programs.spaces_of_each(moves), limit)
-            found = fastest_within(programs, limit)
-            if found is not None:
-                every = (x for x in programs.every_space() if x.moves == moves)
-                compile_proposals([x for x in every if x.plans is found[0]], limit)
-                break
-    return fastest_within(programs, limit)
+    programs.traced.cap.allow_again()
+    with contextlib.suppress(CapReached):
+        compile_small_plans(programs.spaces_of_each(moves), limit)
+        found = fastest_within(programs, limit)
+        if found is not None:
+            every = (x for x in programs.every_space() if x.moves == moves)
+            compile_proposals([x for x in every if x.plans is found[0]], limit)
 
 
 def fastest_within(programs: Programs, limit: int) -> tuple[CompiledPlans, CompiledPlan] | None:

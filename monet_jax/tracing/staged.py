@@ -91,8 +91,12 @@ class StagedProgram:
                 yield from conditionals.walk(loop.choices_in(k))
 
     def names_in_body(self, loop: "Loop", k: int) -> dict[str, str]:
-        """Name of a value of block `k` -> its name in the loop's body."""
-        return {self.names[loop.atom(k, v)]: name for v, name in loop.body.names.items()}
+        """Name of a value of block `k`, or of one carried into it -> its name in the body."""
+        given = ((loop.atom(k, v), name) for name, v in loop.carried_inputs.items())
+        carried = {
+            self.names[i]: name for i, name in given if isinstance(i, int) and i in self.names
+        }
+        return carried | {self.names[loop.atom(k, v)]: name for v, name in loop.body.names.items()}
 
     def with_constants(self, constants: Mapping[int, Any]) -> "StagedProgram":
         """The same, closing over other values of the same types."""
@@ -157,6 +161,13 @@ class Loop:
         if not isinstance(v, int):
             return v
         return self.given[k].get(v, self.offsets[k] + v)
+
+    @property
+    def carried_inputs(self) -> dict[str, int]:
+        """Inputs of the body that are carried from the iteration before, by names for them."""
+        first, count = self.counts[:2]
+        inputs = self.body.program.inputs[first : first + count]
+        return {f"carried{n}": v for n, v in enumerate(inputs)}
 
     def choices_in(self, k: int) -> list[Choice]:
         """The planned choices in block `k`, by the program's stages and values."""

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from ..ir import compat
 from ..ir.places import filled
@@ -33,7 +35,7 @@ class Moved:
     Attributes:
         saved, offloaded: the `checkpoint_name`s of what is saved on the device and on the host.
         inputs: places of the inputs that wait on the host.
-        differentiated: places of the inputs that get a cotangent.
+        differentiated: places of the inputs that get a cotangent in the planned derivative.
         is_ahead: whether a later gate fetches it.
     """
 
@@ -42,6 +44,17 @@ class Moved:
     inputs: tuple[int, ...]
     differentiated: tuple[int, ...]
     is_ahead: bool
+
+    def differentiated_by(self, primals: Sequence[Any]) -> "Moved":
+        """The same, for all inputs that have a tangent: what is planned for may not be all.
+
+        A function that was planned for its loss may have other results, which are differentiated.
+        """
+        places = {n for n, x in enumerate(primals) if x.perturbed}
+        floats = {n for n in places if compat.is_float(jax.typeof(primals[n].value))}
+        return dataclasses.replace(
+            self, differentiated=tuple(sorted({*self.differentiated} | floats))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,23 +84,29 @@ def run_offloaded(body: Body, inputs: Sequence[Any], moved: Moved) -> tuple[list
 
     @jax.custom_vjp
     def region(inputs):
-        return forward(inputs)[0]
+        return forward(inputs, moved)[0]
 
-    def forward(inputs):
+    def forward(inputs, moved):
         results, residuals, away = _run(body, inputs, moved)
         late = residuals.fetched_late
         copies = [jax.device_put(a, jax.memory.Space.Host) for a in away]
         own = [n for n in range(len(away)) if n not in late]
         results, leaving = _together(results, _chosen(copies, own))
         sent = _chosen(away, late), _chosen(copies, late)
-        return (results, *sent), (residuals, leaving)
+        return (results, *sent), (residuals, leaving, sent[1])
+
+    def differentiated(primals):
+        return forward([x.value for x in primals], moved.differentiated_by(primals))
 
     def backward(kept, cotangents):
-        (residuals, own), (given, late, _) = kept, cotangents
+        (residuals, own, others), (given, late, _) = kept, cotangents
+        given = list(map(whole, given))
         own, given = _fetched(own, given)
+        if any(isinstance(x, SymbolicZero) for x in late):  # nothing behind the gate has a gradient
+            late, given = _fetched(others, given)
         return (residuals.pulled_back(own, late, given, len(inputs)),)
 
-    region.defvjp(forward, backward)
+    region.defvjp(differentiated, backward, symbolic_zeros=True)
     results, gone, copies = region(list(inputs))
     return results, Sent(gone, copies)
 
@@ -116,6 +135,16 @@ def gate(values: Sequence[Any], sent: Sent) -> list[Any]:
     return passed(list(values), sent.results, sent.arrays)
 
 
+def saved_or_offloaded(saved: Sequence[str], offloaded: Sequence[str]) -> Any:
+    """The policy of JAX's that saves some names, and puts others to the host."""
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=saved,
+        names_which_can_be_offloaded=offloaded,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
 def _together(results: Sequence[Any], copies: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Results that are not handed on before some arrays are on the host, and these."""
     return jax.lax.optimization_barrier((list(results), list(copies)))
@@ -129,6 +158,15 @@ def _fetched(hosts: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any]
     barred = jax.lax.optimization_barrier((list(hosts), [cotangents[n] for n in places]))
     arrays = [jax.device_put(a, jax.memory.Space.Device) for a in barred[0]]
     return arrays, filled(cotangents, places, barred[1])
+
+
+def whole(cotangent: Any) -> Any:
+    """A cotangent, as zeros where it is none."""
+    if not isinstance(cotangent, SymbolicZero):
+        return cotangent
+    aval: Any = cotangent.aval
+    is_integral = aval.dtype == jax.dtypes.float0
+    return np.zeros(aval.shape, aval.dtype) if is_integral else compat.zeros(aval)
 
 
 def _joined(cotangents: Sequence[Any]) -> Sequence[Any]:
@@ -176,14 +214,9 @@ def _run(
     body: Body, inputs: Sequence[Any], moved: Moved
 ) -> tuple[list[Any], _Residuals, list[Any]]:
     """The results of a region, its residuals, and those of them that are to go to the host."""
-    policies = jax.checkpoint_policies
-    keeping = policies.save_only_these_names(*moved.saved, *moved.offloaded)
-    marking = policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=moved.saved,
-        names_which_can_be_offloaded=moved.offloaded,
-        offload_src="device",
-        offload_dst="pinned_host",
-    )
+    names = (*moved.saved, *moved.offloaded)
+    keeping = jax.checkpoint_policies.save_only_these_names(*names)
+    marking = saved_or_offloaded(moved.saved, moved.offloaded)
     results, pull = _with_pullback(body, inputs, moved, keeping)
     leaves, tree = jax.tree.flatten(pull)
     spaces = _memory_spaces(body, inputs, moved, marking)

@@ -1,7 +1,7 @@
 """A plan's regions, with the regions of each loop and each conditional together."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from planners.plan import Region
 
@@ -68,7 +68,24 @@ def _planned_loop(staged: StagedProgram, loop: Loop, regions: Sequence[Region]) 
         first, names = loop.first + k * length, staged.names_in_body(loop, k)
         own = (x for x in regions if first <= x.first < first + length)
         blocks.append(tuple(_in_body(region, first, names) for region in own))
+    if _alike_but_for(loop.carried_inputs, *blocks[:2]):
+        blocks[0] = blocks[1]
     return PlannedLoop(loop, tuple(blocks))
+
+
+def _alike_but_for(names: Container[str], *blocks: Sequence[Region]) -> bool:
+    """Whether blocks are the same but for moves to the host of some values.
+
+    What is carried into a loop may be no value of the plan, but an argument. It goes the way of
+    what is carried into the later iterations: otherwise the first would be a loop of its own.
+    """
+
+    def without(region: Region) -> Region:
+        moved = tuple(name for name in region.offloaded if name not in names)
+        ahead = region.ahead if moved else 0
+        return dataclasses.replace(region, offloaded=moved, ahead=ahead)
+
+    return len({tuple(map(without, block)) for block in blocks}) == 1 and len(blocks) > 1
 
 
 def _in_body(region: Region, first: int, names: Mapping[str, str]) -> Region:
@@ -79,4 +96,6 @@ def _in_body(region: Region, first: int, names: Mapping[str, str]) -> Region:
         tuple(names[name] for name in region.saved),
         region.alone,
         tuple(_in_body(inner, first, names) for inner in region.inner),
+        tuple(names[name] for name in region.offloaded),
+        region.ahead,
     )

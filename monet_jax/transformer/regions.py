@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 
 from planners.plan import Region
 
@@ -14,7 +15,7 @@ from ..ir.primitives import must_run_once
 from ..ir.stage import Stage, active_in
 from ..operators import Encoding, Stored, is_hook, representations_of
 from ..tracing.staged import StagedProgram
-from .host import Moved, Sent, run_offloaded
+from .host import Moved, Sent, run_offloaded, saved_or_offloaded
 from .names import run_named
 
 #: Before every name given here, so that none collides with a name of the user's.
@@ -29,11 +30,18 @@ class Emission:
         staged: the program in stages.
         encoding: how lossy codecs encode and decode.
         hoisted: of the body of a loop, what is computed before the loop.
+        carried: inputs of that body that the iteration before has written, by name; None where
+            the program is no body of a loop.
+        depth: of such a body, the `Region.ahead` of the regions whose residuals are put to the
+            host as they are written, so that it can be seen which they are (`scan_host`); None
+            to leave all on the device.
     """
 
     staged: StagedProgram
     encoding: Encoding
     hoisted: frozenset[int] = frozenset()
+    carried: Mapping[str, int] | None = None
+    depth: int | None = None
 
 
 #: Runs the regions inside a region: their values, what is read after them, and the names of saved
@@ -72,6 +80,9 @@ def run_region(
 
     def body(inputs: Sequence[Any]) -> list[Any]:
         local = dict(zip(reads, inputs, strict=True))
+        if emission.carried is not None:
+            moved = offloaded.keys() & local.keys()
+            local |= {i: checkpoint_name(local[i], offloaded[i]) for i in moved}
         if region.inner:
             run_inner(region.inner, local, live, names)
         else:
@@ -86,7 +97,7 @@ def run_region(
     without_barrier = emission.hoisted | (emission.staged.shared & live)
     inputs = barrier([env[i] for i in reads], [i not in without_barrier for i in reads])
     sent = None
-    if region.offloaded:
+    if region.offloaded and emission.carried is None:
         differentiated = {i for x in stages_of(emission, region) for i in x.differentiated_inputs}
         moved = Moved(
             saved=tuple(saved.values()),
@@ -97,18 +108,32 @@ def run_region(
         )
         results, sent = run_offloaded(body, inputs, moved)
     else:
-        results = _checkpointed(body, region, saved)(inputs)
+        to_host = region.offloaded and region.ahead == emission.depth
+        results = _checkpointed(body, region, saved, offloaded, bool(to_host))(inputs)
     env.update(zip(writes, results, strict=True))
     return sent if sent and sent.arrays else None
 
 
 def _checkpointed(
-    body: Callable[[Sequence[Any]], list[Any]], region: Region, saved: Mapping[int, str]
+    body: Callable[[Sequence[Any]], list[Any]],
+    region: Region,
+    saved: Mapping[int, str],
+    offloaded: Mapping[int, str],
+    to_host: bool,
 ) -> Callable[[Sequence[Any]], list[Any]]:
-    """The body of a region, which keeps what the region saves; all, where it is left alone."""
+    """The body of a region, which keeps what the region saves; all, where it is left alone.
+
+    What it moves to the host is kept as well: there, or on the device, from where the loop moves
+    it.
+    """
     if region.alone:
         return body
-    policy = jax.checkpoint_policies.save_only_these_names(*saved.values())
+    names, others = tuple(saved.values()), tuple(offloaded.values())
+    policy = (
+        saved_or_offloaded(names, others)
+        if to_host
+        else jax.checkpoint_policies.save_only_these_names(*names, *others)
+    )
     return jax.checkpoint(body, policy=policy)
 
 
@@ -125,7 +150,8 @@ def _run_stages(
 
 def _named(emission: Emission, values: Sequence[str]) -> dict[int, str]:
     """By number, what values are called by `checkpoint_name`."""
-    return {emission.staged.values[name]: NAME_PREFIX + name for name in values}
+    numbers = {**emission.staged.values, **(emission.carried or {})} if values else {}
+    return {numbers[name]: NAME_PREFIX + name for name in values}
 
 
 def _saved(emission: Emission, region: Region) -> dict[int, str]:

@@ -17,7 +17,7 @@ added up in the constants' precision, and in the memory of the results.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +28,9 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..ir import compat
 from ..ir.places import filled
+from .host import whole
 from .invariants import joined, without_invariants
+from .scan_host import Away, moved_residuals, stacked
 from .scan_operands import Active, Body, Hoisted, Shape
 
 #: What JAX is told to say of `jax.jvp(jax.jit(planned))`.
@@ -42,11 +44,19 @@ NO_FORWARD_MODE = (
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Iterations `first` up to `stop`, which all run one body."""
+    """Iterations `first` up to `stop`, which all run one body.
+
+    Attributes:
+        body: that runs.
+        first, stop: which iterations.
+        marked: by how many iterations ahead it is fetched, 0 or 1: a body whose residuals are on
+            the host where those of `body` are to be moved there.
+    """
 
     body: Body
     first: int
     stop: int
+    marked: Mapping[int, Body] = dataclasses.field(default_factory=dict)
 
 
 def run_loop(
@@ -54,10 +64,10 @@ def run_loop(
 ) -> list[Any]:
     """The results of a `scan`, its iterations run as planned.
 
-    Where there are several runs, or something is hoisted, the loop cannot be differentiated in
-    forward mode. Where that is seen to be done, all iterations run as the first ones, and nothing
-    is hoisted; where it is seen only later, as in `jax.jvp(jax.jit(planned), ...)`, a `TypeError`
-    says how to plan for it.
+    Where there are several runs, or something is hoisted or moved to the host, the loop cannot be
+    differentiated in forward mode. Where that is seen to be done, all iterations run as the first
+    ones, and nothing is hoisted or moved; where it is seen only later, as in
+    `jax.jvp(jax.jit(planned), ...)`, a `TypeError` says how to plan for it.
 
     Arguments:
         eqn: the scan.
@@ -72,7 +82,8 @@ def run_loop(
         tuple(var.aval for var in eqn.outvars),
         eqn.params["jaxpr"],
     )
-    if (len(runs) == 1 and hoisted is None) or any(map(compat.is_pushed_forward, operands)):
+    is_plain = len(runs) == 1 and hoisted is None and not runs[0].marked
+    if is_plain or any(map(compat.is_pushed_forward, operands)):
         consts, carry, xs = shape.split(operands)
         carry, ys = lax.scan(
             lambda carry, x: runs[0].body(_with_hoisted(hoisted, consts), carry, x),
@@ -158,21 +169,24 @@ class _Runs:
                     carry, new = run.body(consts, carry, slices)
                     leaves = []
                 else:
+                    moved = moved_residuals(active, run.marked, consts, carry, slices)
                     carry, new, pull = active.pulled(run.body, consts, carry, slices)
-                    leaves, kept["rebuild"] = _stripped(pull, consts, slices)
+                    leaves, kept["rebuild"], kept["away"] = _stripped(pull, consts, slices, moved)
                 return (carry, _update(ys, new, at)), leaves
 
             ks = jnp.arange(run.first, run.stop)
             differing, invariant_values = without_invariants(step, (carry, ys), ks[0])
-            (carry, ys), leaves = lax.scan(differing, (carry, ys), ks)
+            away = Away.among(kept.get("away", {}), invariant_values)
+            (carry, ys), last, leaves = stacked(differing, (carry, ys), ks, away)
             if active is not None:
-                pulls.append(jax.tree_util.Partial(kept["rebuild"], leaves, invariant_values))
+                args = leaves, invariant_values, last, away
+                pulls.append(jax.tree_util.Partial(kept["rebuild"], *args))
         return [*carry, *ys], pulls
 
     def _backward(self, residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         operands, active, pulls = residuals
         consts, _, xs = self.shape.split(operands)
-        carry = [_whole(cotangents[n]) for n in active.carry]
+        carry = [whole(cotangents[n]) for n in active.carry]
         given = list(cotangents[self.shape.carry :])
         shared, carry, given, link = self._hoisted_anew(active, consts, carry, given)
         gradients = (
@@ -181,24 +195,25 @@ class _Runs:
             [jnp.zeros_like(xs[n]) for n in active.xs],
         )
         for run, pull in zip(reversed(self.runs), reversed(pulls), strict=True):
-            rebuild, (leaves, invariant_values) = pull.func, pull.args
+            rebuild, (leaves, invariant_values, last, away) = pull.func, pull.args
 
-            def step(state, item, rebuild=rebuild, invariant_values=invariant_values):
+            def step(state, item, rebuild=rebuild, invariant_values=invariant_values, away=away):
                 k, leaves = item
                 at = self.shape.at(k)
-                of_consts, of_carry, of_xs = state
+                (of_consts, of_carry, of_xs), fetched = state
                 slices = _index(xs, at)
                 of_ys = [_slice_of(given[n], at) for n in active.ys]
+                leaves, fetched = away.next_fetched(leaves, fetched)
                 late = compat.unused((leaves, slices, of_carry))
                 leaves, slices, of_carry = lax.optimization_barrier(late)
+                leaves = away.fetched_now(leaves)
                 pull = rebuild(joined(invariant_values, leaves), [*consts, *shared], slices)
                 more, of_carry, of_slices = pull((of_carry, of_ys))
                 of_consts = [a + b for a, b in zip(of_consts, link(more), strict=True)]
-                return (of_consts, of_carry, _update(of_xs, of_slices, at)), None
+                return ((of_consts, of_carry, _update(of_xs, of_slices, at)), fetched), None
 
-            gradients, _ = lax.scan(
-                step, gradients, (jnp.arange(run.first, run.stop), leaves), reverse=True
-            )
+            items = jnp.arange(run.first, run.stop), leaves
+            (gradients, _), _ = lax.scan(step, (gradients, last), items, reverse=True)
         return active.spread(gradients)
 
     def _hoisted_anew(
@@ -215,22 +230,23 @@ class _Runs:
         return shared, carry, filled(given, places, arrays), link
 
 
-def _whole(cotangent: Any) -> Any:
-    return compat.zeros(cotangent.aval) if isinstance(cotangent, SymbolicZero) else cotangent
-
-
 def _slice_of(cotangent: Any, at: Any) -> Any:
     if isinstance(cotangent, SymbolicZero):
         return compat.zeros(cotangent.aval, leading=1)
     return lax.dynamic_index_in_dim(cotangent, at, 0, keepdims=False)
 
 
-def _stripped(pull: Any, consts: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], Any]:
+def _stripped(
+    pull: Any, consts: Sequence[Any], slices: Sequence[Any], moved: Sequence[int | None]
+) -> tuple[list[Any], Any, dict[int, int]]:
     """What a pulled-back gradient keeps beside the loop's own operands, and how to put it back.
 
-    What JAX gave a value to while tracing is neither: it is part of the program.
+    What JAX gave a value to while tracing is neither: it is part of the program. Last come the
+    depths of what is `moved`, by places among what it keeps.
     """
     leaves, tree = jax.tree.flatten(pull)
+    if moved and len(moved) != len(leaves):
+        raise AssertionError(f"{len(leaves)} residuals, of which {len(moved)} were looked at")
     known = {id(x): (0, n) for n, x in enumerate(consts)}
     known |= {id(x): (1, n) for n, x in enumerate(slices)}
     fixed = [x for x in leaves if not isinstance(x, jax.core.Tracer)]
@@ -243,4 +259,5 @@ def _stripped(pull: Any, consts: Sequence[Any], slices: Sequence[Any]) -> tuple[
         sources = consts, slices, fixed, leaves
         return jax.tree.unflatten(tree, [sources[source][n] for source, n in places])
 
-    return kept, rebuild
+    own = ((n, depth) for (source, n), depth in zip(places, moved, strict=False) if source == 3)
+    return kept, rebuild, {n: depth for n, depth in own if depth is not None}

@@ -84,7 +84,9 @@ def _run_loop(outer: Emission, part: PlannedLoop, env: dict[int, Any]) -> None:
     loop, runs, done = part.loop, list[Run](), 0
     for regions, same in it.groupby(zip(part.blocks, loop.trips, strict=True), lambda x: x[0]):
         trips = sum(some for _, some in same)
-        runs.append(Run(_body(outer, loop, regions), done, done + trips))
+        depths = {region.ahead for region in regions if region.offloaded}
+        marked = {depth: _body(outer, loop, regions, depth) for depth in sorted(depths)}
+        runs.append(Run(_body(outer, loop, regions), done, done + trips, marked))
         done += trips
     equation = loop.equation
     operands = compat.unused(values_of(env, equation.inputs))
@@ -110,8 +112,11 @@ def _hoisted(loop: Loop) -> Hoisted | None:
     return Hoisted(values, reached)
 
 
-def _body(outer: Emission, loop: Loop, regions: Sequence[Region]) -> Body:
-    """The body of a loop, run as some regions say. What is hoisted follows its constants."""
+def _body(outer: Emission, loop: Loop, regions: Sequence[Region], depth: int | None = None) -> Body:
+    """The body of a loop, run as some regions say. What is hoisted follows its constants.
+
+    With a `depth` it is as `Run.marked` has it.
+    """
     staged, (consts, carried, _) = loop.body, loop.counts
     program, inputs = staged.program, staged.program.inputs
     if loop.hoists:
@@ -120,7 +125,7 @@ def _body(outer: Emission, loop: Loop, regions: Sequence[Region]) -> Body:
         staged = dataclasses.replace(staged, stages=(Stage((), (), (), (), ()), *others))
     by = outer.encoding.renamed(lambda v: loop.atom(0, v), staged.writer)
     once = frozenset(inputs) - frozenset(program.inputs)
-    emission = Emission(staged, by, once)
+    emission = Emission(staged, by, once, loop.carried_inputs, depth)
     parts = parts_of(staged, regions)
 
     def body(consts, carry, slices):

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ..graph import Graph, Loop
 from ..plan import Region
+from .simple_plans import movable_inputs, with_inputs_moved
 
 
 def rolled(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:
@@ -75,8 +76,12 @@ def neighbours(graph: Graph, region: Region) -> list[Region]:
     if not graph.uniform_blocks or loop is None or _copies(graph, [region]) > 1:
         return []
     places = (region.first - loop.length, region.first + loop.length)
-    inside = (n for n in places if loop.first <= n < loop.stop)
-    return [_moved(graph, [region], n)[0] for n in inside if _fits(graph, [region], n)]
+    inside = [n for n in places if loop.first <= n < loop.stop and _fits(graph, [region], n)]
+    found = [_moved(graph, [region], n)[0] for n in inside]
+    if region.first >= loop.first + loop.length:
+        return found
+    # What is carried into the first iteration may be no value, but an argument, that cannot move.
+    return found + [y for x in found for y in with_inputs_moved(graph, x)]
 
 
 def _iterations(loop: Loop, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
@@ -153,14 +158,29 @@ def _moved(graph: Graph, part: Sequence[Region], start: int) -> list[Region]:
         there = (i for op in graph.stages[s + shift].forward for i in op.outputs)
         pairs = zip(here, there, strict=True)
         names |= {graph.values[i].name: graph.values[j].name for i, j in pairs}
+        names |= _moved_inputs(graph, s, shift) if graph.link else {}
 
     def moved(region: Region) -> Region:
+        offloaded = tuple(names[name] for name in region.offloaded if name in names)
         return dataclasses.replace(
             region,
             first=region.first + shift,
             last=region.last + shift,
             saved=tuple(names[name] for name in region.saved),
             inner=tuple(map(moved, region.inner)),
+            offloaded=offloaded,
+            ahead=region.ahead if offloaded else 0,
         )
 
     return list(map(moved, part))
+
+
+def _moved_inputs(graph: Graph, s: int, shift: int) -> dict[str, str]:
+    """Names of the inputs of stage `s` that may move -> of those of the stage `shift` later.
+
+    None where that stage has other ones: arguments, in a first iteration.
+    """
+    here, there = movable_inputs(graph, s), movable_inputs(graph, s + shift)
+    if len(here) != len(there):
+        return {}
+    return {graph.values[i].name: graph.values[j].name for i, j in zip(here, there, strict=True)}

@@ -1,6 +1,7 @@
 """Plans and regions that need no search: everything saved, nothing saved, minimal regions."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from ..graph import Graph
 from ..plan import Plan, Region
@@ -66,22 +67,25 @@ def whole_iterations(graph: Graph) -> Plan:
 
     It is what `jax.checkpoint` round the body of a loop does.
     """
-    regions: list[Region] = []
+    regions = tuple(_by_iteration(graph))
+    return certified(graph, regions, planner="whole iterations", bound_seconds=graph.seconds)
+
+
+def _by_iteration(graph: Graph) -> Iterator[Region]:
+    """Regions that save nothing: iterations of loops, and single stages elsewhere."""
     for first, stop in graph.spans:
         whole = minimal_region(graph, first, stop - 1)
         is_one = first in graph.looped and not whole.alone
-        regions += [whole] if is_one else [minimal_region(graph, s) for s in range(first, stop)]
-    return certified(graph, tuple(regions), planner="whole iterations", bound_seconds=graph.seconds)
+        yield from [whole] if is_one else [minimal_region(graph, s) for s in range(first, stop)]
 
 
 def moving_inputs(graph: Graph) -> tuple[Region, ...]:
-    """Regions that save nothing, each stage's inputs in the host's memory where they may be."""
-    regions = []
-    for s in range(len(graph.stages)):
-        region = minimal_region(graph, s)
-        moved = () if region.alone else (graph.values[i].name for i in movable_inputs(graph, s))
-        regions.append(dataclasses.replace(region, offloaded=tuple(moved)))
-    return tuple(regions)
+    """Regions that save nothing, their inputs in the host's memory where they may be.
+
+    They are iterations of loops, and single stages elsewhere.
+    """
+    pairs = ((x, with_inputs_moved(graph, x)) for x in _by_iteration(graph))
+    return tuple(moved[0] if moved else region for region, moved in pairs)
 
 
 def movable_inputs(graph: Graph, s: int) -> tuple[int, ...]:
@@ -89,6 +93,22 @@ def movable_inputs(graph: Graph, s: int) -> tuple[int, ...]:
     ops = graph.stages[s].forward + graph.stages[s].backward
     read = {i for op in ops for i in op.may_read if graph.values[i].reader == s}
     return tuple(sorted(i for i in read if graph.forward_writer[i][0] < s))
+
+
+def with_inputs_moved(graph: Graph, region: Region) -> list[Region]:
+    """A region that moves its inputs to the host's memory as well, as far as they may move.
+
+    Once they come back when it needs them, once ahead. Empty where there are none.
+    """
+    if region.alone or region.inner:
+        return []
+    stages = range(region.first, region.last + 1)
+    inputs = {i for s in stages for i in movable_inputs(graph, s)}
+    outside = (i for i in sorted(inputs) if graph.forward_writer[i][0] < region.first)
+    more = [x for i in outside if (x := graph.values[i].name) not in region.offloaded]
+    aheads = (region.ahead,) if region.offloaded else (0, 1)
+    moved = (*region.offloaded, *more)
+    return [dataclasses.replace(region, offloaded=moved, ahead=n) for n in aheads if more]
 
 
 def minimal_region(graph: Graph, first: int, last: int | None = None) -> Region:

@@ -12,6 +12,9 @@ from .uniform import with_uniform_iterations
 
 #: Time limits of the planner that the search for one budget may use up in all.
 SOLVES = 4
+#: The same where values may move to the host's memory: there are some four times the candidates,
+#: and four solves were over before a bisection's second step.
+MOVING_SOLVES = 12
 
 
 class SolvedBudgets:
@@ -32,7 +35,8 @@ class SolvedBudgets:
         self, planner: RegionPlanner, graph: Graph, prepared: PreparedPlanner | None = None
     ):
         self._planner, self._graph = planner, graph
-        self._most_seconds = SOLVES * planner.time_limit
+        self._limit_seconds = (SOLVES if graph.link is None else MOVING_SOLVES) * planner.time_limit
+        self._most_seconds = self._limit_seconds
         self._seconds = 0.0  # in the planner since `restart`
         self._known: dict[int, Plan | None] = {}
         self.floor = 0
@@ -68,7 +72,7 @@ class SolvedBudgets:
     def restart(self, most_seconds: float) -> None:
         """Count the planner's seconds from here, and forget that it was stopped."""
         self._seconds, self.stopped = 0.0, None
-        self._most_seconds = min(SOLVES * self._planner.time_limit, most_seconds)
+        self._most_seconds = min(self._limit_seconds, most_seconds)
         singles = vars(self).get("of_single_stages")
         if singles is not None and singles is not self:
             singles.restart(most_seconds)

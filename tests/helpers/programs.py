@@ -7,6 +7,7 @@ the same random bits. `Case.args` is any pytree; what is float in it is differen
 
 import dataclasses
 import functools as ft
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -731,3 +732,14 @@ def recipes(max_steps: int = 10) -> st.SearchStrategy[Recipe]:
     kinds = st.sampled_from([*STEPS, *_COMMON * 2])
     steps = st.lists(st.tuples(kinds, small, small), min_size=3, max_size=max_steps).map(tuple)
     return st.builds(Recipe, steps, st.lists(small, max_size=2).map(tuple), st.booleans())
+
+
+def random_recipe(rng: random.Random, kinds: tuple[str, ...] = ()) -> Recipe:
+    """A random program without hypothesis, for runs that are too long to shrink."""
+
+    def small():
+        return rng.randrange(6)
+
+    kinds = kinds or tuple(STEPS)
+    steps = tuple((rng.choice(kinds), small(), small()) for _ in range(rng.randint(3, 12)))
+    return Recipe(steps, tuple(small() for _ in range(rng.randrange(3))), rng.random() < 0.5)

@@ -77,6 +77,51 @@ def test_with_the_host_no_plan_is_slower(target, share):
     assert allowed.seconds <= without.seconds * 1.001
 
 
+def scanned(params, x):
+    x, _ = jax.lax.scan(lambda x, p: (x + jnp.tanh(x @ p[0]) @ p[1], None), x, params)
+    return jnp.sum(x * x)
+
+
+def scanned_args(layers=12):
+    (pair, *_), x = args()
+    stacked = [jax.ShapeDtypeStruct((layers, *a.shape), a.dtype) for a in pair]
+    return tuple(stacked), x
+
+
+def plan_scanned(target, budget, host="activations"):
+    options = {"target": target, "cache": False, "host": host, "time_limit": 10.0}
+    return monet_jax.plan(scanned, *scanned_args(), budget=budget, **options)
+
+
+@GPU
+def test_a_scan_moves_what_its_iterations_leave(target):
+    made = plan_scanned(target, 0.6)
+    decisions = made.decisions
+    assert decisions is not None and decisions.host_bytes >= 4 * 256 * MIB
+    assert made.compiled_bytes is not None and made.compiled_bytes <= made.budget_bytes
+    assert made.overhead < 0.01  # without the host 0.03
+    assert _plan.plan_from_json(made.to_json()) == made
+
+
+@pytest.mark.slow
+@GPU
+@pytest.mark.parametrize("share", [0.8, 0.6, 0.45, 0.3, 0.2])
+def test_with_the_host_no_plan_of_a_scan_is_slower(target, share):
+    without, allowed = plan_scanned(target, share, "never"), plan_scanned(target, share)
+    assert allowed.seconds <= without.seconds * 1.001
+
+
+@pytest.mark.slow
+@GPU
+def test_the_smallest_plan_of_a_scan_is_smaller_with_the_host(target):
+    with pytest.raises(monet_jax.InfeasibleBudget) as without:
+        plan_scanned(target, "2GiB", "never")
+    with pytest.raises(monet_jax.InfeasibleBudget) as allowed:
+        plan_scanned(target, "2GiB")
+    # Of twelve inputs of 256 MiB, two are on the device, and two hidden values of 1 GiB.
+    assert allowed.value.minimum_budget < without.value.minimum_budget - 2 * 256 * MIB
+
+
 def test_where_nothing_can_be_moved():
     with pytest.raises(ValueError, match="ignores host memory kinds"):
         monet_jax.plan(loss, *args(), budget=0.5, target="cpu", host="activations")

@@ -21,11 +21,13 @@ from synthetic_judge import (
     smaller,
 )
 
+from monet_jax.candidates import movable
 from monet_jax.candidates.cap import Cap, CapReached
 from monet_jax.candidates.compiled_plans import CompiledPlans
 from monet_jax.candidates.worth import WORTH
 from monet_jax.search.search import Found, Programs, find
-from planners.graph import Graph
+from planners.graph import Graph, Link
+from planners.regions.simple_plans import certified, moving_inputs
 
 RULES = (exact, larger, smaller, noisy, not_monotone, failing)
 #: Random cases of each rule; together they are more than 1,000.
@@ -163,6 +165,43 @@ def test_plans_of_single_stages_are_found_where_others_take_more():
         least = min(plan.seconds for plan in fits)
         found += result.fits and result.plan.decisions.seconds <= (1 + WORTH) * least
     assert tried > 100 and found >= 0.95 * tried, (found, tried)
+
+
+class _WithMoves(Enumeration):
+    """The same plans, and a slow one that moves the inputs of stages to the host's memory."""
+
+    def prepare(self, graph):
+        prepared = super().prepare(graph)
+        if graph.link is None:
+            return prepared
+        moving = certified(graph, moving_inputs(graph), planner="moves", bound_seconds=0.0)
+        return dataclasses.replace(prepared, plans=(*prepared.plans, moving))
+
+
+def _with_slow_link(graph: Graph) -> Graph:
+    """The graph, of which what one stage reads may move, at a byte a second."""
+    readers = movable._readers(graph)
+    values = [dataclasses.replace(x, reader=readers.get(i)) for i, x in enumerate(graph.values)]
+    return dataclasses.replace(graph, values=tuple(values), link=Link(1.0, 1.0, 10**12))
+
+
+def test_what_may_move_makes_no_plan_slower():
+    """Also where only the search for small plans finds one that fits."""
+    counted = collections.Counter()
+    for seed, graph in enumerate(cases()[:60]):
+        limit, seconds = random_limit(graph, seed), []
+        for some in (graph, _with_slow_link(graph)):
+            plans = CompiledPlans(SyntheticJudge(some, noisy, seed), Cap(2))
+            programs = Programs(plans, None, lambda: None, _WithMoves())
+            try:
+                found = find(programs, FIXED_BYTES + limit)
+            except CapReached:
+                break
+            seconds.append(found.plan.decisions.seconds if found.fits and found.plan else None)
+        if None not in seconds and len(seconds) == 2:
+            counted["planned"] += 1
+            assert seconds[1] <= seconds[0]
+    assert counted["planned"] > 10
 
 
 def _with_seconds(graph: Graph, share: float) -> Graph:

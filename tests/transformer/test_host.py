@@ -11,20 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilers import foreign_target
+from moves import (
+    ALLOWANCE,
+    MIB,
+    assert_as_plain,
+    assert_same,
+    function_of,
+    planned,
+    plans_for,
+    random_regions,
+    residuals_on_host,
+    temps,
+)
 
 import planners
 from monet_jax.candidates import movable
-from monet_jax.compiler.host import HostMemory
-from monet_jax.compiler.targets import resolve_target
-from monet_jax.planning.judge import TracedPlans, compiled_plans_of
-from monet_jax.planning.options import PlanOptions
-from monet_jax.transformer import host, transform
+from monet_jax.transformer import host
 from planners.regions.simple_plans import moving_inputs
-
-HOST = HostMemory(("activations",), 2**40, 55e9, 55e9)
-MIB = 2**20
-#: Beyond the window, which the measurements in FACTS of such plans allow.
-ALLOWANCE = 0.06
 
 
 def mlp(params, x):
@@ -73,65 +76,6 @@ def every_size(monkeypatch):
     monkeypatch.setattr(movable, "LEAST_BYTES", 1)
 
 
-def plans_for(fun, args, target) -> TracedPlans:
-    """The plans of a function that may move values."""
-    traced = PlanOptions(target=target).traced(fun, args)
-    return compiled_plans_of(traced, resolve_target(target), PlanOptions().pinned, host=HOST)
-
-
-def random_regions(graph, rng, ahead=None):
-    """Regions of one stage each that save, move and recompute what comes."""
-    regions = []
-    for region in planners.save_nothing(graph).regions:
-        s = region.first
-        own = [i for op in graph.stages[s].forward for i in op.outputs if graph.values[i].savable]
-        may = [i for i, value in enumerate(graph.values) if value.reader == s]
-        moved = [i for i in may if rng.random() < 0.6]
-        saved = [i for i in own if i not in moved and rng.random() < 0.3]
-        changed = dataclasses.replace(
-            region,
-            saved=tuple(graph.values[i].name for i in saved),
-            offloaded=tuple(graph.values[i].name for i in moved),
-            ahead=rng.randrange(2) if ahead is None else ahead,
-        )
-        regions.append(region if region.alone else changed)
-    return tuple(regions)
-
-
-def with_regions(graph, regions):
-    return planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "by hand")
-
-
-def planned(plans, regions):
-    """The value and gradient of a function as planned, of its flat arguments."""
-    traced = plans.judge.traced
-    function = transform.transform(traced.staged(None), with_regions(plans.judge.graph, regions))
-    places = sorted(traced.program.inputs.index(i) for i in traced.derivative.inputs)
-
-    def loss(chosen, leaves):
-        whole = list(leaves)
-        for n, x in zip(places, chosen, strict=True):
-            whole[n] = x
-        return function(whole, traced.constants)[0]
-
-    def run(leaves):
-        return jax.value_and_grad(loss)([leaves[n] for n in places], leaves)
-
-    return run
-
-
-def assert_as_plain(fun, args, run):
-    got = run(jax.tree.leaves(args))
-    value, gradient = jax.jit(jax.value_and_grad(fun))(*args)
-    for x, y in zip(jax.tree.leaves(got), [value, *jax.tree.leaves(gradient)], strict=True):
-        assert_same(x, y)
-
-
-def assert_same(x, y):
-    """The same but for rounding, by the largest element."""
-    np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * float(jnp.max(jnp.abs(y))))
-
-
 # -------------------------------------------------------------------------------------- values
 
 
@@ -158,22 +102,34 @@ def test_without_jit_and_under_vmap(every_size):
         assert_same(x, y)
 
 
+def with_other_results(params, x):
+    """An MLP, of which the second half serves another result than the first one's loss."""
+    half = mlp(params[:2], x)
+    for w, v in params[:2]:
+        x = x + jnp.tanh(x @ w) @ v
+    return half, mlp(params[2:], x)
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_each_result_has_its_gradient_whatever_else_the_plan_is_for(chosen, every_size):
+    """Also where nothing is differentiated of the region behind which something is fetched."""
+    args = mlp_args()
+    plans = plans_for(with_other_results, args, "cpu")
+    regions = random_regions(plans.judge.graph, random.Random(0), ahead=1)
+    function = function_of(plans, regions)
+    ours = jax.jit(jax.grad(lambda leaves: function(leaves)[chosen]))(jax.tree.leaves(args))
+    plain = jax.grad(lambda *some: with_other_results(*some)[chosen], (0, 1))(*args)
+    for x, y in zip(ours, jax.tree.leaves(plain), strict=True):
+        assert_same(x, y)
+
+
 def test_what_is_moved_waits_on_the_host_and_not_on_the_device(every_size):
     args = mlp_args()
     plans = plans_for(mlp, args, "cpu")
-    graph = plans.judge.graph
-    regions = random_regions(graph, random.Random(3))
-    spaces = []
-    traced = plans.judge.traced
-    function = transform.transform(traced.staged(None), with_regions(graph, regions))
-
-    def look(leaves):
-        pull = jax.vjp(lambda some: function(some, traced.constants)[0], leaves)[1]
-        spaces.extend(jax.typeof(x).memory_space for x in jax.tree.leaves(pull))
-
-    jax.eval_shape(look, jax.tree.leaves(args))
-    moved = sum(len(region.offloaded) for region in regions)
-    assert spaces.count(jax.memory.Space.Host) == moved > 0
+    regions = random_regions(plans.judge.graph, random.Random(3))
+    # An array that a later gate fetches is held by that gate and by the region itself.
+    moved = sum(len(region.offloaded) * (1 + region.ahead) for region in regions)
+    assert len(residuals_on_host(plans, regions, args)) == moved > 0
 
 
 # --------------------------------------------------------------------------------------- bytes
@@ -191,11 +147,6 @@ def square():
     """An MLP whose arrays have 128 MiB; each layer is cut into two stages."""
     weight = jax.ShapeDtypeStruct((2048, 2048), jnp.float32)
     return [(weight, weight)] * 4, jax.ShapeDtypeStruct((16384, 2048), jnp.float32)
-
-
-def temps(plans, regions):
-    """Compiled temporaries."""
-    return plans.judge.planned_bytes(with_regions(plans.judge.graph, regions)).temp_bytes
 
 
 def hidden_moved(graph, ahead):

@@ -33,7 +33,7 @@ from emission import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from networks import some_slow
-from programs import NAMED, STEPS, Case, Recipe, array, recipes
+from programs import NAMED, Case, Recipe, array, random_recipe, recipes
 
 from monet_jax.ir import program
 from monet_jax.transformer import regions
@@ -268,17 +268,6 @@ def test_many_random_programs_keep_value_and_gradient(part):
     for _ in range(220):
         counted[_check(random_recipe(rng), rng.randrange(2**30))] += 1
     assert counted[True] >= 0.9 * counted.total(), counted
-
-
-def random_recipe(rng: random.Random, kinds: tuple[str, ...] = ()) -> Recipe:
-    """A random program without hypothesis, for runs that are too long to shrink."""
-
-    def small():
-        return rng.randrange(6)
-
-    kinds = kinds or tuple(STEPS)
-    steps = tuple((rng.choice(kinds), small(), small()) for _ in range(rng.randint(3, 12)))
-    return Recipe(steps, tuple(small() for _ in range(rng.randrange(3))), rng.random() < 0.5)
 
 
 # ------------------------------------------------------------------------------ what runs once

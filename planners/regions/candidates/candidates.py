@@ -7,12 +7,15 @@ import functools as ft
 import itertools as it
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...graph import Graph
+from ...plan import Region
 from ..effects.candidate import Candidate
 from ..effects.walker import Walker
 from ..iterations import neighbours
+from ..simple_plans import minimal_region
+from ..simple_plans import with_inputs_moved as moved
 from .intervals import over_intervals, over_iterations
 from .singles import needs_no_codes, single
 from .solving import read_by_others, solve_moving, solve_stages
@@ -53,11 +56,23 @@ class Candidates:
         over = over_intervals(graph, self._walker, spaces, nbytes)
         whole = ([region] for region in over_iterations(graph, self.singles, spaces, nbytes))
         found = []
-        for regions in it.chain(over, whole):
+        for regions in self._with_moves(it.chain(over, whole)):
             if time.monotonic() > deadline:
                 break
             found += [x for x in map(self._walker.allowed, regions) if x is not None]
         return found + self._neighbours(found)
+
+    def _with_moves(self, every: Iterator[list[Region]]) -> Iterator[list[Region]]:
+        """The regions; and whole iterations of loops whose inputs move to the host's memory."""
+        graph = self._graph
+        if graph.link is None:
+            return every
+        whole = {(a, b - 1) for a, b in graph.spans if a in graph.looped and a < b - 1}
+        least = [minimal_region(graph, first, last) for first, last in sorted(whole)]
+        return (
+            [*some, *(y for x in some if (x.first, x.last) in whole for y in moved(graph, x))]
+            for some in it.chain([least], every)
+        )
 
     @ft.cached_property
     def _spaces(self) -> list[list[list[Candidate]]]:
@@ -73,7 +88,8 @@ class Candidates:
         ]
         spaces = []
         for may in kinds:
-            space = [list(filter(may, some)) for some in self.singles]
+            staying = ([x for x in some if not x.region.offloaded] for some in self.singles)
+            space = [list(filter(may, some)) for some in staying]
             if all(space) and space not in spaces:
                 spaces.append(space)
         return spaces or [self.singles]

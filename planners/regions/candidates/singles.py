@@ -96,6 +96,7 @@ def _dominates(a: Candidate, b: Candidate) -> bool:
         and a.alone_bytes <= b.alone_bytes
         and a.host_bytes <= b.host_bytes
         and a.in_flight <= b.in_flight
+        and a.fetched_before <= b.fetched_before
         and a.reads.keys() <= b.reads.keys()
         and all(
             all(any(_below(m, other) for other in there) for m in here)

@@ -85,9 +85,8 @@ def backward_row(variables: Variables, t: int, m: int) -> Terms:
     row = {variables.count + t: 1.0}
     for c in variables.covering[t]:
         row[c] = variables.sample(c, t, m).nbytes / variables.scale
-    for c in variables.covering[t - 1] if t else ():
-        if variables.candidates[c].region.last == t - 1 and variables.candidates[c].in_flight:
-            row[c] = variables.candidates[c].in_flight / variables.scale
+    for c in variables.fetched_during(t):
+        row[c] = variables.candidates[c].in_flight / variables.scale
     for i in variables.shared:
         if variables.is_counted(i, t):
             share = variables.bytes_of([i]) / variables.scale

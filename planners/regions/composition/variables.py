@@ -51,6 +51,7 @@ class Variables:
         self.covering = _covering(graph, candidates)
         self.scale = float(max([1, *(m.nbytes for x in candidates for s in x.samples for m in s)]))
         self.width = self.count + len(graph.stages)
+        self._in_flight = [(c, x) for c, x in self._numbered if x.in_flight]
         self.own_bytes = [self.bytes_of(self.own(c)) + x.alone_bytes for c, x in self._numbered]
         self._readers = _holders(x.reads for x in candidates)
         self._readers_at: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
@@ -83,6 +84,10 @@ class Variables:
         """Whether a shared value is counted by itself at stage `t`; see `waits` if not."""
         first, stop = self.homes.get(i, (0, self.last + 1))
         return first <= t < stop
+
+    def fetched_during(self, t: int) -> list[int]:
+        """The candidates that end before stage `t`, and have bytes in flight in its backward."""
+        return [c for c, x in self._in_flight if x.region.last < t <= x.fetched_before]
 
     def samples(self, c: int, t: int) -> tuple[Sample, ...]:
         """The samples of a candidate at stage `t`."""

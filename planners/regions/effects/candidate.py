@@ -44,8 +44,10 @@ class Candidate:
         aliased: of `retained`, the values that reuse output buffers (`Graph.aliased`).
         alone_bytes: bytes, beside `retained`, that its forward leaves where it is left alone.
         error: sum over its optional ops (`Op.error`).
-        host_bytes: that it moves to the host's memory.
-        in_flight: bytes of these that come back while the region behind it runs its backward.
+        host_bytes: of the host's memory that it takes, at most.
+        in_flight: bytes of these that come back at once, and are there while the stages behind it,
+            up to `fetched_before`, run their backward.
+        fetched_before: its last stage where there are none.
     """
 
     region: Region
@@ -59,3 +61,4 @@ class Candidate:
     error: float = 0.0
     host_bytes: int = 0
     in_flight: int = 0
+    fetched_before: int = 0

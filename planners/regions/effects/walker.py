@@ -13,8 +13,15 @@ from collections.abc import Hashable, Iterable, Iterator
 from ...errors import InvalidPlan
 from ...graph import Graph, Op
 from ...plan import Region
-from ...runs import error_of
-from ...transfers import back_seconds, hiding_seconds, moved_bytes, out_seconds
+from ...runs import error_of, fetched_before, fetches
+from ...transfers import (
+    back_seconds,
+    fetched_bytes,
+    hiding_seconds,
+    moved_bytes,
+    out_seconds,
+    region_host_bytes,
+)
 from .candidate import Candidate, Sample
 from .gradients import gradients_of
 from .walk import alone_bytes, walked
@@ -114,13 +121,14 @@ class Walker:
             InvalidPlan: the region would run an op again that must run once.
         """
         first, interval = region.first, self.interval(region.first, region.last)
-        key = (interval.shape, self._relative(region, first))
+        returning = len(fetches(self.graph, region))
+        key = (interval.shape, self._relative(region, first), returning)
         if key not in self._effects:
             self._effects[key] = self._effect(region)
         effect = self._effects[key]
         return Candidate(
             region=region,
-            seconds=effect.seconds + self._waiting_seconds(region),
+            seconds=effect.seconds + _waiting_seconds(self.graph, region),
             flops=effect.flops,
             retained=frozenset(map(interval.at, effect.retained)),
             aliased=frozenset(map(interval.at, effect.aliased)),
@@ -134,21 +142,10 @@ class Walker:
             ),
             alone_bytes=sum(alone_bytes(self.graph, region)) if region.alone else 0,
             error=error_of(self.graph, [region]),
-            host_bytes=moved_bytes(self.graph, region),
-            in_flight=moved_bytes(self.graph, region) if region.ahead else 0,
+            host_bytes=region_host_bytes(self.graph, region),
+            in_flight=fetched_bytes(self.graph, region),
+            fetched_before=fetched_before(self.graph, region),
         )
-
-    def _waiting_seconds(self, region: Region) -> float:
-        """Seconds of copies that are not hidden; behind it may be a region that recomputes nothing.
-
-        Known limit: of the region behind it only the first stage hides copies, without what it
-        recomputes.
-        """
-        if not region.offloaded:
-            return 0.0
-        forward, backward = hiding_seconds(self.graph, region.last) if region.ahead else (0.0, 0.0)
-        out = out_seconds(self.graph, region, forward)
-        return out + back_seconds(self.graph, region, backward)
 
     def allowed(self, region: Region) -> Candidate | None:
         """The region with its effect; None where no plan may have it."""
@@ -230,6 +227,17 @@ class Walker:
     def _number(self, key: Hashable) -> int:
         """Equal for equal keys."""
         return self._shapes.setdefault(key, len(self._shapes))
+
+
+def _waiting_seconds(graph: Graph, region: Region) -> float:
+    """Seconds of copies that are not hidden, if all that hides copies hides these.
+
+    Known limit: recomputation hides none, and of a region behind only the first stage does.
+    """
+    if not moved_bytes(graph, region):
+        return 0.0
+    forward, backward = hiding_seconds(graph, region.last) if region.ahead else (0.0, 0.0)
+    return out_seconds(graph, region, forward) + back_seconds(graph, region, backward)
 
 
 def _touched(op: Op) -> Iterator[int]:

@@ -58,7 +58,7 @@ def moving_of(graph: Graph, s: int, stage: Needs) -> Moving | None:
     may = np.array([may_move(graph, s, i) for i in stage.values], dtype=bool)
     if graph.link is None or not may.any():
         return None
-    sizes = np.where(may, [graph.values[i].nbytes for i in stage.values], 0)
+    sizes = np.where(may, [graph.values[i].waiting_bytes for i in stage.values], 0)
     seconds = hiding_seconds(graph, s)
     bandwidths = graph.link.out_bytes_per_second, graph.link.back_bytes_per_second
     return Moving(may, tuple((sizes / x, y) for x, y in zip(bandwidths, seconds, strict=True)))

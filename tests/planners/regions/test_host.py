@@ -7,7 +7,8 @@ import pytest
 
 import planners
 from planners import Graph, InvalidPlan, Region, Stages, replay, save_nothing
-from planners.graph import Link, Op, Stage, Value
+from planners.graph import Link, Loop, Op, Stage, Value
+from planners.transfers import keeps_host
 
 EXACT = Stages(gap=0.0, time_limit=60.0)
 LINK = Link(out_bytes_per_second=10.0, back_bytes_per_second=20.0, host_bytes=10**9)
@@ -136,6 +137,42 @@ def test_nothing_moves_without_a_link():
     graph = dataclasses.replace(chain(), link=None)
     with pytest.raises(InvalidPlan, match="no link"):
         replay(graph, changed(graph, 1, offloaded=("h1",)))
+
+
+def looped(**changes):
+    """The chain, of which the first three stages are the iterations of a loop."""
+    return dataclasses.replace(chain(**changes), loops=(Loop(0, 1, 3),))
+
+
+def test_the_last_iteration_of_a_loop_keeps_what_would_be_fetched_ahead():
+    graph = looped()
+    ahead = replay(graph, changed(graph, 2, offloaded=("h2",), ahead=1))
+    saved = replay(graph, changed(graph, 2, saved=("h2",)))
+    assert (ahead.live_bytes, ahead.seconds) == (saved.live_bytes, saved.seconds)
+    assert ahead.host_bytes == 80  # its slot of the stack
+    own = replay(graph, changed(graph, 2, offloaded=("h2",)))
+    assert own.peak_bytes < saved.peak_bytes and own.waiting_seconds > 0
+
+
+def test_the_iteration_behind_hides_copies():
+    slow = dataclasses.replace(LINK, out_bytes_per_second=5.0, back_bytes_per_second=5.0)
+    graph = looped(link=slow)
+    plan = replay(graph, changed(graph, 0, offloaded=("h0",), ahead=1))
+    # 16 s each way: out from 4 s, due when the next iteration ends, at 16 s; back behind the 12 s
+    # that the next iteration's backward takes, with what it computes again.
+    assert plan.waiting_seconds == pytest.approx((4 + 16 - 16) + (16 - 12))
+
+
+def test_stacks_have_a_slot_for_each_iteration():
+    graph = looped()
+    regions = [
+        dataclasses.replace(x, offloaded=(f"x{x.first}",), ahead=1) if x.first in (1, 2) else x
+        for x in save_nothing(graph).regions
+    ]
+    assert replay(graph, regions).host_bytes == 3 * 40  # the first one's is for an argument
+    for limit, keeps in ((120, True), (119, False)):
+        link = dataclasses.replace(LINK, host_bytes=limit)
+        assert keeps_host(dataclasses.replace(graph, link=link), regions) == keeps
 
 
 # ------------------------------------------------------------------------------ the planner
