@@ -17,7 +17,7 @@ from ..compiler.host import HostOptions
 from ..ir.fingerprint import describe_inputs
 from ..operators import not_used
 from ..plans.record import CompiledRow, PlanRecord, SourceRow
-from ..plans.tables import describe_values, stage_rows, value_rows
+from ..plans.tables import describe_values, loop_rows, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..search.search import Found
 from ..tracing.trace import context_for, without_rewrites
@@ -70,6 +70,7 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
         compilations=effort.compilations,
         values=value_rows(judge.staged, found.plans.graph, decisions),
         stages=stage_rows(found.plans.graph, decisions),
+        loops=loop_rows(judge.staged) if decisions else (),
         compiled=compiled,
         cut_short=found.cut_short,
         next_faster=_next_faster(found),

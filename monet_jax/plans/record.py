@@ -9,6 +9,7 @@ from typing import Any
 import planners.plan
 
 from .rows import CompiledRow as CompiledRow
+from .rows import LoopRow as LoopRow
 from .rows import SourceRow as SourceRow
 from .rows import StageRow as StageRow
 from .rows import ValueRow as ValueRow
@@ -16,9 +17,9 @@ from .timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change, or values are named in another way. Plans of another format
 #: are refused: they are made again in seconds to minutes, and apply to nothing else.
-FORMAT = 11
+FORMAT = 12
 _TIMELINES = ("before", "after")
-_TABLES = ("values", "stages", "compiled", "sources")
+_TABLES = ("values", "stages", "loops", "compiled", "sources")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,7 @@ class PlanRecord:
         cut_short: why the search was cut short, in words; "" where it was not.
         values: the values of the forward pass, largest first.
         stages: the stages in order.
+        loops: the loops whose iterations are stages, in order.
         next_faster: modelled seconds and compiled bytes of the next faster plan that was compiled;
             it broke the budget. None where the plan fills the budget or recomputes nothing.
         devices: how many devices the arguments are sharded over; bytes are on one of them.
@@ -90,6 +92,7 @@ class PlanRecord:
     compilations: int
     values: tuple[ValueRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
+    loops: tuple[LoopRow, ...] = ()
     compiled: tuple[CompiledRow, ...] = ()
     sources: tuple[SourceRow, ...] = ()
     cut_short: str = ""
@@ -175,6 +178,7 @@ def record_from_json(text: str) -> PlanRecord:
             "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
             "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
             "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
+            "loops": tuple(LoopRow(**_row(row, LoopRow)) for row in fields["loops"]),
             "compiled": tuple(CompiledRow(**_row(row, CompiledRow)) for row in fields["compiled"]),
             "sources": tuple(SourceRow(**_row(row, SourceRow)) for row in fields["sources"]),
             "next_faster": fields["next_faster"] and tuple(fields["next_faster"]),

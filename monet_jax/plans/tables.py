@@ -1,56 +1,76 @@
 """The tables of a report: every value and stage with its bytes and its decision."""
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable
 
 import planners.plan
-from planners.graph import Graph
+from planners.graph import Graph, Value
 from planners.plan import Region
 
 from ..compiler.budget import format_bytes
 from ..ir import compat
 from ..operators import representation_name
 from ..tracing.staged import StagedProgram
-from .record import StageRow, ValueRow
+from .decisions import Decisions
+from .record import LoopRow, StageRow, ValueRow
+
+#: Values below this share of all values' bytes have no seconds of their own.
+SMALL = 0.001
 
 
 def value_rows(
     staged: StagedProgram, graph: Graph, decisions: planners.plan.Plan | None
 ) -> tuple[ValueRow, ...]:
     """A row for each value of the forward pass, saved codes included, largest first."""
-    decided = _decisions(graph, decisions)
+    decided = Decisions(graph, _outermost(graph, decisions))
     starts = {loop.first for loop in staged.loops}
     rows = []
     for s, stage in enumerate(graph.stages):
         hoisted = staged.stages[s].hoisted
         if hoisted and s not in starts:
             continue
-        for op, i in ((x, i) for x in stage.forward for i in x.outputs):
+        written = ((x, i) for x in stage.forward for i in x.outputs)
+        for place, (op, i) in enumerate(written):
             value = graph.values[i]
-            decision = "recomputed" if hoisted else decided[s](value.name)
-            if value.name not in staged.values or (op.optional and decision == "recomputed"):
-                continue
-            number = staged.values[value.name]
-            equation, aval = staged.writer[number], staged.program.avals[number]
-            rows.append(
-                ValueRow(
-                    value.name,
-                    staged.program.nbytes(number) * value.copies,
-                    decision,
-                    representation_name(equation, number),
-                    tuple(aval.shape),
-                    str(aval.dtype),
-                    equation.primitive,
-                    str(equation.name_stack),
-                    compat.source_of(equation.eqn),
-                    s,
-                )
-            )
+            decision = "recomputed" if hoisted else decided.of(s, i)
+            is_left_out = op.optional and decision in ("recomputed", "unread")
+            if value.name in staged.values and not is_left_out:
+                row = _value_row(staged, value, decision, (s, place))
+                rows.append(dataclasses.replace(row, reader=decided.reader(i)))
+    least = SMALL * sum(row.nbytes for row in rows)
+    rows = [_with_seconds(row, decided) if row.nbytes >= least else row for row in rows]
     return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.stage, row.name)))
+
+
+def _value_row(
+    staged: StagedProgram, value: Value, decision: str, where: tuple[int, int]
+) -> ValueRow:
+    """The row of a value: its decision, and its stage with its place there."""
+    number = staged.values[value.name]
+    equation, aval = staged.writer[number], staged.program.avals[number]
+    return ValueRow(
+        value.name,
+        staged.program.nbytes(number) * value.copies,
+        decision,
+        representation_name(equation, number),
+        tuple(aval.shape),
+        str(aval.dtype),
+        equation.primitive,
+        str(equation.name_stack),
+        compat.source_of(equation.eqn),
+        *where,
+        next(iter(staged.checkpoint_names.get(number, ())), ""),
+    )
+
+
+def _with_seconds(row: ValueRow, decided: Decisions) -> ValueRow:
+    seconds = decided.recompute_seconds(row.stage, decided.graph.index[row.name])
+    return dataclasses.replace(row, recompute_seconds=seconds)
 
 
 def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[StageRow, ...]:
     """A row for each stage, in order."""
-    regions = _regions(graph, decisions)
+    regions = Decisions(graph, _outermost(graph, decisions)).by_stage
     index = graph.index
     return tuple(
         StageRow(
@@ -85,25 +105,16 @@ def describe_values(staged: StagedProgram, names: Iterable[str]) -> str:
     return "; ".join(parts) or "gradients only"
 
 
-def _regions(graph: Graph, decisions: planners.plan.Plan | None) -> list[Region]:
-    """For each stage, the outermost region that covers it."""
+def loop_rows(staged: StagedProgram) -> tuple[LoopRow, ...]:
+    """A row for each loop whose iterations are stages."""
+    return tuple(
+        LoopRow(compat.source_of(loop.equation.eqn), loop.first, len(loop.stages), loop.trips)
+        for loop in staged.loops
+    )
+
+
+def _outermost(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[Region, ...]:
+    """The regions of a plan; where there is none, every stage is left alone."""
     if decisions is None:
-        return [Region(s, s, alone=True) for s in range(len(graph.stages))]
-    return [r for r in decisions.regions for _ in range(r.first, r.last + 1)]
-
-
-def _decisions(graph: Graph, decisions: planners.plan.Plan | None) -> Sequence:
-    regions = _regions(graph, decisions)
-    moved = {name for region in regions for name in region.offloaded}
-
-    def decide(region: Region):
-        saved = set(region.saved)
-
-        def decision(name: str) -> str:
-            if name in moved:
-                return "host"
-            return "kept" if region.alone else "saved" if name in saved else "recomputed"
-
-        return decision
-
-    return [decide(region) for region in regions]
+        return tuple(Region(s, s, alone=True) for s in range(len(graph.stages)))
+    return decisions.regions
