@@ -61,7 +61,13 @@ def test_attributes_agree_with_each_other():
     assert plan.flops > plan.base_flops > 0
     assert plan.planning_seconds > 0 and plan.compilations >= 1
     assert plan.target == "cpu" and plan.jax_version == jax.__version__
-    assert {row.decision for row in plan.values} <= {"saved", "recomputed", "kept", "passed", "unread"}
+    assert {row.decision for row in plan.values} <= {
+        "saved",
+        "recomputed",
+        "kept",
+        "passed",
+        "unread",
+    }
     assert {row.decision for row in plan.stages} <= {"alone", "checkpoint", "nested"}
     assert {row.stage for row in plan.values} <= set(range(len(plan.stages)))
 
