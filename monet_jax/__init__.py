@@ -43,6 +43,7 @@ from .step.timeline import Moment as Moment
 from .step.timeline import StepTimeline as StepTimeline
 from .tools.check import Check as Check
 from .tools.check import check as check
+from .tools.compare import compare as compare
 from .tools.diff import Change as Change
 from .tools.diff import PlanDiff as PlanDiff
 from .tools.diff import ValueChange as ValueChange

@@ -8,6 +8,7 @@ from typing import Any
 
 import planners.plan
 
+from .rows import BaselineRow as BaselineRow
 from .rows import CompiledRow as CompiledRow
 from .rows import LoopRow as LoopRow
 from .rows import SourceRow as SourceRow
@@ -19,7 +20,14 @@ from .timeline import Timeline, timeline_from_json
 #: are refused: they are made again in seconds to minutes, and apply to nothing else.
 FORMAT = 12
 _TIMELINES = ("before", "after")
-_TABLES = ("values", "stages", "loops", "compiled", "sources")
+_TABLES = {
+    "values": ValueRow,
+    "stages": StageRow,
+    "loops": LoopRow,
+    "compiled": CompiledRow,
+    "sources": SourceRow,
+    "baselines": BaselineRow,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +57,7 @@ class PlanRecord:
         compilations: how many programs were compiled, the function as it is included.
         compiled: the programs that were compiled; in a sweep for earlier budgets, too.
         sources: where the seconds of ops come from.
+        baselines: programs that `compare` has set beside it.
         cut_short: why the search was cut short, in words; "" where it was not.
         values: the values of the forward pass, largest first.
         stages: the stages in order.
@@ -95,6 +104,7 @@ class PlanRecord:
     loops: tuple[LoopRow, ...] = ()
     compiled: tuple[CompiledRow, ...] = ()
     sources: tuple[SourceRow, ...] = ()
+    baselines: tuple[BaselineRow, ...] = ()
     cut_short: str = ""
     next_faster: tuple[float, int] | None = None
     devices: int = 1
@@ -176,11 +186,7 @@ def record_from_json(text: str) -> PlanRecord:
             "inputs": tuple(fields["inputs"]),
             "operators": tuple(fields["operators"]),
             "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
-            "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
-            "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
-            "loops": tuple(LoopRow(**_row(row, LoopRow)) for row in fields["loops"]),
-            "compiled": tuple(CompiledRow(**_row(row, CompiledRow)) for row in fields["compiled"]),
-            "sources": tuple(SourceRow(**_row(row, SourceRow)) for row in fields["sources"]),
+            **{name: _rows(fields[name], cls) for name, cls in _TABLES.items()},
             "next_faster": fields["next_faster"] and tuple(fields["next_faster"]),
         },
     )
@@ -211,9 +217,13 @@ def _check_regions(plan: PlanRecord) -> None:
         raise ValueError(f"its regions save {sorted(unknown)}, which are no values of the plan")
 
 
-def _row(data: Any, cls: type) -> dict[str, Any]:
-    fields = _checked(data, cls)
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+def _rows(data: Any, cls: type) -> tuple[Any, ...]:
+    """The rows of a table, from a list of objects."""
+    checked = (_checked(row, cls) for row in data)
+    return tuple(
+        cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+        for fields in checked
+    )
 
 
 def _checked(data: Any, cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -103,6 +103,25 @@ class CompiledRow:
 
 
 @dataclasses.dataclass(frozen=True)
+class BaselineRow:
+    """A program that a plan was compared with; the function as it is and the plan come first.
+
+    Attributes:
+        program: what it is.
+        compiled_bytes: by the compiler; None if it failed.
+        seconds: of a step, by a roofline and one counter for all rows.
+        flops: of products and convolutions, of a step.
+        error: why it failed; "" where it did not.
+    """
+
+    program: str
+    compiled_bytes: int | None = None
+    seconds: float | None = None
+    flops: int | None = None
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class SourceRow:
     """The seconds of a step that come from one source.
 

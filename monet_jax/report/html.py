@@ -23,6 +23,7 @@ from .peak import kinds_at_peak, modules_at_peak, values_at_peak
 from .text import (
     DECISIONS,
     SMALL,
+    baseline_cells,
     merge_rows,
     merge_stages,
     outcome,
@@ -80,6 +81,7 @@ def page(plan: PlanRecord) -> str:
         peaks=peaks(plan),
         reasons=_reasons(plan),
         trade=trade_of(plan),
+        baselines=baseline_cells(plan) if plan.baselines else (),
         values=_values(plan),
         stages=merge_stages(plan.stages) if plan.decisions else (),
         decisions=sorted({_decision(row) for row in plan.values}) if plan.decisions else (),

@@ -57,6 +57,8 @@ def report(plan: PlanRecord) -> str:
         parts += ["", _stages_table(plan.stages)]
     if plan.compiled:
         parts += ["", _compiled_table(plan)]
+    if plan.baselines:
+        parts += ["", _baselines_table(plan)]
     return "\n".join(parts)
 
 
@@ -241,6 +243,37 @@ def _compiled_table(plan: PlanRecord) -> str:
         step = "" if row.step_seconds is None else f"{1000 * row.step_seconds:,.1f} ms"
         cells = taken, format_bytes(row.predicted_bytes), f"{overhead:.2%}", seconds
         table.add_row(*cells, *[step] * is_timed, row.program)
+    return render(table)
+
+
+def baseline_cells(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
+    """For each program that the plan was compared with: its name, bytes, FLOPs and seconds.
+
+    FLOPs and seconds are ratios to those of the function as it is.
+    """
+    own = plan.baselines[0]
+    return [
+        (row.program, f"failed: {row.error}"[:100], "", "")
+        if row.error
+        else (
+            row.program,
+            _or_unknown(row.compiled_bytes),
+            _times(row.flops, own.flops),
+            _times(row.seconds, own.seconds),
+        )
+        for row in plan.baselines
+    ]
+
+
+def _times(a: float | None, b: float | None) -> str:
+    return f"{a / b:.3f}x" if a is not None and b else ""
+
+
+def _baselines_table(plan: PlanRecord) -> str:
+    numbers = ("Compiled", "FLOPs", "Seconds")
+    table = plain_table("Compared with", *numbers, right=numbers)
+    for cells in baseline_cells(plan):
+        table.add_row(*cells)
     return render(table)
 
 

@@ -194,7 +194,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/tools/sizes/accumulation.py": ("tools/test_steps.py",),
     "monet_jax/tools/sizes/accumulation_result.py": ("tools/test_steps.py",),
     "monet_jax/tools/arguments.py": ("tools/test_fit.py",),
-    "monet_jax/tools/baselines.py": ("tools/test_sweep.py",),
+    "monet_jax/tools/baselines.py": ("tools/test_sweep.py", "tools/test_compare.py"),
     "monet_jax/tools/diff.py": ("tools/test_check.py",),
     "monet_jax/tools/fit_result.py": ("tools/test_fit.py",),
     "monet_jax/tools/sizes/largest.py": ("tools/test_fit.py",),
