@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from planners.errors import InvalidPlan
 from planners.graph import Graph
@@ -55,13 +55,13 @@ class Decisions:
     def of(self, stage: int, value: int) -> str:
         """The decision for a value that a stage's forward writes, as in `ValueRow`."""
         name, region = self.graph.values[value].name, self.by_stage[stage]
-        waiting, again = self.in_backward
         if name in self.moved:
             return "host"
         if name in region.saved:
             return "saved"
-        if value in waiting:
-            return "kept" if region.alone else "passed"
+        reader, (_, again) = self.reader(value), self.in_backward
+        if reader is not None:
+            return "kept" if reader <= region.last else "passed"
         return "recomputed" if value in again else "unread"
 
     def reader(self, value: int) -> int | None:
@@ -75,7 +75,34 @@ class Decisions:
         """
         if self.of(stage, value) not in TURNABLE or not self.graph.values[value].savable:
             return None
-        region, name = self.by_stage[stage], self.graph.values[value].name
+        region = self.by_stage[stage]
+        like = *self._kind(region), self._place(value, region)
+        if like not in self._found:
+            self._found[like] = self._turned(region, self.graph.values[value].name)
+        return self._found[like]
+
+    @functools.cached_property
+    def _found(self) -> dict[Hashable, float | None]:
+        """The seconds by kind of region and place: those of equal regions are equal."""
+        return {}
+
+    def _kind(self, region: Region) -> tuple[Hashable, ...]:
+        """Equal for regions of isomorphic stages with equal decisions."""
+        stages = range(region.first, region.last + 1)
+        keys = tuple(self.graph.stages[s].key or s for s in stages)
+        if region.inner:
+            return keys, region
+        saved = (self._place(self.graph.index[name], region) for name in region.kept)
+        return keys, region.alone, frozenset(saved)
+
+    def _place(self, value: int, region: Region) -> tuple[int, ...]:
+        """Where a value is written, counted from the beginning of a region."""
+        stage, op = self.graph.forward_writer[value]
+        outputs = self.graph.stages[stage].forward[op].outputs
+        return stage - region.first, op, outputs.index(value)
+
+    def _turned(self, region: Region, name: str) -> float | None:
+        """What the backward of a region takes without a saved value, beyond what it takes with."""
         if region.alone:  # else whatever its backward reads could not be named one by one
             region = saving_all(self.graph, region)
         others = tuple(x for x in region.saved if x != name)

@@ -14,9 +14,6 @@ from ..tracing.staged import StagedProgram
 from .decisions import Decisions
 from .record import LoopRow, StageRow, ValueRow
 
-#: Values below this share of all values' bytes have no seconds of their own.
-SMALL = 0.001
-
 
 def value_rows(
     staged: StagedProgram, graph: Graph, decisions: planners.plan.Plan | None
@@ -36,9 +33,9 @@ def value_rows(
             is_left_out = op.optional and decision in ("recomputed", "unread")
             if value.name in staged.values and not is_left_out:
                 row = _value_row(staged, value, decision, (s, place))
-                rows.append(dataclasses.replace(row, reader=decided.reader(i)))
-    least = SMALL * sum(row.nbytes for row in rows)
-    rows = [_with_seconds(row, decided) if row.nbytes >= least else row for row in rows]
+                seconds = decided.recompute_seconds(s, i)
+                costs = {"reader": decided.reader(i), "recompute_seconds": seconds}
+                rows.append(dataclasses.replace(row, **costs))
     return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.stage, row.name)))
 
 
@@ -61,11 +58,6 @@ def _value_row(
         *where,
         next(iter(staged.checkpoint_names.get(number, ())), ""),
     )
-
-
-def _with_seconds(row: ValueRow, decided: Decisions) -> ValueRow:
-    seconds = decided.recompute_seconds(row.stage, decided.graph.index[row.name])
-    return dataclasses.replace(row, recompute_seconds=seconds)
 
 
 def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[StageRow, ...]:

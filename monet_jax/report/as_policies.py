@@ -15,7 +15,7 @@ from ..compiler.budget import format_bytes
 from ..plans.record import LoopRow, PlanRecord, ValueRow
 from .peak import NO_MODULE
 from .policies import Policies, Policy, SavedName
-from .text import common_path, shorten_source
+from .values import common_path, shorten_source
 
 #: Primitives whose derivative JAX writes with their result. A name is given to a copy of it.
 READ_BY_THEIR_DERIVATIVE = frozenset(

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..plans.record import StageRow, ValueRow
 from ..plans.timeline import KINDS, Band, Timeline
-from .text import common_path, shorten_source
+from .values import common_path, shorten_source
 
 #: Module of values whose model gives none, and of those too small to be named.
 NO_MODULE, SMALL_VALUES = "(no module)", "(small values)"

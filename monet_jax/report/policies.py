@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from ..plans.record import ValueRow
-from .text import shorten_source
+from .values import shorten_source
 
 #: What no policy does, whatever the plan.
 ALWAYS_LOST = (

@@ -158,11 +158,11 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/plans/tables.py": ("report/test_text.py", "tools/test_check.py"),
     "monet_jax/report/charts.py": ("report/test_html.py",),
     "monet_jax/report/figures.py": ("report/test_html.py",),
-    "monet_jax/plans/decisions.py": ("report/test_policies.py", "report/test_text.py"),
     "monet_jax/report/as_policies.py": ("report/test_policies.py",),
     "monet_jax/report/notes.py": ("report/test_text.py", "report/test_html.py"),
     "monet_jax/report/peak.py": ("report/test_html.py",),
     "monet_jax/report/trade.py": ("report/test_html.py",),
+    "monet_jax/report/values.py": ("report/test_text.py", "report/test_html.py"),
     "monet_jax/report/plots.py": ("tools/test_sweep.py",),
     "monet_jax/report/tables.py": ("report/test_text.py", "tools/test_sweep.py"),
     # The search
