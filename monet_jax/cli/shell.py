@@ -4,7 +4,7 @@
 
 Exit codes: 0, done; 1, an error; 2, the command line is wrong; 3, the budget is infeasible.
 Of `diff` and `check`: 0, nothing differs, or the plan holds; 1, the opposite; 2, an error.
-JAX is imported only by a command that needs it, so that `--help` answers at once.
+No device is asked for, and no backend of JAX started, before a command needs it.
 """
 
 import importlib

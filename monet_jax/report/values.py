@@ -97,8 +97,8 @@ def reason(row: MergedRow, base_seconds: float) -> str:
         return "has to be computed once" if decision in ("saved", "kept") else ""
     if decision == "recomputed":
         if not float(share[:-1]):
-            return "runs again for what follows from it: saving it spares nothing"
-        return f"saving it takes {format_bytes(row.nbytes)} and spares {share} of the step"
+            return "runs again for what follows from it: to store it makes nothing faster"
+        return f"to store it takes {format_bytes(row.nbytes)}, and the step {share} less"
     return f"holds {format_bytes(row.nbytes)}; computing it again takes {share} of the step"
 
 

@@ -72,9 +72,9 @@ def costs_of(traced: Traced, target: Target) -> Costs:
 
 
 def under_policy(traced: Traced, policy: Any) -> FlatFunction:
-    """A function under `jax.checkpoint` with a policy, round the body of each of its scans.
+    """A function under `jax.checkpoint` with a policy, around the body of each of its scans.
 
-    Where it has none, round all of it, which often saves no memory.
+    Where it has none, around all of it, which often saves no memory.
     """
     program = traced.program
     if not any(map(_is_scan, program.equations)):

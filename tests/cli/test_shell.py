@@ -255,7 +255,7 @@ def test_pins_and_limits_from_a_shell(run):
     result = run(*PLAN, "--budget", "1.0", "--pin", f"{name}=save", *limits, "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["values"]
-    assert {row["decision"] for row in rows if row["name"] == name} <= {"saved", "kept"}
+    assert {row["decision"] for row in rows if row["name"] == name} <= {"saved", "kept", "unread"}
 
 
 def test_env_and_cache_say_what_is_there(run, tmp_path, monkeypatch):

@@ -148,7 +148,7 @@ def test_every_reason_says_what_a_value_holds_or_costs(planned):
     assert total >= 0.99 * (planned.seconds - planned.base_seconds) > 0
     for merged in again:
         share = f"{merged.recompute_seconds / planned.base_seconds:.2%}"
-        assert f"spares {share} of the step" in reason(merged, planned.base_seconds)
+        assert f"and the step {share} less" in reason(merged, planned.base_seconds)
         line = next(x for x in report(planned).splitlines() if merged.label in x)
         assert line.split()[:2] == ["recomputed", share]
 
@@ -158,7 +158,7 @@ def test_every_reason_says_what_a_value_holds_or_costs(planned):
     [
         ("saved", 0.01, "holds 1000 B; computing it again takes 1.00% of the step"),
         ("saved", None, "has to be computed once"),
-        ("recomputed", 0.0, "saving it spares nothing"),
+        ("recomputed", 0.0, "makes nothing faster"),
         ("passed", None, "a later stage needs it"),
         ("unread", None, "the backward pass does not read it"),
     ],
