@@ -60,6 +60,11 @@ def compare(
     if isinstance(plan, StepPlan):
         raise TypeError("`compare` takes a function's plan, not a step's; use `monet_jax.sweep`.")
     refuse_step(fun, "compare")
+    for name, given in (("policies", policies), ("baselines", baselines)):
+        if not (
+            given is None or (isinstance(given, Mapping) and all(map(callable, given.values())))
+        ):
+            raise TypeError(f"`{name}` must map names to functions; got {given!r}.")
     options = PlanOptions(
         budget=plan.budget_bytes,
         target=plan.target,

@@ -118,6 +118,13 @@ print("applied")
     assert run_python(code).strip() == "applied"
 
 
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path):
+    for write, path in ((made().save, "p.json"), (made().to_html, "p.html")):
+        with pytest.raises(FileNotFoundError) as caught:
+            write(tmp_path / "nowhere" / path)
+        assert caught.value.filename == str(tmp_path / "nowhere" / path)
+
+
 def _damage(change):
     data = json.loads(made().to_json())
     change(data)

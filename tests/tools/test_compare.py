@@ -90,6 +90,9 @@ def test_a_policy_is_put_round_a_function_without_scans():
 
 def test_other_functions_and_steps_are_refused():
     plan = monet_jax.plan(net, *specs(), budget=0.6)
+    for wrong in (["dots"], {"dots": "dots_saveable"}):
+        with pytest.raises(TypeError, match="`policies` must map names to functions"):
+            monet_jax.compare(plan, net, *specs(), policies=wrong)
     with pytest.raises(PlanMismatch):
         monet_jax.compare(plan, scanned, *shapes())
     step = monet_jax.jit(lambda p, x: monet_jax.value_and_grad(net)(p, x), budget="1GiB")
