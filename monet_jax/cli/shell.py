@@ -1,4 +1,4 @@
-"""The command line: `demo`, `plan`, `diff`, `check`, `fit`, `sweep` and `bench`.
+"""The command line: `demo`, `plan`, `show`, `diff`, `check`, `fit`, `sweep`, `bench` and others.
 
 `bench` has two subjects: models of the zoo, and, by the word `planners`, the planners themselves.
 
@@ -43,6 +43,7 @@ for _command in (
     commands.check,
     commands.fit,
     commands.sweep,
+    maintenance.show,
     maintenance.env,
     maintenance.cache,
 ):

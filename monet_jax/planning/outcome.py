@@ -17,7 +17,7 @@ from ..compiler.host import HostOptions
 from ..ir.fingerprint import describe_inputs
 from ..operators import not_used
 from ..plans.record import CompiledRow, PlanRecord, SourceRow
-from ..plans.tables import describe_values, loop_rows, stage_rows, value_rows
+from ..plans.tables import describe_values, fixed_rows, loop_rows, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..search.search import Found
 from ..tracing.trace import context_for, without_rewrites
@@ -134,6 +134,7 @@ def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[st
         "compiled_bytes": figures.total_bytes if figures else None,
         "unplanned_bytes": unplanned.total_bytes,
         "fixed_bytes": fixed_bytes,
+        "fixed": fixed_rows(compiled_plans.judge.traced, fixed_bytes),
     }
 
 

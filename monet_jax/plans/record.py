@@ -10,6 +10,7 @@ import planners.plan
 
 from .rows import BaselineRow as BaselineRow
 from .rows import CompiledRow as CompiledRow
+from .rows import FixedRow as FixedRow
 from .rows import LoopRow as LoopRow
 from .rows import SourceRow as SourceRow
 from .rows import StageRow as StageRow
@@ -27,6 +28,7 @@ _TABLES = {
     "compiled": CompiledRow,
     "sources": SourceRow,
     "baselines": BaselineRow,
+    "fixed": FixedRow,
 }
 
 
@@ -57,6 +59,7 @@ class PlanRecord:
         compilations: how many programs were compiled, the function as it is included.
         compiled: the programs that were compiled; in a sweep for earlier budgets, too.
         sources: where the seconds of ops come from.
+        fixed: the parts of `fixed_bytes`.
         baselines: programs that `compare` has set beside it.
         cut_short: why the search was cut short, in words; "" where it was not.
         values: the values of the forward pass, largest first.
@@ -105,6 +108,7 @@ class PlanRecord:
     compiled: tuple[CompiledRow, ...] = ()
     sources: tuple[SourceRow, ...] = ()
     baselines: tuple[BaselineRow, ...] = ()
+    fixed: tuple[FixedRow, ...] = ()
     cut_short: str = ""
     next_faster: tuple[float, int] | None = None
     devices: int = 1

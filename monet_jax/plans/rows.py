@@ -122,6 +122,19 @@ class BaselineRow:
 
 
 @dataclasses.dataclass(frozen=True)
+class FixedRow:
+    """A part of the bytes of arguments and results, which no plan changes.
+
+    Attributes:
+        what: in words.
+        nbytes: on one device.
+    """
+
+    what: str
+    nbytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class SourceRow:
     """The seconds of a step that come from one source.
 

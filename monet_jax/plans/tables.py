@@ -9,10 +9,12 @@ from planners.plan import Region
 
 from ..compiler.budget import format_bytes
 from ..ir import compat
+from ..ir.program import device_nbytes
 from ..operators import representation_name
 from ..tracing.staged import StagedProgram
+from ..tracing.trace import Traced
 from .decisions import Decisions
-from .record import LoopRow, StageRow, ValueRow
+from .record import FixedRow, LoopRow, StageRow, ValueRow
 
 
 def value_rows(
@@ -82,6 +84,22 @@ def stage_rows(graph: Graph, decisions: planners.plan.Plan | None) -> tuple[Stag
         )
         for s, (stage, region) in enumerate(zip(graph.stages, regions, strict=True))
     )
+
+
+def fixed_rows(traced: Traced, fixed_bytes: int) -> tuple[FixedRow, ...]:
+    """The parts of the bytes of arguments and results."""
+    program = traced.program
+    read = {i for equation in program.equations for i in equation.reads}
+    sizes = {True: 0, False: 0}
+    for i, aval in zip(program.inputs, traced.avals, strict=True):
+        if i in read:  # XLA is not given the others
+            sizes[i in traced.derivative.inputs] += device_nbytes(aval)
+    rows = (
+        FixedRow("arguments that are differentiated", sizes[True]),
+        FixedRow("other arguments", sizes[False]),
+        FixedRow("results and gradients", fixed_bytes - sum(sizes.values())),
+    )
+    return tuple(row for row in rows if row.nbytes > 0)
 
 
 def describe_values(staged: StagedProgram, names: Iterable[str]) -> str:

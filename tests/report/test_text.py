@@ -138,6 +138,16 @@ def test_rows_with_different_shapes_or_modules_stay_apart():
     assert len(merge_rows([row("a1", 0), row("a2", 1, nbytes=2000), row("b1", 2)])) == 3
 
 
+def test_what_no_plan_changes_is_taken_apart(planned):
+    weights, x = LAYERS * 64 * 64 * 4, 1024 * 64 * 4
+    parts = {row.what: row.nbytes for row in planned.fixed}
+    assert parts["arguments that are differentiated"] == weights
+    assert parts["other arguments"] == x
+    assert weights <= parts["results and gradients"] <= weights + 1024
+    assert sum(parts.values()) == planned.fixed_bytes
+    assert "No plan changes" in report(planned) and "256.0 KiB other arguments" in report(planned)
+
+
 def test_every_reason_says_what_a_value_holds_or_costs(planned):
     rows = merge_rows(planned.values)
     reasons = {m.example.decision: reason(m, planned.base_seconds) for m in rows}
