@@ -35,8 +35,9 @@ class SavedName:
         """Where the model has to give the name."""
         row = self.value
         shape = ",".join(map(str, row.shape))
+        where = shorten_source(row.source) or row.path or "a line that JAX does not know"
         return (
-            f"{shorten_source(row.source)}: name the result of `{row.primitive}`, "
+            f"{where}: name the result of `{row.primitive}`, "
             f'{row.dtype}[{shape}]: jax.ad_checkpoint.checkpoint_name(result, "{self.name}")'
         )
 

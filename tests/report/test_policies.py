@@ -112,7 +112,7 @@ def test_a_name_that_the_model_lacks_is_made_up_with_its_line():
 
 
 def test_equal_layers_outside_of_scans_share_a_policy():
-    plan = planned(unrolled, 0.5)
+    plan = planned(unrolled, 0.65)
     policies = plan.policies().policies
     assert policies and not any(policy.is_of_scan for policy in policies)
     names = {name for policy in policies for name in policy.names}
