@@ -66,7 +66,8 @@ def test_static_arguments_are_those_that_were_given():
 
 # ---------------------------------------------------------------- bytes, by the compiler
 
-WIDTH, LAYERS = 512, 6
+# A weight has more bytes than the workspace of a product.
+WIDTH, LAYERS = 2048, 6
 ADAMW = optax.adamw(1e-3)
 
 
@@ -95,7 +96,7 @@ LEAF = WIDTH * 4 * WIDTH * 4
 
 def temporaries(target, layout, run=laid_out):
     state = PARAMS, jax.eval_shape(ADAMW.init, PARAMS)
-    args, _ = placed_specs(((state, SPEC((1024, WIDTH))), {}), layout)
+    args, _ = placed_specs(((state, SPEC((2 * WIDTH, WIDTH))), {}), layout)
     found = monet_jax.compiled_bytes(run(deep_step, layout), *args, target=target)
     assert found.argument_bytes < (6 * LAYERS + 1) * LEAF - layout.host_bytes
     return found.temp_bytes
@@ -106,7 +107,7 @@ def test_updates_in_order_free_gradients_and_one_state_at_a_time_is_on_the_devic
     target, monkeypatch
 ):
     state = PARAMS, jax.eval_shape(ADAMW.init, PARAMS)
-    layout = UpdateLayout(True, movable(deep_step, state, SPEC((1024, WIDTH))))
+    layout = UpdateLayout(True, movable(deep_step, state, SPEC((2 * WIDTH, WIDTH))))
     assert layout.host_bytes == 4 * LAYERS * LEAF
     plain_step = jax.jit(deep_step, donate_argnums=0)
     as_traced = temporaries(target, UpdateLayout(), run=lambda *_: plain_step)
