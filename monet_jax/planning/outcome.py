@@ -126,6 +126,7 @@ def _of_program(compiled_plans: TracedPlans) -> dict[str, Any]:
 def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[str, Any]:
     """The fields of a record that are bytes, and the compiler that gave them."""
     unplanned, fixed_bytes = compiled_plans.unplanned, compiled_plans.fixed_bytes
+    is_part = compiled_plans.judge.results is not None  # of a step, which has other arguments
     figures = best.figures if best else unplanned
     predicted = best.predicted_temp_bytes if best else unplanned.temp_bytes
     return {
@@ -134,7 +135,7 @@ def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[st
         "compiled_bytes": figures.total_bytes if figures else None,
         "unplanned_bytes": unplanned.total_bytes,
         "fixed_bytes": fixed_bytes,
-        "fixed": fixed_rows(compiled_plans.judge.traced, fixed_bytes),
+        "fixed": () if is_part else fixed_rows(compiled_plans.judge.traced, fixed_bytes),
     }
 
 

@@ -59,7 +59,7 @@ class PlanRecord:
         compilations: how many programs were compiled, the function as it is included.
         compiled: the programs that were compiled; in a sweep for earlier budgets, too.
         sources: where the seconds of ops come from.
-        fixed: the parts of `fixed_bytes`.
+        fixed: the parts of `fixed_bytes`; of a part of a step there are none.
         baselines: programs that `compare` has set beside it.
         cut_short: why the search was cut short, in words; "" where it was not.
         values: the values of the forward pass, largest first.

@@ -145,6 +145,8 @@ def test_what_no_plan_changes_is_taken_apart(planned):
     assert parts["other arguments"] == x
     assert weights <= parts["results and gradients"] <= weights + 1024
     assert sum(parts.values()) == planned.fixed_bytes
+    step = monet_jax.jit(lambda w, x: monet_jax.value_and_grad(chain)(w, x), budget=0.8)
+    assert "No plan changes" not in str(monet_jax.plan(step, *arguments()))
     assert "No plan changes" in report(planned) and "256.0 KiB other arguments" in report(planned)
 
 
