@@ -22,6 +22,9 @@ from .baselines import POLICIES, Costs, costs_of, place_of, under_policy, work_o
 #: The first rows: of the function as it is, and of the plan.
 OWN = 2
 
+#: A name, and what finds the costs.
+type _Program = tuple[str, Callable[[], Costs]]
+
 
 def compare(
     plan: Plan,
@@ -60,11 +63,8 @@ def compare(
     if isinstance(plan, StepPlan):
         raise TypeError("`compare` takes a function's plan, not a step's; use `monet_jax.sweep`.")
     refuse_step(fun, "compare")
-    for name, given in (("policies", policies), ("baselines", baselines)):
-        if not (
-            given is None or (isinstance(given, Mapping) and all(map(callable, given.values())))
-        ):
-            raise TypeError(f"`{name}` must map names to functions; got {given!r}.")
+    named = {"policies": POLICIES if policies is None else policies, "baselines": baselines or {}}
+    _check_named(named)
     options = PlanOptions(
         budget=plan.budget_bytes,
         target=plan.target,
@@ -79,29 +79,36 @@ def compare(
 
     planned = as_traced_for(traced(fun, plan.operators), plan)
     check_plan(planned, plan)
-    plain, target = traced(fun), resolve_target(plan.target)
-    named = POLICIES if policies is None else policies
-    programs = {
-        "the function as it is": lambda: costs_of(plain, target),
-        "the plan": lambda: _costs(planned, _function(plan, planned), target),
-        **{
-            f"{name}, {place_of(plain)}": partial(_costs, plain, under_policy(plain, x), target)
-            for name, x in named.items()
-        },
-        **{name: partial(_of_other, traced, x, target) for name, x in (baselines or {}).items()},
-    }
+    programs = _programs(plan, planned, traced(fun), named["policies"])
+    target = resolve_target(plan.target)
+    programs += [
+        (n, lambda x=x: costs_of(traced(x), target)) for n, x in named["baselines"].items()
+    ]
     with progress() as say:
-        rows = tuple(_rows(programs, say))
-    return dataclasses.replace(plan, baselines=rows)
+        return dataclasses.replace(plan, baselines=tuple(_rows(programs, say)))
 
 
-def _function(plan: Plan, planned: Traced) -> FlatFunction:
-    """A traced function as planned."""
-    return planned.flat if plan.decisions is None else as_planned(planned, plan)
+def _check_named(named: Mapping[str, Any]) -> None:
+    """Refuse what maps no names to functions, by the argument's name."""
+    for argument, given in named.items():
+        if not isinstance(given, Mapping) or not all(map(callable, given.values())):
+            raise TypeError(f"`{argument}` must map names to functions; got {given!r}.")
 
 
-def _of_other(traced: Callable[..., Traced], fun: Callable[..., Any], target: Target) -> Costs:
-    return costs_of(traced(fun), target)
+def _programs(
+    plan: Plan, planned: Traced, plain: Traced, policies: Mapping[str, Any]
+) -> list[_Program]:
+    """The function as it is, the plan, and the function under each policy."""
+    target, place = resolve_target(plan.target), place_of(plain)
+    function = planned.flat if plan.decisions is None else as_planned(planned, plan)
+    return [
+        ("the function as it is", partial(_costs, plain, plain.flat, target)),
+        ("the plan", partial(_costs, planned, function, target)),
+        *(
+            (f"{name}, {place}", partial(_costs, plain, under_policy(plain, policy), target))
+            for name, policy in policies.items()
+        ),
+    ]
 
 
 def _costs(traced: Traced, function: FlatFunction, target: Target) -> Costs:
@@ -110,11 +117,9 @@ def _costs(traced: Traced, function: FlatFunction, target: Target) -> Costs:
     return Costs(figures, work_of_step(traced, function, target))
 
 
-def _rows(
-    programs: Mapping[str, Callable[[], Costs]], say: Callable[[str], None]
-) -> Iterator[BaselineRow]:
+def _rows(programs: Sequence[_Program], say: Callable[[str], None]) -> Iterator[BaselineRow]:
     """A row for each program; one that fails does not end the comparison, if it is a baseline."""
-    for n, (name, costs) in enumerate(programs.items()):
+    for n, (name, costs) in enumerate(programs):
         say(f"compiling {name}")
         try:
             found = costs()
