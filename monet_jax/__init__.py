@@ -26,6 +26,9 @@ from .planning.failures import BadArgument as BadArgument
 from .planning.failures import InfeasibleBudget as InfeasibleBudget
 from .plans.multihost import FirstProcessFailed as FirstProcessFailed
 from .plans.record import PlanMismatch as PlanMismatch
+from .report.policies import Policies as Policies
+from .report.policies import Policy as Policy
+from .report.policies import SavedName as SavedName
 from .step.donation import DonationReport as DonationReport
 from .step.donation import DonationRow as DonationRow
 from .step.donation import donation_report as donation_report
@@ -40,6 +43,7 @@ from .step.timeline import Moment as Moment
 from .step.timeline import StepTimeline as StepTimeline
 from .tools.check import Check as Check
 from .tools.check import check as check
+from .tools.compare import compare as compare
 from .tools.diff import Change as Change
 from .tools.diff import PlanDiff as PlanDiff
 from .tools.diff import ValueChange as ValueChange

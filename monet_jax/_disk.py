@@ -33,6 +33,10 @@ def write_whole(path: Path, content: str | bytes) -> None:
         with open(temporary, "xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
         os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        # It names the temporary file, which says nothing to who asked for this one.
+        raise type(error)(error.errno, error.strerror, str(path)) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

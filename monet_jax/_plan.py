@@ -12,6 +12,8 @@ from ._sources import Fixed
 from ._step_time import StepSeconds, step_seconds
 from ._wrapped import rematerialized
 from .plans.record import PlanRecord, record_from_json
+from .report.as_policies import policies_of
+from .report.policies import Policies
 from .step.step_plan import holds_step_plan, step_plan_from_json
 
 
@@ -80,6 +82,14 @@ class Plan(PlanRecord):
         """
         given = argnums, static_argnums, static_argnames
         return step_seconds(self, fun, args, kwargs or {}, given, turns)
+
+    def policies(self) -> Policies:
+        """The plan as `jax.checkpoint` policies of names, and what these cannot express.
+
+        It has a policy for the body of each scan whose iterations are alike, and for each kind of
+        stages outside of scans. It prints as code to paste; each has `names` and `policy` as well.
+        """
+        return policies_of(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON; a file that stood there is replaced whole or not at all."""

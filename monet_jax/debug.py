@@ -18,7 +18,7 @@ from .plans.timeline import timeline_of
 from .report.charts import TITLES
 from .report.peak import kinds_at_peak, modules_at_peak
 from .report.tables import plain_table, render
-from .report.text import values_table
+from .report.values import values_table
 from .step.questions import refuse_step
 from .tracing.marked import name_of
 
@@ -89,6 +89,6 @@ def _described(name: str, judge: TracedJudge, fixed_bytes: int) -> str:
             "",
             render(table),
             "",
-            values_table(tables.values),
+            values_table(tables.values, graph.seconds),
         )
     )

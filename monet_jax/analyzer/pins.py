@@ -8,8 +8,6 @@ import dataclasses
 import fnmatch
 from collections.abc import Mapping
 
-from ..ir import compat
-from ..ir.primitives import Kind, kind_of
 from ..ir.program import Program
 from ..tracing.staged import StagedProgram
 
@@ -83,14 +81,8 @@ def saved_by_name(staged: StagedProgram, pins: Pins) -> set[int]:
 
 def _by_name(staged: StagedProgram, name: str) -> list[int]:
     """Values by the user's `checkpoint_name` or by their name in the report."""
-    roots: dict[int, int] = {}
     found = [staged.values[name]] if name in staged.values else []
-    for equation in staged.program.equations:
-        if kind_of(equation) is Kind.VIEW and equation.reads:
-            roots |= {i: roots.get(equation.reads[0], equation.reads[0]) for i in equation.outputs}
-        if compat.checkpoint_name_of(equation.eqn) == name != "":
-            found += [roots[i] for i in equation.outputs if i in roots]
-    return found
+    return found + [i for i, names in staged.checkpoint_names.items() if name in names]
 
 
 def _by_path(program: Program, name: str) -> list[int]:

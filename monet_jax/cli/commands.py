@@ -1,6 +1,6 @@
 """The commands on plans: `plan`, `diff`, `check`, `fit` and `sweep`.
 
-Each prints the result of the function of its name. JAX is imported only when a command runs.
+Each prints the result of the function of its name.
 """
 
 import sys
@@ -80,7 +80,7 @@ def plan(
         pins = parse_pins(pin)
         fun = load_object(function)
         positional, keywords = load_arguments(args)
-        import monet_jax  # with JAX
+        import monet_jax
 
         made = monet_jax.plan(
             fun,
@@ -119,7 +119,7 @@ def diff(
 ) -> None:
     """Say what differs between two plans; exit with 1 where something does."""
     with exit_codes(TROUBLE):
-        import monet_jax  # with JAX
+        import monet_jax
 
         found = monet_jax.diff(monet_jax.load_plan(before), monet_jax.load_plan(after))
         print(found.to_json() if as_json else found)
@@ -138,7 +138,7 @@ def check(
     with exit_codes(TROUBLE):
         fun = load_object(function)
         positional, keywords = load_arguments(args)
-        import monet_jax  # with JAX
+        import monet_jax
 
         found = monet_jax.check(
             monet_jax.load_plan(stored),
@@ -186,7 +186,7 @@ def fit(
     with exit_codes():
         check_writable(out)
         fun, make_args = load_object(function), load_object(args)
-        import monet_jax  # with JAX
+        import monet_jax
 
         parsed: Any = None if budget is None else parse_budget_option(budget)
         found = monet_jax.fit(
@@ -233,7 +233,7 @@ def sweep(
         baselines = dict(_named(text) for text in baseline or ())
         fun = load_object(function)
         positional, keywords = load_arguments(args)
-        import monet_jax  # with JAX
+        import monet_jax
 
         from ..tools.sweep_result import check_path
 

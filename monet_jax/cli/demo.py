@@ -1,7 +1,7 @@
 """A demo on real data: the planned step trains as well as the plain one, in less memory.
 
 A residual network learns scikit-learn's handwritten digits twice from the same seed, with plain
-JAX and with `remat` round the loss; everything else is the same. Needs the extra `examples`.
+JAX and with `remat` around the loss; everything else is the same. Needs the extra `examples`.
 """
 
 import dataclasses

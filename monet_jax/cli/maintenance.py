@@ -1,4 +1,4 @@
-"""The commands about an installation: `env` for reports of faults, `cache` of stored plans."""
+"""The commands about what is there: `env` for reports of faults, `cache` and `show` of plans."""
 
 import importlib.metadata
 import json
@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+import monet_jax
+
 from .errors import exit_codes
-from .words import AsJson
+from .words import AsJson, check_writable
 
 #: What planning depends on, and what users bring.
 PACKAGES = (
@@ -45,6 +47,26 @@ def cache(
             for file in files:
                 file.unlink(missing_ok=True)
             print("removed")
+
+
+def show(
+    stored: Annotated[Path, typer.Argument(metavar="PLAN", help="A stored plan.")],
+    policies: Annotated[
+        bool, typer.Option("--policies", help="As policies of jax.checkpoint, to paste.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the report here, as a page.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the report of a stored plan, or what it saves as `jax.checkpoint` policies."""
+    with exit_codes():
+        check_writable(html)
+        found = monet_jax.load_plan(stored)
+        if html is not None:
+            found.to_html(html)
+        if policies:
+            print(found.policies())
+        else:
+            print(found.to_json() if as_json else found)
 
 
 def _facts() -> Iterator[tuple[str, str | list[str]]]:

@@ -1,10 +1,10 @@
-"""The command line: `demo`, `plan`, `diff`, `check`, `fit`, `sweep` and `bench`.
+"""The command line: `demo`, `plan`, `show`, `diff`, `check`, `fit`, `sweep`, `bench` and others.
 
 `bench` has two subjects: models of the zoo, and, by the word `planners`, the planners themselves.
 
 Exit codes: 0, done; 1, an error; 2, the command line is wrong; 3, the budget is infeasible.
 Of `diff` and `check`: 0, nothing differs, or the plan holds; 1, the opposite; 2, an error.
-JAX is imported only by a command that needs it, so that `--help` answers at once.
+No device is asked for, and no backend of JAX started, before a command needs it.
 """
 
 import importlib
@@ -43,6 +43,7 @@ for _command in (
     commands.check,
     commands.fit,
     commands.sweep,
+    maintenance.show,
     maintenance.env,
     maintenance.cache,
 ):

@@ -76,7 +76,13 @@ def validate_budget(budget: int | float | str) -> None:
         if budget != "auto":
             _parse_amount(budget)
     elif isinstance(budget, bool) or not isinstance(budget, numbers.Real):
-        raise TypeError(f"the budget is {budget!r}; it must be {_ACCEPTED}")
+        # An array, or an optimizer, could fill a screen.
+        shown = (
+            budget
+            if isinstance(budget, bool) or budget is None
+            else f"of the type {type(budget).__name__}"
+        )
+        raise TypeError(f"the budget is {shown}; it must be {_ACCEPTED}")
     elif isinstance(budget, numbers.Integral):
         _require_positive(int(budget), budget)
     else:

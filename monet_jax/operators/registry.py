@@ -52,8 +52,9 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     if selection in ("exact", "lossy"):
         found = tuple(x for x in _REGISTRY.values() if not (x.kind.is_lossy or x.by_name))
         return found if selection == "exact" else (*found, *map(_REGISTRY.__getitem__, DEFAULT))
-    if isinstance(selection, str):
-        raise ValueError(
+    if isinstance(selection, str) or not isinstance(selection, Iterable):
+        kind = ValueError if isinstance(selection, str) else TypeError
+        raise kind(
             f"`operators` must be one of {SELECTIONS} or a list of names; got {selection!r}."
         )
     names = tuple(selection)

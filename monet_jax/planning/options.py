@@ -228,7 +228,9 @@ def _check_planner(planner: Any) -> None:
 
 
 def _check_rest(options: PlanOptions) -> None:
-    """Check that `reserved` leaves some of the budget, where both are known."""
+    """Check `cache`, and that `reserved` leaves some of the budget, where both are known."""
+    if not isinstance(options.cache, bool):
+        raise TypeError(f"`cache` must be True or False; got {options.cache!r}.")
     if options.is_share or options.budget == "auto" or not isinstance(options.reserved, int):
         return
     total = parse_budget(options.budget, unplanned_bytes=int, target_memory=int)

@@ -17,7 +17,7 @@ from ..compiler.host import HostOptions
 from ..ir.fingerprint import describe_inputs
 from ..operators import not_used
 from ..plans.record import CompiledRow, PlanRecord, SourceRow
-from ..plans.tables import describe_values, stage_rows, value_rows
+from ..plans.tables import describe_values, fixed_rows, loop_rows, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..search.search import Found
 from ..tracing.trace import context_for, without_rewrites
@@ -70,6 +70,7 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
         compilations=effort.compilations,
         values=value_rows(judge.staged, found.plans.graph, decisions),
         stages=stage_rows(found.plans.graph, decisions),
+        loops=loop_rows(judge.staged) if decisions else (),
         compiled=compiled,
         cut_short=found.cut_short,
         next_faster=_next_faster(found),
@@ -125,6 +126,7 @@ def _of_program(compiled_plans: TracedPlans) -> dict[str, Any]:
 def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[str, Any]:
     """The fields of a record that are bytes, and the compiler that gave them."""
     unplanned, fixed_bytes = compiled_plans.unplanned, compiled_plans.fixed_bytes
+    is_part = compiled_plans.judge.results is not None  # of a step, which has other arguments
     figures = best.figures if best else unplanned
     predicted = best.predicted_temp_bytes if best else unplanned.temp_bytes
     return {
@@ -133,6 +135,7 @@ def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[st
         "compiled_bytes": figures.total_bytes if figures else None,
         "unplanned_bytes": unplanned.total_bytes,
         "fixed_bytes": fixed_bytes,
+        "fixed": () if is_part else fixed_rows(compiled_plans.judge.traced, fixed_bytes),
     }
 
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import planners.plan
 
+from .rows import BaselineRow as BaselineRow
 from .rows import CompiledRow as CompiledRow
+from .rows import FixedRow as FixedRow
+from .rows import LoopRow as LoopRow
 from .rows import SourceRow as SourceRow
 from .rows import StageRow as StageRow
 from .rows import ValueRow as ValueRow
@@ -16,9 +19,17 @@ from .timeline import Timeline, timeline_from_json
 
 #: Raised when the stored fields change, or values are named in another way. Plans of another format
 #: are refused: they are made again in seconds to minutes, and apply to nothing else.
-FORMAT = 11
+FORMAT = 12
 _TIMELINES = ("before", "after")
-_TABLES = ("values", "stages", "compiled", "sources")
+_TABLES = {
+    "values": ValueRow,
+    "stages": StageRow,
+    "loops": LoopRow,
+    "compiled": CompiledRow,
+    "sources": SourceRow,
+    "baselines": BaselineRow,
+    "fixed": FixedRow,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +59,12 @@ class PlanRecord:
         compilations: how many programs were compiled, the function as it is included.
         compiled: the programs that were compiled; in a sweep for earlier budgets, too.
         sources: where the seconds of ops come from.
+        fixed: the parts of `fixed_bytes`; of a part of a step there are none.
+        baselines: programs that `compare` has set beside it.
         cut_short: why the search was cut short, in words; "" where it was not.
         values: the values of the forward pass, largest first.
         stages: the stages in order.
+        loops: the loops whose iterations are stages, in order.
         next_faster: modelled seconds and compiled bytes of the next faster plan that was compiled;
             it broke the budget. None where the plan fills the budget or recomputes nothing.
         devices: how many devices the arguments are sharded over; bytes are on one of them.
@@ -90,8 +104,11 @@ class PlanRecord:
     compilations: int
     values: tuple[ValueRow, ...] = ()
     stages: tuple[StageRow, ...] = ()
+    loops: tuple[LoopRow, ...] = ()
     compiled: tuple[CompiledRow, ...] = ()
     sources: tuple[SourceRow, ...] = ()
+    baselines: tuple[BaselineRow, ...] = ()
+    fixed: tuple[FixedRow, ...] = ()
     cut_short: str = ""
     next_faster: tuple[float, int] | None = None
     devices: int = 1
@@ -173,10 +190,7 @@ def record_from_json(text: str) -> PlanRecord:
             "inputs": tuple(fields["inputs"]),
             "operators": tuple(fields["operators"]),
             "chunks": None if fields["chunks"] is None else tuple(fields["chunks"]),
-            "values": tuple(ValueRow(**_row(row, ValueRow)) for row in fields["values"]),
-            "stages": tuple(StageRow(**_row(row, StageRow)) for row in fields["stages"]),
-            "compiled": tuple(CompiledRow(**_row(row, CompiledRow)) for row in fields["compiled"]),
-            "sources": tuple(SourceRow(**_row(row, SourceRow)) for row in fields["sources"]),
+            **{name: _rows(fields[name], cls) for name, cls in _TABLES.items()},
             "next_faster": fields["next_faster"] and tuple(fields["next_faster"]),
         },
     )
@@ -207,9 +221,13 @@ def _check_regions(plan: PlanRecord) -> None:
         raise ValueError(f"its regions save {sorted(unknown)}, which are no values of the plan")
 
 
-def _row(data: Any, cls: type) -> dict[str, Any]:
-    fields = _checked(data, cls)
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+def _rows(data: Any, cls: type) -> tuple[Any, ...]:
+    """The rows of a table, from a list of objects."""
+    checked = (_checked(row, cls) for row in data)
+    return tuple(
+        cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+        for fields in checked
+    )
 
 
 def _checked(data: Any, cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:

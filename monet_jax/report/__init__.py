@@ -5,4 +5,5 @@ html     the page of `Plan.to_html`, and the snippet in notebooks; its files are
 figures  the numbers of a page
 charts   a timeline as shapes
 plots    a timeline by matplotlib
+policies a plan as policies of `jax.checkpoint`, which `as_policies` finds
 """

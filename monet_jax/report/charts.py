@@ -21,7 +21,7 @@ TITLES = {
     "argument": "arguments and results",
     "saved": "saved",
     "compressed": "compressed",
-    "passing": "in passing",
+    "passing": "forward only",
     "recomputed": "recomputed",
     "gradient": "gradients",
     "workspace": "workspace",

@@ -20,19 +20,14 @@ from .charts import COLOURS, HEIGHT, LAYERS, TITLES, Chart, Scale, chart_of, sca
 from .figures import FAR_ABOVE, bars, figures, fixed_bytes, format_flops, format_seconds, peaks
 from .notes import notes
 from .peak import kinds_at_peak, modules_at_peak, values_at_peak
-from .text import (
-    DECISIONS,
-    SMALL,
-    merge_rows,
-    merge_stages,
-    outcome,
-    shorten_source,
-    verdict,
-)
+from .text import baseline_cells, merge_stages, outcome, verdict
 from .trade import trade_of
+from .values import DECISIONS, SMALL, merge_rows, reason, recompute_share, shorten_source
 
 #: Verdicts, by how they begin, and how they look.
 _MOODS = {"BREAKS": "bad", "Planned": "open"}
+#: Decisions that are drawn in another colour than what is saved.
+_SWATCHES = {"recomputed": "recomputed", "unread": "passing"}
 #: A title, a timeline, and the bytes of its program as compiled.
 _Named = tuple[str, Timeline, int | None]
 
@@ -80,6 +75,7 @@ def page(plan: PlanRecord) -> str:
         peaks=peaks(plan),
         reasons=_reasons(plan),
         trade=trade_of(plan),
+        baselines=baseline_cells(plan) if plan.baselines else (),
         values=_values(plan),
         stages=merge_stages(plan.stages) if plan.decisions else (),
         decisions=sorted({_decision(row) for row in plan.values}) if plan.decisions else (),
@@ -241,6 +237,10 @@ def _values(plan: PlanRecord) -> list[dict[str, Any]]:
     cells = [
         {
             "decision": _decision(row.example),
+            "swatch": _SWATCHES.get(row.example.decision, "saved"),
+            "again": recompute_share(row, plan.base_seconds),
+            "again_seconds": row.recompute_seconds or 0.0,
+            "reason": reason(row, plan.base_seconds),
             "name": row.label,
             "names": row.names,
             "operator": row.example.operator,
@@ -256,8 +256,22 @@ def _values(plan: PlanRecord) -> list[dict[str, Any]]:
         for row in large
     ]
     if small:
-        empty = ("decision", "operator", "shape", "dtype", "path", "source", "name", "names")
+        empty = (
+            "decision",
+            "swatch",
+            "again",
+            "reason",
+            "operator",
+            "shape",
+            "dtype",
+            "path",
+            "source",
+            "name",
+            "names",
+        )
         blank = dict.fromkeys(empty, "")
         sums = {"count": sum(r.count for r in small), "nbytes": sum(r.nbytes for r in small)}
-        cells.append({**blank, **sums, "each": None, "primitive": "smaller values"})
+        cells.append(
+            {**blank, **sums, "each": None, "again_seconds": 0.0, "primitive": "smaller values"}
+        )
     return cells

@@ -11,7 +11,7 @@ SOURCES = {"measured": "measured on this device", "roofline": "by a roofline"}
 
 def notes(plan: PlanRecord) -> list[str]:
     """Remarks on a plan as a whole, in sentences."""
-    every = _cut_short, _loops, _host, _use_of_budget, _sources, _clock
+    every = _cut_short, _loops, _host, _use_of_budget, _fixed, _sources, _clock
     return [remark for remarks in every for remark in remarks(plan)]
 
 
@@ -72,6 +72,14 @@ def _host(plan: PlanRecord) -> list[str]:
         f"{format_bytes(decisions.host_bytes)} wait in the host's memory; the device waits "
         f"{1e3 * waiting:.2f} ms for the copies ({share:.2%} of the step), the rest is hidden."
     ]
+
+
+def _fixed(plan: PlanRecord) -> list[str]:
+    """What the arguments and results are made of, which no plan changes."""
+    if not plan.fixed or plan.fixed_bytes is None:
+        return []
+    parts = ", ".join(f"{format_bytes(row.nbytes)} {row.what}" for row in plan.fixed)
+    return [f"No plan changes {format_bytes(plan.fixed_bytes)}: {parts}."]
 
 
 def _use_of_budget(plan: PlanRecord) -> list[str]:

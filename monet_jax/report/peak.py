@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..plans.record import StageRow, ValueRow
 from ..plans.timeline import KINDS, Band, Timeline
-from .text import common_path, shorten_source
+from .values import common_path, shorten_source
 
 #: Module of values whose model gives none, and of those too small to be named.
 NO_MODULE, SMALL_VALUES = "(no module)", "(small values)"
@@ -145,7 +145,7 @@ def _label(band: Band, rows: dict[str, ValueRow]) -> str:
         return f"{row.name} {row.dtype}[{','.join(map(str, row.shape))}]"
     if band.name:
         return f"{band.name} written by {band.op}"
-    return f"workspace of {band.op}" if band.kind == "workspace" else "others of its stage"
+    return f"workspace of {band.op}" if band.kind == "workspace" else "other residuals of its stage"
 
 
 def _source(band: Band, rows: dict[str, ValueRow]) -> str:

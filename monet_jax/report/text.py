@@ -4,59 +4,26 @@ The first line is the verdict. Then come the values by bytes, with equal rows of
 merged, the totals of each decision, and the stages.
 """
 
-import collections
-import dataclasses
-import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..compiler.budget import format_bytes
-from ..plans.record import PlanRecord, StageRow, ValueRow
+from ..plans.record import PlanRecord, StageRow
 from .notes import notes, used_share
 from .tables import plain_table, render
-
-#: Values below this share of all values' bytes are summed in one row.
-SMALL = 0.001
-#: Decisions in words. Values of a stage without a checkpoint are saved with the whole stage.
-DECISIONS = {"saved": "saved by name", "kept": "saved, whole stage", "host": "on the host"}
-#: Names of merged values that are listed; each can be pinned.
-_NAMES = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class MergedRow:
-    """Values that differ only in where they repeat.
-
-    Attributes:
-      count: how many they are.
-      nbytes: of all of them together.
-      example: one of them.
-      names: of all of them, as pins name them.
-      path: the module path; a number that differs between them is `*`.
-    """
-
-    count: int
-    nbytes: int
-    example: ValueRow
-    names: tuple[str, ...]
-    path: str
-
-    @property
-    def label(self) -> str:
-        """Some of their names."""
-        more = " ..." if len(self.names) > _NAMES else ""
-        return f"{' '.join(self.names[:_NAMES])}{more}"
+from .values import counted, totals, values_table
 
 
 def report(plan: PlanRecord) -> str:
     """The plan as text: verdict, values by bytes, totals, stages."""
     parts = [verdict(plan), *notes(plan)]
     if plan.values:
-        parts += ["", values_table(plan.values), *totals(plan.values)]
+        parts += ["", values_table(plan.values, plan.base_seconds), *totals(plan.values)]
     if plan.decisions is not None and plan.stages:
         parts += ["", _stages_table(plan.stages)]
     if plan.compiled:
         parts += ["", _compiled_table(plan)]
+    if plan.baselines:
+        parts += ["", _baselines_table(plan)]
     return "\n".join(parts)
 
 
@@ -69,7 +36,7 @@ def verdict(plan: PlanRecord) -> str:
             _overhead(plan),
             *_error(plan),
             f"{'From the cache; planned' if plan.is_cached else 'Planned'} in "
-            f"{plan.planning_seconds:.1f} s, {_counted(plan.compilations, 'compilation')}, for "
+            f"{plan.planning_seconds:.1f} s, {counted(plan.compilations, 'compilation')}, for "
             f"{_device(plan)} ({plan.compiler}).",
         )
     )
@@ -97,26 +64,6 @@ def _error(plan: PlanRecord) -> list[str]:
 
 def _device(plan: PlanRecord) -> str:
     return plan.target if plan.devices == 1 else f"each of {plan.devices} {plan.target}"
-
-
-def merge_rows(values: Iterable[ValueRow]) -> tuple[MergedRow, ...]:
-    """Rows by bytes; rows that differ only in the number of their layer are merged."""
-    groups: dict[tuple, list[ValueRow]] = collections.defaultdict(list)
-    for row in values:
-        layer = re.sub(r"\d+", "*", row.path)
-        same = (row.decision, row.operator, row.shape, row.dtype, row.primitive, row.source)
-        groups[(*same, layer)].append(row)
-    merged = [
-        MergedRow(
-            len(rows),
-            sum(r.nbytes for r in rows),
-            rows[0],
-            tuple(r.name for r in rows),
-            common_path([row.path for row in rows]),
-        )
-        for rows in groups.values()
-    ]
-    return tuple(sorted(merged, key=lambda row: -row.nbytes))
 
 
 def merge_stages(stages: Sequence[StageRow]) -> list[tuple[str, StageRow, str]]:
@@ -152,72 +99,6 @@ def _overhead(plan: PlanRecord) -> str:
     return f"Overhead {plan.overhead:.2%}{proven if plan.gap >= 5e-5 else ' (proven best)'}."
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def values_table(values: Sequence[ValueRow]) -> str:
-    """Values by bytes, equal ones merged."""
-    columns = "Decision Operator Count Each Bytes Shape Dtype Primitive Module Source Name".split()
-    table = plain_table(*columns, right=("Count", "Each", "Bytes"))
-    rows = merge_rows(values)
-    total = sum(row.nbytes for row in rows)
-    large = [row for row in rows if row.nbytes >= SMALL * total]
-    for row in large:
-        table.add_row(*_cells(row))
-    small = rows[len(large) :]
-    if small:
-        count = sum(row.count for row in small)
-        table.add_row("", "", f"{count}x", "", _sum_of(small), "smaller values")
-    return render(table)
-
-
-def _cells(row: MergedRow) -> tuple[str, ...]:
-    value = row.example
-    return (
-        DECISIONS.get(value.decision, value.decision),
-        value.operator,
-        f"{row.count}x" if row.count > 1 else "",
-        format_bytes(value.nbytes) if row.count > 1 else "",
-        format_bytes(row.nbytes),
-        "x".join(map(str, value.shape)) or "scalar",
-        value.dtype,
-        value.primitive,
-        row.path,
-        shorten_source(value.source),
-        row.label,
-    )
-
-
-def _sum_of(rows: Iterable[MergedRow]) -> str:
-    return format_bytes(sum(row.nbytes for row in rows))
-
-
-def common_path(paths: Iterable[str]) -> str:
-    """One path for some that differ in numbers only, with `*` for the numbers that differ."""
-    split = [re.split(r"(\d+)", path) for path in paths]
-    return "".join(p[0] if len(set(p)) == 1 else "*" for p in zip(*split, strict=True))
-
-
-def shorten_source(source: str) -> str:
-    """`file:line`, relative where the file lies below the current directory or in a package."""
-    _, installed, inside = source.rpartition(f"site-packages{os.sep}")
-    here = os.getcwd() + os.sep
-    return inside if installed else source.removeprefix(here)
-
-
-def totals(values: Sequence[ValueRow]) -> list[str]:
-    """A line for each decision."""
-    totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
-    for row in values:
-        totals[row.decision][0] += 1
-        totals[row.decision][1] += row.nbytes
-    return [
-        f"{DECISIONS.get(decision, decision)}: {format_bytes(nbytes)} in {_counted(count, 'value')}"
-        for decision, (count, nbytes) in sorted(totals.items(), key=lambda item: -item[1][1])
-    ]
-
-
 def _stages_table(stages: Sequence[StageRow]) -> str:
     moves = any(row.host_bytes for row in stages)
     further = ("On the host",) if moves else ()
@@ -241,6 +122,37 @@ def _compiled_table(plan: PlanRecord) -> str:
         step = "" if row.step_seconds is None else f"{1000 * row.step_seconds:,.1f} ms"
         cells = taken, format_bytes(row.predicted_bytes), f"{overhead:.2%}", seconds
         table.add_row(*cells, *[step] * is_timed, row.program)
+    return render(table)
+
+
+def baseline_cells(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
+    """For each program that the plan was compared with: its name, bytes, FLOPs and seconds.
+
+    FLOPs and seconds are ratios to those of the function as it is.
+    """
+    own = plan.baselines[0]
+    return [
+        (row.program, f"failed: {row.error}"[:100], "", "")
+        if row.error
+        else (
+            row.program,
+            _or_unknown(row.compiled_bytes),
+            _times(row.flops, own.flops),
+            _times(row.seconds, own.seconds),
+        )
+        for row in plan.baselines
+    ]
+
+
+def _times(a: float | None, b: float | None) -> str:
+    return f"{a / b:.3f}x" if a is not None and b else ""
+
+
+def _baselines_table(plan: PlanRecord) -> str:
+    numbers = ("Compiled", "FLOPs", "Seconds")
+    table = plain_table("Compared with", *numbers, right=numbers)
+    for cells in baseline_cells(plan):
+        table.add_row(*cells)
     return render(table)
 
 

@@ -92,7 +92,7 @@ def donation_report(
     if not hasattr(fun, "trace"):
         raise TypeError(
             f"A donation report is about a jitted function; got {fun!r}. Put `jax.jit` or "
-            "`monet_jax.jit` with its `donate_argnums` round it."
+            "`monet_jax.jit` with its `donate_argnums` around it."
         )
     # Planning changes neither arguments nor results.
     trace = getattr(fun, "trace_as_it_is", fun.trace)

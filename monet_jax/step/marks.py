@@ -70,7 +70,7 @@ def value_and_grad(
     has_aux: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`jax.value_and_grad`, such that `monet_jax.jit` round it plans what the gradient needs.
+    """`jax.value_and_grad`, such that `monet_jax.jit` around it plans what the gradient needs.
 
     The arguments are those of `jax.value_and_grad`. In no such step, it is that function.
     """
@@ -83,7 +83,7 @@ def grad(
     has_aux: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`jax.grad`, such that `monet_jax.jit` round it plans what the gradient needs.
+    """`jax.grad`, such that `monet_jax.jit` around it plans what the gradient needs.
 
     The arguments are those of `jax.grad`. In no such step, it is that function.
     """
@@ -91,7 +91,7 @@ def grad(
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
-    """`jax.vjp`, such that `monet_jax.jit` round it plans what is kept for the pullback.
+    """`jax.vjp`, such that `monet_jax.jit` around it plans what is kept for the pullback.
 
     The arguments are those of `jax.vjp`. In no such step, it is that function.
     """
@@ -99,7 +99,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
 
 
 def linearize(fun: Callable[..., Any], *primals: Any, **options: Any) -> Any:
-    """`jax.linearize`, such that `monet_jax.jit` round it plans what is kept.
+    """`jax.linearize`, such that `monet_jax.jit` around it plans what is kept.
 
     The arguments are those of `jax.linearize`. In no such step, it is that function.
     """

@@ -38,7 +38,7 @@ log = logging.getLogger("monet_jax")
 #: What to do about a step in which nothing is marked.
 WHAT_TO_MARK = (
     "Nothing in it is marked to be planned: take the gradient with `monet_jax.value_and_grad` or "
-    "`monet_jax.grad`, or put `monet_jax.remat` (without a budget) round the loss that JAX "
+    "`monet_jax.grad`, or put `monet_jax.remat` (without a budget) around the loss that JAX "
     "differentiates."
 )
 

@@ -13,6 +13,8 @@ from .._extras import needing_extra
 from ..compiler.budget import format_bytes
 from ..compiler.compile import CompiledBytes
 from ..plans.record import PlanRecord, record_from_json
+from ..report.as_policies import policies_of
+from ..report.policies import Policies, joined
 from ..report.text import report
 from .timeline import StepTimeline, timeline_from_json
 from .updates.layout import UpdateLayout, described, layout_from_json
@@ -98,6 +100,10 @@ class StepPlan:
         data["copies"] = self.copies and dataclasses.asdict(self.copies)
         data["timeline"] = self.timeline and dataclasses.asdict(self.timeline)
         return json.dumps({_FORMAT_FIELD: FORMAT, **data}) + "\n"
+
+    def policies(self) -> Policies:
+        """The plans of the marked parts as `jax.checkpoint` policies of names; see `Plan`."""
+        return joined(map(policies_of, self.plans.values()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON; a file that stood there is replaced whole or not at all."""

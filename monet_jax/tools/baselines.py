@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 
 from ..analyzer.step_costs import StepCosts, step_costs
 from ..compiler.backend import backend_of
 from ..compiler.compile import CompiledBytes, compile_bytes
 from ..compiler.targets import Target
+from ..ir import compat
 from ..ir.gradient import FlatFunction
+from ..ir.program import Equation, run, values_of
 from ..planning.step import step_to_compile
 from ..seconds.attained import modelled
 from ..tracing.signature import is_traced
@@ -66,3 +69,59 @@ def costs_of(traced: Traced, target: Target) -> Costs:
     """The costs of a traced function as it stands."""
     figures = compile_bytes(*step_to_compile(traced, traced.flat), target=target)
     return Costs(figures, work_of_step(traced, traced.flat, target))
+
+
+def under_policy(traced: Traced, policy: Any) -> FlatFunction:
+    """A function under `jax.checkpoint` with a policy, around the body of each of its scans.
+
+    Where it has none, around all of it, which often saves no memory.
+    """
+    program = traced.program
+    if not any(map(_is_scan, program.equations)):
+        return _whole(traced, policy)
+
+    def function(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        given = (*program.inputs, *program.constants)
+        env = dict(zip(given, (*inputs, *constants), strict=True))
+        for equation in program.equations:
+            if _is_scan(equation):
+                results = _scanned(equation.eqn, values_of(env, equation.inputs), policy)
+                env.update(zip(equation.outputs, results, strict=True))
+            else:
+                run([equation], env, {})
+        return values_of(env, program.outputs)
+
+    return function
+
+
+def place_of(traced: Traced) -> str:
+    """Where the policy is put, in words."""
+    scans = sum(map(_is_scan, traced.program.equations))
+    return "around the body of each scan" if scans else "around the whole function"
+
+
+def _whole(traced: Traced, policy: Any) -> FlatFunction:
+    def function(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        return jax.checkpoint(traced.flat, policy=policy)(list(inputs), list(constants))
+
+    return function
+
+
+def _is_scan(equation: Equation) -> bool:
+    return equation.primitive == "scan"
+
+
+def _scanned(eqn: Any, operands: Sequence[Any], policy: Any) -> list[Any]:
+    """The results of a scan whose body is under `jax.checkpoint`."""
+    consts, carried, _ = compat.scan_counts(eqn)
+    body = compat.as_function(eqn.params["jaxpr"])
+
+    def step(carry: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        results = body(*operands[:consts], *carry, *slices)
+        return results[:carried], results[carried:]
+
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    carry, stacked = list(operands[consts : consts + carried]), list(operands[consts + carried :])
+    step = jax.checkpoint(step, policy=policy, prevent_cse=False)
+    carry, results = lax.scan(step, carry, stacked, **options)
+    return [*carry, *results]

@@ -205,7 +205,7 @@ def _described(found: PlanDiff) -> str:
     """What differs between two plans, as text."""
     # rich is imported only where a text is wanted
     from ..report.tables import plain_table, render
-    from ..report.text import totals, values_table
+    from ..report.values import totals, values_table
 
     if not found:
         return "The plans say the same."

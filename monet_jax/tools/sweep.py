@@ -45,11 +45,11 @@ def sweep(
     """Plans of a function over a range of budgets, beside `jax.checkpoint` placed by hand.
 
     Budgets lie at equal distances from what the function takes unplanned down to the smallest one
-    that was found to work. The baselines are one `jax.checkpoint` round the whole function, under
+    that was found to work. The baselines are one `jax.checkpoint` around the whole function, under
     its usual policies, and those that are given.
 
     Of a step that `monet_jax.jit` made, all bytes and seconds are those of the whole step, and the
-    first baselines have one `jax.checkpoint` round each marked part.
+    first baselines have one `jax.checkpoint` around each marked part.
 
     Arguments:
         fun: the function; or a step that `monet_jax.jit` made, whose own options, its budget left
@@ -59,7 +59,7 @@ def sweep(
         target: what to compile for, as in `remat`.
         points: how many budgets, 2 or more.
         baselines: name -> another function, or step, of the same arguments: the model with
-            `jax.checkpoint` round each block, say. A step is jitted as `fun` is.
+            `jax.checkpoint` around each block, say. A step is jitted as `fun` is.
         argnums, static_argnums, static_argnames, operators, checkpoints, time_limit: as in `remat`,
             and not for steps.
 

@@ -13,7 +13,7 @@ _is_inside = jax.make_user_context(False)
 
 
 def is_inside() -> bool:
-    """Whether a planned function is being traced or run round the caller."""
+    """Whether a planned function is being traced or run around the caller."""
     return _is_inside.value
 
 

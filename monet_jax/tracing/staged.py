@@ -13,7 +13,9 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..ir import compat
 from ..ir.fingerprint import cut_hash, joined_hashes, program_hash
+from ..ir.primitives import Kind, kind_of
 from ..ir.program import Equation, Program
 from ..ir.stage import Differentiation, Stage
 from . import conditionals
@@ -74,6 +76,19 @@ class StagedProgram:
     def writer(self) -> dict[int, Equation]:
         """Value of the program -> the equation that writes it."""
         return {i: e for stage in self.stages for e in stage.equations for i in e.outputs}
+
+    @functools.cached_property
+    def checkpoint_names(self) -> dict[int, tuple[str, ...]]:
+        """Value of the program -> what the user calls it, or a view of it, by `checkpoint_name`."""
+        roots: dict[int, int] = {}
+        found: dict[int, tuple[str, ...]] = {}
+        for equation in self.program.equations:
+            if kind_of(equation) is Kind.VIEW and equation.reads:
+                root = roots.get(equation.reads[0], equation.reads[0])
+                roots |= dict.fromkeys(equation.outputs, root)
+                if name := compat.checkpoint_name_of(equation.eqn):
+                    found[root] = (*found.get(root, ()), name)
+        return found
 
     @functools.cached_property
     def shared(self) -> frozenset[int]:

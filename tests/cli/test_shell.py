@@ -255,7 +255,18 @@ def test_pins_and_limits_from_a_shell(run):
     result = run(*PLAN, "--budget", "1.0", "--pin", f"{name}=save", *limits, "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["values"]
-    assert {row["decision"] for row in rows if row["name"] == name} <= {"saved", "kept"}
+    assert {row["decision"] for row in rows if row["name"] == name} <= {"saved", "kept", "unread"}
+
+
+def test_a_stored_plan_is_shown_as_it_was_and_as_policies(run, tmp_path):
+    path = tmp_path / "plan.json"
+    planned = run(*PLAN, "--budget", "0.8", "--out", str(path))
+    shown = run("show", str(path), "--html", str(tmp_path / "plan.html"))
+    assert shown.exit_code == 0 and shown.stdout == planned.stdout
+    assert "<h1" in (tmp_path / "plan.html").read_text()
+    policies = run("show", str(path), "--policies").stdout
+    assert "jax.checkpoint_policies.save_only_these_names(" in policies
+    assert run("show", str(tmp_path / "none.json")).exit_code == 1
 
 
 def test_env_and_cache_say_what_is_there(run, tmp_path, monkeypatch):

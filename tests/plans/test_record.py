@@ -61,7 +61,13 @@ def test_attributes_agree_with_each_other():
     assert plan.flops > plan.base_flops > 0
     assert plan.planning_seconds > 0 and plan.compilations >= 1
     assert plan.target == "cpu" and plan.jax_version == jax.__version__
-    assert {row.decision for row in plan.values} <= {"saved", "recomputed", "kept"}
+    assert {row.decision for row in plan.values} <= {
+        "saved",
+        "recomputed",
+        "kept",
+        "passed",
+        "unread",
+    }
     assert {row.decision for row in plan.stages} <= {"alone", "checkpoint", "nested"}
     assert {row.stage for row in plan.values} <= set(range(len(plan.stages)))
 
@@ -110,6 +116,13 @@ np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 print("applied")
 """
     assert run_python(code).strip() == "applied"
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path):
+    for write, path in ((made().save, "p.json"), (made().to_html, "p.html")):
+        with pytest.raises(FileNotFoundError) as caught:
+            write(tmp_path / "nowhere" / path)
+        assert caught.value.filename == str(tmp_path / "nowhere" / path)
 
 
 def _damage(change):
@@ -333,7 +346,7 @@ def test_a_name_in_a_report_is_one_value_whatever_operators_change(operators):
             [],
             [(row.primitive, row.source, row.nbytes)],
         )
-        assert [x.decision for x in same] in ([], ["recomputed"])
+        assert [x.decision for x in same] in ([], ["recomputed"], ["unread"])
 
 
 def test_names_like_ours_do_no_harm():

@@ -583,6 +583,8 @@ def test_large_float_suggests_an_int():
         ({"max_seconds": 0}, ValueError, "max_seconds"),
         ({"max_seconds": "long"}, TypeError, "max_seconds"),
         ({"planner": "best"}, TypeError, "planner"),
+        ({"operators": 5}, TypeError, "`operators` must be one of"),
+        ({"cache": "no"}, TypeError, "`cache` must be True or False"),
         ({"pins": ["a"]}, TypeError, "pins"),
         ({"pins": {"a": "drop"}}, ValueError, "'a'.*save.*recompute"),
         ({"argnums": 0.5}, TypeError, "argnums"),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import checkify
 from networks import net, specs
+from paths import ROOT
 
 import monet_jax
 import planners
@@ -122,3 +123,10 @@ def test_a_function_under_remat_is_traced_once():
     args = jax.tree.map(lambda s: jnp.ones(s.shape, s.dtype), specs(64))
     step(*args), step(*args)
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("form", ["fault", "slow-plan"])
+def test_forms_for_faults_ask_for_what_env_prints(form):
+    text = (ROOT / ".github/ISSUE_TEMPLATE" / f"{form}.yml").read_text()
+    asked = text.partition("The output of `monet-jax env`")[2]
+    assert "render: text" in asked and "required: true" in asked

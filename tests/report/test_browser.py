@@ -126,23 +126,29 @@ def test_arrow_keys_walk_through_the_step(opened):
 
 
 def test_a_table_header_sorts_its_table(opened):
-    def column(n):
+    heads = [x.text for x in opened.find_elements("css selector", "#values th button")]
+
+    def column(name):
+        n = heads.index(name)
         rows = opened.find_elements("css selector", "#values tbody tr")
         return [row.find_elements("css selector", "td")[n] for row in rows]
 
-    def click(n):
-        heads = opened.find_elements("css selector", "#values th button")
-        opened.execute_script("arguments[0].click()", heads[n])
+    def click(name):
+        buttons = opened.find_elements("css selector", "#values th button")
+        opened.execute_script("arguments[0].click()", buttons[heads.index(name)])
 
     def sizes():
-        return [int(cell.get_attribute("data-key")) for cell in column(3)]
+        return [int(cell.get_attribute("data-key")) for cell in column("bytes")]
 
     assert sizes() == sorted(sizes(), reverse=True)
-    click(3)
+    click("bytes")
     assert sizes() == sorted(sizes())
-    click(6)
-    names = [cell.text for cell in column(6)]
+    click("primitive")
+    names = [cell.text for cell in column("primitive")]
     assert names == sorted(names)
+    click("again")
+    shares = [float(cell.get_attribute("data-key")) for cell in column("again")]
+    assert shares in (sorted(shares), sorted(shares, reverse=True)) and len(set(shares)) > 1
 
 
 def test_the_table_filters_by_text_and_by_decision(opened):

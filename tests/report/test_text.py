@@ -8,7 +8,8 @@ import pytest
 
 import monet_jax
 from monet_jax.plans.record import ValueRow
-from monet_jax.report.text import DECISIONS, merge_rows, report, shorten_source, verdict
+from monet_jax.report.text import report, verdict
+from monet_jax.report.values import DECISIONS, merge_rows, reason, shorten_source
 
 LAYERS = 6
 
@@ -135,6 +136,49 @@ def test_rows_with_different_decisions_stay_apart():
 
 def test_rows_with_different_shapes_or_modules_stay_apart():
     assert len(merge_rows([row("a1", 0), row("a2", 1, nbytes=2000), row("b1", 2)])) == 3
+
+
+def test_what_no_plan_changes_is_taken_apart(planned):
+    weights, x = LAYERS * 64 * 64 * 4, 1024 * 64 * 4
+    parts = {row.what: row.nbytes for row in planned.fixed}
+    assert parts["arguments that are differentiated"] == weights
+    assert parts["other arguments"] == x
+    assert weights <= parts["results and gradients"] <= weights + 1024
+    assert sum(parts.values()) == planned.fixed_bytes
+    step = monet_jax.jit(lambda w, x: monet_jax.value_and_grad(chain)(w, x), budget=0.8)
+    assert "No plan changes" not in str(monet_jax.plan(step, *arguments()))
+    assert "No plan changes" in report(planned) and "256.0 KiB other arguments" in report(planned)
+
+
+def test_every_reason_says_what_a_value_holds_or_costs(planned):
+    rows = merge_rows(planned.values)
+    reasons = {m.example.decision: reason(m, planned.base_seconds) for m in rows}
+    assert "recomputed" in reasons and set(reasons) - {"recomputed"}
+    again = [m for m in rows if m.example.decision == "recomputed" and m.recompute_seconds]
+    total = sum(m.recompute_seconds for m in again)
+    # Each is turned round alone: what several need counts once for each.
+    assert total >= 0.99 * (planned.seconds - planned.base_seconds) > 0
+    for merged in again:
+        share = f"{merged.recompute_seconds / planned.base_seconds:.2%}"
+        assert f"and the step {share} less" in reason(merged, planned.base_seconds)
+        line = next(x for x in report(planned).splitlines() if merged.label in x)
+        assert line.split()[:2] == ["recomputed", share]
+
+
+@pytest.mark.parametrize(
+    ("decision", "seconds", "said"),
+    [
+        ("saved", 0.01, "holds 1000 B; computing it again takes 1.00% of the step"),
+        ("saved", None, "has to be computed once"),
+        ("recomputed", 0.0, "makes nothing faster"),
+        ("passed", None, "a later stage needs it"),
+        ("unread", None, "the backward pass does not read it"),
+    ],
+)
+def test_reasons_in_words(decision, seconds, said):
+    value = dataclasses.replace(row("a", 0, decision), recompute_seconds=seconds)
+    (merged,) = merge_rows([value])
+    assert said in reason(merged, 1.0)
 
 
 def test_small_values_are_summed(planned):
