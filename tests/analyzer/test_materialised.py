@@ -8,7 +8,7 @@ import pytest
 from compilers import foreign_target
 
 import planners
-from monet_jax.analyzer import builder, joint
+from monet_jax.analyzer import analyze, builder, joint
 from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler import backend, buffer_model
@@ -84,6 +84,24 @@ def test_a_loop_takes_what_its_body_keeps(monkeypatch):
     assert abs(off(looped, args, "cpu")) < 0.15
     monkeypatch.setattr(joint, "temporary_bytes", lambda body, backend: 0)
     assert off(looped, args, "cpu") < -0.8
+
+
+def layers(weights, x):
+    """Iterations whose derivative reads values that no product or reduction writes."""
+
+    def layer(x, w):
+        y = jax.nn.softmax(x @ w)
+        return x + jnp.tanh(y * jnp.exp(-y)) * y, None
+
+    return jnp.mean(jax.lax.scan(layer, x, weights)[0] ** 2)
+
+
+@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100")])
+def test_a_loop_stacks_all_that_jax_saves(name, monkeypatch):
+    args = spec(8, 256, 256), spec(8192, 256)
+    assert abs(off(layers, args, name)) < 0.15
+    monkeypatch.setattr(analyze, "with_stacks", lambda graph, *_: graph)
+    assert off(layers, args, name) < -0.3
 
 
 TIED = {

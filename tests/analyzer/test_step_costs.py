@@ -83,3 +83,27 @@ def test_what_a_loop_collects_is_copied_into_its_stack():
     # A trip reads and writes its carry; a copy reads and writes it once more.
     assert more(False) == pytest.approx(trips * 2 * ONCE)
     assert more(True) == pytest.approx(trips * 4 * ONCE)
+
+
+def test_a_slice_is_copied_out_of_its_stack_for_a_product_and_read_there_by_a_fusion():
+    trips, weights = 8, jax.ShapeDtypeStruct((8, SIDE, SIDE), jnp.float32)
+
+    def looped(step):
+        def fun(x, stack):
+            return jax.lax.scan(lambda x, w: (step(x, w), None), x, stack)[0]
+
+        return seconds(fun, ARRAY, weights)
+
+    once = seconds(jnp.matmul, ARRAY, ARRAY)
+    assert looped(jnp.matmul) == pytest.approx(trips * (once + 2 * ONCE))
+    assert looped(lambda x, w: jnp.sin(x * w)) == pytest.approx(trips * 3 * ONCE)
+
+
+def test_a_broadcast_that_jax_moves_out_of_a_loop_costs_the_loop_nothing():
+    trips = 8
+
+    def fun(x):
+        ones = jnp.broadcast_to(jnp.float32(2), x.shape)
+        return jax.lax.scan(lambda x, _: (jnp.sin(x * ones), None), x, length=trips)[0]
+
+    assert seconds(fun, ARRAY) == pytest.approx(trips * 2 * ONCE, rel=0.15)

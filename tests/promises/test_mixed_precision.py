@@ -75,7 +75,9 @@ def _near(a: Any, b: Any, unit: float) -> bool:
     some = np.isfinite(b)
     same = np.array_equal(a[~some], b[~some], equal_nan=True)
     scale = np.max(np.abs(b), where=some, initial=1e-3)
-    return same and np.max(np.abs(a - b), where=some, initial=0) <= unit * scale
+    with np.errstate(invalid="ignore"):  # infinities are not compared
+        far = np.max(np.abs(a - b), where=some, initial=0)
+    return same and far <= unit * scale
 
 
 def _as_near(a: Any, exact: Any, others: list[Any], factor: float, unit: float) -> bool:

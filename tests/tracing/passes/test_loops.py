@@ -350,7 +350,8 @@ def test_a_plan_can_be_pushed_forward_through_jit(operators):
     plan = monet_jax.plan(
         deep, *arguments, budget=budget, target="cpu", operators=operators, cache=False
     )
-    assert plan.compiled_bytes <= budget and plan.overhead > 0.01
+    assert plan.compiled_bytes <= budget
+    assert any(row.decision == "checkpoint" for row in plan.stages)
     assert bool(plan.operators) == (operators == "exact")
     concrete = jax.tree.map(lambda a: 0.1 * array(1, *a.shape), arguments)
     planned = jax.jit(plan_from_json(plan.to_json()).apply(deep))
@@ -371,7 +372,8 @@ def test_what_waits_for_a_backward_counts_as_often_as_it_is_stacked():
     carried_bytes = 4 * math.prod(deep_args()[1].shape)
     for some in (planners.save_all, planners.save_nothing):
         a, b = some(single), some(blocks)
-        assert (b.seconds, b.flops) == (pytest.approx(a.seconds), a.flops)
+        # What the last iteration returns takes no memory, nor a copy; a block counts as one.
+        assert (b.seconds, b.flops) == (pytest.approx(a.seconds, rel=0.005), a.flops)
         # Of what is carried into the iterations of one block, one copy is counted.
         assert a.peak_bytes - b.peak_bytes == pytest.approx(0, abs=TRIPS // 3 * carried_bytes)
     assert planners.save_all(blocks).peak_bytes > 4 * planners.save_nothing(blocks).peak_bytes
@@ -485,11 +487,16 @@ def test_iterations_that_compute_nothing_are_equal():
 
 def test_what_saves_all_by_name_is_not_run_again():
     graph, _ = graph_of_deep()
-    regions = planners.save_all(graph).regions
+    plan = planners.save_all(graph)
+    regions = plan.regions
     for s in range(len(graph.stages)):
         changed = (*regions[:s], saving_all(graph, regions[s]), *regions[s + 1 :])
         assert not changed[s].alone
-        assert planners.replay(graph, changed).seconds == pytest.approx(graph.seconds)
+        found = planners.replay(graph, changed)
+        assert found.flops == plan.flops
+        # By name, what JAX saves besides is not stacked.
+        by_name = plan.seconds - graph.stages[s].alone_seconds
+        assert found.seconds == pytest.approx(by_name)
 
 
 def test_whole_iterations_save_no_more_than_a_checkpoint_round_the_body():
