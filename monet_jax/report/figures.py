@@ -30,6 +30,11 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / unit:,.2f} {name}"
 
 
+def format_overhead(share: float) -> str:
+    """Seconds beyond those of the step as it is, for people: "1.20%"; negative if it is faster."""
+    return f"{round(share, 4) + 0.0:.2%}"
+
+
 def figures(plan: PlanRecord) -> Iterator[tuple[str, str, str]]:
     """The key figures: a name, the number, and a number to compare it with."""
     taken = plan.compiled_bytes
@@ -44,7 +49,7 @@ def figures(plan: PlanRecord) -> Iterator[tuple[str, str, str]]:
     proven = (
         f"at most {plan.gap:.2%} of the step above the best" if plan.gap >= 5e-5 else "the best"
     )
-    yield "overhead", f"{plan.overhead:.2%}", f"proven: {proven}"
+    yield "overhead", format_overhead(plan.overhead), f"proven: {proven}"
     if plan.error is not None and plan.error_limit is not None:
         yield "gradient error", f"{plan.error:.2%}", f"of at most {plan.error_limit:.2%}"
     compilations = f"{plan.compilations} plan{'' if plan.compilations == 1 else 's'} compiled"

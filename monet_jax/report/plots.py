@@ -68,7 +68,8 @@ def plot_plan(plan: PlanRecord, axes: Axes | None = None) -> Axes:
 
 
 def _title(plan: PlanRecord) -> str:
-    title = f"{plan.overhead:.2%} more modelled seconds than as written, on {plan.target}"
+    more = "fewer" if plan.overhead < 0 else "more"
+    title = f"{abs(plan.overhead):.2%} {more} modelled seconds than as written, on {plan.target}"
     return title if plan.decisions else f"As it is, on {plan.target}"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..compiler.budget import format_bytes
 from ..plans.record import PlanRecord, StageRow
+from .figures import format_overhead
 from .notes import notes, used_share
 from .tables import plain_table, render
 from .values import counted, totals, values_table
@@ -95,8 +96,10 @@ def _or_unknown(nbytes: int | None) -> str:
 
 
 def _overhead(plan: PlanRecord) -> str:
-    proven = f" (proven: no plan of its space saves more than {plan.gap:.2%} of the step)"
-    return f"Overhead {plan.overhead:.2%}{proven if plan.gap >= 5e-5 else ' (proven best)'}."
+    proven = "proven best"
+    if plan.gap >= 5e-5:
+        proven = f"proven: no plan of its space saves more than {plan.gap:.2%} of the step"
+    return f"Overhead {format_overhead(plan.overhead)} ({proven})."
 
 
 def _stages_table(stages: Sequence[StageRow]) -> str:
@@ -116,11 +119,11 @@ def _compiled_table(plan: PlanRecord) -> str:
     numbers = ("Compiled", "Predicted", "Overhead", "Seconds", *["Step"] * is_timed)
     table = plain_table(*numbers, "Program", right=numbers)
     for row in plan.compiled:
-        overhead = max(0.0, plan.overhead_of(row.seconds))
+        overhead = format_overhead(plan.overhead_of(row.seconds))
         taken = "failed" if row.compiled_bytes is None else format_bytes(row.compiled_bytes)
         seconds = "" if row.compile_seconds is None else f"{row.compile_seconds:.1f}"
         step = "" if row.step_seconds is None else f"{1000 * row.step_seconds:,.1f} ms"
-        cells = taken, format_bytes(row.predicted_bytes), f"{overhead:.2%}", seconds
+        cells = taken, format_bytes(row.predicted_bytes), overhead, seconds
         table.add_row(*cells, *[step] * is_timed, row.program)
     return render(table)
 

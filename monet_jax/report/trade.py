@@ -5,10 +5,12 @@ same plan as it was predicted is drawn apart.
 """
 
 import dataclasses
+import math
 
 from ..compiler.budget import format_bytes
 from ..plans.record import PlanRecord
 from .charts import byte_ticks
+from .figures import format_overhead
 
 #: Steps between overheads on the axis.
 _ROUND = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -56,12 +58,15 @@ def trade_of(plan: PlanRecord) -> Trade | None:
         return None
     sizes = [x for row in rows for x in (row.compiled_bytes or 0, row.predicted_bytes)]
     low, high = 0.94 * min(sizes), 1.03 * max(sizes)
-    overheads = [max(0.0, plan.overhead_of(row.seconds)) for row in rows]
-    top = 1.15 * max(*overheads, 0.01)
+    overheads = [plan.overhead_of(row.seconds) for row in rows]
+    bottom, top = 1.15 * min(*overheads, 0.0), 1.15 * max(*overheads, 0.01)
+
+    def height(overhead: float) -> float:
+        return (overhead - bottom) / (top - bottom)
 
     def point(kind: str, nbytes: int, overhead: float, what: str) -> Point:
-        label = f"{what}: {format_bytes(nbytes)}, overhead {overhead:.2%}"
-        return Point(kind, (nbytes - low) / (high - low), overhead / top, label)
+        label = f"{what}: {format_bytes(nbytes)}, overhead {format_overhead(overhead)}"
+        return Point(kind, (nbytes - low) / (high - low), height(overhead), label)
 
     points = []
     for n, (row, overhead) in enumerate(zip(rows, overheads, strict=True)):
@@ -75,16 +80,16 @@ def trade_of(plan: PlanRecord) -> Trade | None:
     return Trade(
         tuple(sorted(points, key=lambda p: p.across)),
         tuple(((x - low) / (high - low), text) for x, text in byte_ticks(low, high)),
-        tuple((share / top, f"{share:.1%}") for share in _steps(top)),
+        tuple((height(share), f"{share:.1%}") for share in _steps(bottom, top)),
         (limit - low) / (high - low) if low <= limit <= high else None,
         _sentence(plan),
     )
 
 
-def _steps(top: float) -> list[float]:
-    """Round overheads up to a top: three to six of them."""
-    step = next((x for x in _ROUND if top < 6 * x), 1.0)
-    return [n * step for n in range(int(top / step) + 1)]
+def _steps(bottom: float, top: float) -> list[float]:
+    """Round overheads from a bottom to a top: three to six of them."""
+    step = next((x for x in _ROUND if top - bottom < 6 * x), 1.0)
+    return [n * step for n in range(math.ceil(bottom / step), int(top / step) + 1)]
 
 
 def _sentence(plan: PlanRecord) -> str:
@@ -99,8 +104,8 @@ def _sentence(plan: PlanRecord) -> str:
     if not larger:
         return "No plan above the budget was compiled that is faster."
     row = min(larger, key=lambda row: row.compiled_bytes or 0)
-    overhead = max(0.0, plan.overhead_of(row.seconds))
+    overhead = format_overhead(plan.overhead_of(row.seconds))
     return (
         f"With {format_bytes((row.compiled_bytes or 0) + plan.reserved_bytes)}, {row.program} has "
-        f"an overhead of {overhead:.2%} in the place of {plan.overhead:.2%}."
+        f"an overhead of {overhead} in the place of {format_overhead(plan.overhead)}."
     )
