@@ -171,13 +171,6 @@ class Graph:
         return sum(op.seconds for op in self.ops if not op.optional)
 
     @ft.cached_property
-    def plain_seconds(self) -> float:
-        """Run time without a plan: nothing is recomputed, and saving takes its time."""
-        kept = self.kept(0, len(self.stages) - 1)
-        saving = sum(value.saving_seconds for value in kept)
-        return self.seconds + saving + sum(stage.alone_seconds for stage in self.stages)
-
-    @ft.cached_property
     def least_seconds(self) -> float:
         """Run time when nothing is recomputed and every op runs in its fastest implementation.
 

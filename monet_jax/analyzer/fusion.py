@@ -80,11 +80,6 @@ class Fusions:
             if outputs or equation.eqn.effects:
                 yield self._fusion(equation, outputs)
 
-    def read_whole(self) -> set[int]:
-        """What ops read that are no fusions: of a stack, these read the copy of a slice."""
-        reading = (e for e in self.program.equations if reads_whole(e.primitive, self.backend))
-        return {self.root(i) for e in reading for i in e.reads}
-
     def reads_past(
         self, equation: Equation, known: Collection[int] = ()
     ) -> tuple[set[int], dict[int, Equation]]:
@@ -201,6 +196,12 @@ class Fusions:
             if is_random(equation) or (fused and reads and reads <= drawn):
                 drawn.update(equation.outputs)
         return drawn
+
+
+def read_whole(fusions: Fusions) -> set[int]:
+    """What ops read that are no fusions: of a stack, these read the copy of a slice."""
+    reading = (e for e in fusions.program.equations if reads_whole(e.primitive, fusions.backend))
+    return {fusions.root(i) for e in reading for i in e.reads}
 
 
 def group_of(fusions: Fusions, fusion: Fusion) -> Group:

@@ -28,7 +28,7 @@ from ..ir.costs import Work, flops_of
 from ..ir.primitives import Kind, kind_of
 from ..ir.program import Equation, Program, flatten
 from ..seconds.prices import ROOFLINE, Price, Prices
-from .fusion import Fusion, Fusions, group_of
+from .fusion import Fusion, Fusions, group_of, read_whole
 
 #: What is written changes who reads what; after so many rounds, nothing does in the models seen.
 _ROUNDS = 3
@@ -110,7 +110,7 @@ def copying_seconds(nbytes: int, prices: Prices) -> float:
 def _copied_bytes(scan: Any, trip: Fusions) -> int:
     """Bytes of the slices that a trip adds to stacks, and of those that it copies out of them."""
     constants, carried, _ = compat.scan_counts(scan)
-    program, whole = trip.program, trip.read_whole()
+    program, whole = trip.program, read_whole(trip)
     collected = (i for i in program.outputs[carried:] if isinstance(i, int))
     copied = (i for i in program.inputs[constants + carried :] if i in whole)
     return sum(map(program.nbytes, (*collected, *copied)))

@@ -89,7 +89,7 @@ def _compiled_rows(
     """What was compiled: the function as it is, and then the plans of each program."""
     first = programs[0]
     unplanned, fixed = first.unplanned, first.fixed_bytes
-    seconds, total = first.judge.plain.graph.plain_seconds, unplanned.total_bytes
+    seconds, total = _plain(first.judge).seconds, unplanned.total_bytes
     as_it_is = unplanned.compile_seconds, step_seconds.get(None)
     yield CompiledRow("the function as it is", seconds, total, total, *as_it_is)
     for plans in programs:
@@ -114,13 +114,18 @@ def _of_program(compiled_plans: TracedPlans) -> dict[str, Any]:
         "equations": len(traced.program.equations),
         "target": judge.target.name,
         "jax_version": jax.__version__,
-        "base_seconds": judge.plain.graph.plain_seconds,
+        "base_seconds": _plain(judge).seconds,
         "sources": tuple(it.starmap(SourceRow, sorted(judge.inverse.seconds_by_source.items()))),
         "base_flops": planners.save_all(graph).flops,
         "devices": judge.devices,
         "operators": traced.terms.operators,
         "checkpoints": traced.terms.checkpoints,
     }
+
+
+def _plain(judge: TracedJudge) -> planners.Plan:
+    """The plan that the function as it is is one of, by the model."""
+    return planners.save_all(judge.plain.graph)
 
 
 def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[str, Any]:

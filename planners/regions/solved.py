@@ -8,6 +8,7 @@ from ..errors import InfeasibleBudget, SolverStopped
 from ..graph import Graph
 from ..plan import Plan
 from .planner import PreparedPlanner, RegionPlanner
+from .simple_plans import save_all
 from .uniform import with_uniform_iterations
 
 #: Time limits of the planner that the search for one budget may use up in all.
@@ -63,11 +64,11 @@ class SolvedBudgets:
     def free_seconds(self) -> float:
         """Seconds of the fastest plan, whatever memory it takes."""
         graph = self._graph
-        if graph.plain_seconds <= graph.seconds:  # saving is free, so that nothing is recomputed
+        if not any(value.saving_seconds for value in graph.values):  # nothing is recomputed
             return graph.seconds
         enough = 2 * sum(value.waiting_bytes for value in graph.values)
         found = (self.of_single_stages or self).fastest(enough)
-        return min(graph.plain_seconds, found.seconds if found else math.inf)
+        return min(save_all(graph).seconds, found.seconds if found else math.inf)
 
     def restart(self, most_seconds: float) -> None:
         """Count the planner's seconds from here, and forget that it was stopped."""

@@ -98,8 +98,8 @@ def test_a_name_that_the_model_lacks_is_made_up_with_its_line():
     def loss(w, x):
         return jnp.sum(jax.lax.scan(body, x, w)[0])
 
-    w, x = jnp.ones((6, 32, 32)), jnp.ones((256, 32))
-    plan = monet_jax.plan(loss, w, x, budget=0.7, operators="none")
+    w, x = jnp.ones((6, 256, 256)), jnp.ones((256, 256))
+    plan = monet_jax.plan(loss, w, x, budget=0.9, operators="none")
     (policy,) = [p for p in plan.policies().policies if p.is_of_scan]
     line = body.__code__.co_firstlineno + 1
     assert policy.saved and not any(saved.is_given for saved in policy.saved)

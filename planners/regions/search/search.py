@@ -98,8 +98,7 @@ class Search(PreparedPlanner):
             if smallest.peak_bytes <= budget_bytes:  # the budget is feasible after all
                 return smallest
             raise _infeasible(self._graph, smallest, budget_bytes)
-        # Near the least budget, HiGHS's tolerances can hide what fits.
-        least = self._smallest() if self._clock.left() > 0 else self._least
+        least = self._smallest() if self._clock.left() > 0 else self._least  # HiGHS may miss it
         if least is not None and least.peak_bytes <= budget_bytes:
             return least
         raise _stopped(self._clock, budget_bytes)
