@@ -105,7 +105,14 @@ def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatc
     monkeypatch.setattr(options_module, "_NO_AUTOTUNING", {})
     monkeypatch.setattr(options_module, "_ESTIMATES", {})
     monkeypatch.setattr(child_module, "_AFTER_ASSIGNMENT", {target.platform: None})
-    assert quick == [compile_bytes(step, args, target=target) for step, args in cases]
+    slow = [compile_bytes(step, args, target=target) for step, args in cases]
+    if target.platform == "cuda" and jax.__version_info__ < (0, 12):
+        # Without autotuning, products have 32 MiB of workspace there, and else 4 MiB.
+        assert all(
+            0 <= a.temp_bytes - b.temp_bytes <= 28 * 2**20 for a, b in zip(quick, slow, strict=True)
+        )
+    else:
+        assert quick == slow
 
 
 #: No compiler knows it, so that every program fails, as some do by an option that is known.

@@ -155,6 +155,8 @@ def pushed(f, function):
 @pytest.mark.usefixtures("either_rules")
 @pytest.mark.parametrize("transform", [jax.jit, lambda f: f, jax.jacfwd])
 def test_forward_mode_of_a_jitted_loop_in_runs_is_refused_and_says_what_to_do(transform):
+    if jax.config.jax_custom_vjp3 and jax.__version_info__ < (0, 12):
+        pytest.skip("under its coming rules, JAX 0.11.2 refuses before we can say what to do")
     f, function = in_runs("layers_under_scan")
     jitted = jax.jit(lambda *leaves: function(*leaves)[0])
 
