@@ -106,20 +106,20 @@ def loop_of(graph: Graph, s: int) -> Loop | None:
 
 def fetches(graph: Graph, region: Region) -> list[Run]:
     """The runs by which what a region has moved to the host's memory comes back."""
-    values = (graph.index[name] for name in region.offloaded if leaves_device(graph, region, name))
-    writers = (graph.forward_writer[i] for i in values)
+    writers = (graph.forward_writer[i] for i in leaving(graph, region))
     return [Run(s, o, "forward", 1, FETCHED) for s, o in writers]
 
 
-def leaves_device(graph: Graph, region: Region, name: str) -> bool:
-    """Whether a value that a region moves leaves the device.
+def leaving(graph: Graph, region: Region) -> list[int]:
+    """The values that a region moves and that leave the device, in its order.
 
-    In the last iteration of a loop it does not where iterations are fetched ahead: nothing could
-    hide the copies.
+    In the last iteration of a loop they stay where iterations are fetched ahead: nothing could hide
+    the copies.
     """
     loop = loop_of(graph, region.last)
     is_last = loop is not None and region.last >= loop.stop - loop.length
-    return not (is_last and region.ahead and graph.values[graph.index[name]].copies == 1)
+    moved = (graph.index[name] for name in region.offloaded)
+    return [i for i in moved if not (is_last and region.ahead and graph.values[i].copies == 1)]
 
 
 def first_forward(schedule: Sequence[Run]) -> int:

@@ -15,19 +15,17 @@ from collections.abc import Iterable, Sequence
 
 from .graph import Graph, Op
 from .plan import Region
-from .runs import backward_runs, fetched_before, leaves_device, loop_of
+from .runs import backward_runs, fetched_before, leaving, loop_of
 
 
 def moved_bytes(graph: Graph, region: Region) -> int:
     """Bytes that a region moves to the host's memory and back."""
-    moved = (name for name in region.offloaded if leaves_device(graph, region, name))
-    return sum(graph.values[graph.index[name]].waiting_bytes for name in moved)
+    return sum(graph.values[i].waiting_bytes for i in leaving(graph, region))
 
 
 def fetched_bytes(graph: Graph, region: Region) -> int:
     """Bytes that come back for a region at once: for one iteration where it stands for several."""
-    moved = (name for name in region.offloaded if leaves_device(graph, region, name))
-    return sum(graph.values[graph.index[name]].nbytes for name in moved)
+    return sum(graph.values[i].nbytes for i in leaving(graph, region))
 
 
 def region_host_bytes(graph: Graph, region: Region) -> int:
@@ -92,8 +90,7 @@ def _out_seconds(graph: Graph, regions: Sequence[Region]) -> float:
     now = waited = done = 0.0
     due: list[tuple[int, float]] = []  # by the stage at whose end they are due, copies are done
     for region in regions:
-        names = (name for name in region.offloaded if leaves_device(graph, region, name))
-        moved = {graph.index[name] for name in names}
+        moved = {*leaving(graph, region)}
         ops = list(_forward(graph, region, kept))
         before = moved.difference(*(op.outputs for op in ops))
         size = sum(graph.values[i].waiting_bytes for i in before)

@@ -73,7 +73,7 @@ def analyze(
     pinned = find(staged, pins)
     cloned = _cloned(stages)
     saved = saved_by_name(staged, pins)
-    keys = joint_keys = [_key(staged, cloned, saved, stage) for stage in stages]
+    keys = [_key(staged, cloned, saved, stage) for stage in stages]
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
@@ -84,7 +84,8 @@ def analyze(
     if results is not None:
         arguments, further = _matched(program, staged.derivative.inputs & arguments, results)
     state = GraphState(staged, pinned, cloned, backend, arguments, returned)
-    _build(state, staged, choices, [joints[key] for key in keys])
+    templates = [joints[key] for key in keys]
+    _build(state, staged, choices, templates)
     if further:
         keys = [f"{keys[0]}:further results", *keys[1:]]
         written = tuple(state.new(nbytes, returned=True) for nbytes in further)
@@ -92,7 +93,7 @@ def analyze(
     values = state.stored_values()
     price_saving(state, values, prices)
     graph = _graph(state, staged, choices, keys, tuple(values))
-    graph = with_stacks(graph, staged, [joints[key][1] for key in joint_keys], prices)
+    graph = with_stacks(graph, staged, [joint for _, joint in templates], prices)
     return graph, InverseData(_as_returned(state), state.lines, state.seconds_by_source)
 
 

@@ -39,12 +39,18 @@ class Fusion:
     work: Work
 
 
+def _has_fused_operands(primitive: str, backend: Backend) -> bool:
+    """Whether a backend computes what a product or a gather reads inside of it."""
+    if primitive in PRODUCTS:
+        return backend.fuses_into_products
+    return primitive == "gather" and backend.fuses_into_gathers
+
+
 def reads_whole(primitive: str, backend: Backend) -> bool:
     """Whether an op is no fusion, which would read its operands where they lie."""
-    fuses = backend.fuses_into_products and primitive in PRODUCTS
-    fuses = fuses or (backend.fuses_into_gathers and primitive == "gather")
     traits = traits_of(primitive)
-    return traits.kind is Kind.SOLID and not (traits.is_call or fuses)
+    is_solid = traits.kind is Kind.SOLID and not traits.is_call
+    return is_solid and not _has_fused_operands(primitive, backend)
 
 
 class Fusions:
@@ -117,9 +123,7 @@ class Fusions:
         return found, hooks
 
     def _kind(self, equation: Equation) -> Kind:
-        if self.backend.fuses_into_products and equation.primitive in PRODUCTS:
-            return Kind.REDUCTION
-        if self.backend.fuses_into_gathers and equation.primitive == "gather":
+        if _has_fused_operands(equation.primitive, self.backend):
             return Kind.REDUCTION
         if self.backend.fuses_into_products and is_one_hot(equation):
             return Kind.FUSED

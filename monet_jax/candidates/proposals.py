@@ -96,11 +96,7 @@ class Proposals:
 
     def _fastest(self, limit: int) -> planners.Plan | None:
         best = self._polished(self._planned(limit), limit)
-        if (
-            best is not None
-            and self._takes_less(best)
-            and not is_free(best, self.solved.free_seconds)
-        ):
+        if best is not None and self._takes_less(best) and not self._is_free(best):
             others = [x for x in self._with_more_live(limit) if self.modelled(x.regions) <= limit]
             other = min(others, key=lambda x: x.seconds, default=best)
             if other.seconds < best.seconds:
@@ -115,9 +111,13 @@ class Proposals:
         singles, budget = self.solved.of_single_stages, limit
         if singles is not None:
             first, budget = fastest_within(singles, self.modelled, limit, limit)
-            if first is not None and is_free(first, self.solved.free_seconds):
+            if first is not None and self._is_free(first):
                 return first
         return fastest_within(self.solved, self.modelled, limit, budget)[0]
+
+    def _is_free(self, decisions: planners.Plan) -> bool:
+        """Whether no plan of this model is faster, whatever memory it takes."""
+        return is_free(decisions, self.solved.free_seconds)
 
     def _takes_less(self, decisions: planners.Plan) -> bool:
         """Whether some live values take no memory of their own: they reuse output buffers."""
@@ -149,7 +149,7 @@ class Proposals:
             for x in (decisions, self._compiled_plans.calibration_plan)
             if x and self.modelled(x.regions) <= limit
         ]
-        if singles is None or not starts or is_free(starts[0], self.solved.free_seconds):
+        if singles is None or not starts or self._is_free(starts[0]):
             return decisions
         found = starts[0]
         for start, aliased_share in itertools.product(starts, ALIASED_SHARES):

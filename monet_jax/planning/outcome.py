@@ -60,7 +60,8 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
     judge = found.plans.judge
     # Nested scans change the loops of the function as it is traced, and nothing else.
     original = found.plans if judge.chunks is None else traced
-    compiled = tuple(_compiled_rows(effort.programs, found.step_seconds))
+    as_it_is = planners.save_all(traced.judge.plain.graph).seconds
+    compiled = tuple(_compiled_rows(effort.programs, found.step_seconds, as_it_is))
     before = _timeline(original, planners.save_all(original.graph).regions)
     return PlanRecord(
         decisions=decisions,
@@ -75,6 +76,7 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
         cut_short=found.cut_short,
         next_faster=_next_faster(found),
         chunks=judge.chunks,
+        base_seconds=as_it_is,
         before=before if decisions else None,
         fingerprint=judge.fingerprint,
         after=_timeline(found.plans, decisions.regions) if decisions else before,
@@ -84,14 +86,13 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
 
 
 def _compiled_rows(
-    programs: Sequence[TracedPlans], step_seconds: Mapping[Any, float]
+    programs: Sequence[TracedPlans], step_seconds: Mapping[Any, float], as_it_is: float
 ) -> Iterator[CompiledRow]:
-    """What was compiled: the function as it is, and then the plans of each program."""
+    """What was compiled: the function as it is, of so many seconds, then plans of each program."""
     first = programs[0]
     unplanned, fixed = first.unplanned, first.fixed_bytes
-    seconds, total = _plain(first.judge).seconds, unplanned.total_bytes
-    as_it_is = unplanned.compile_seconds, step_seconds.get(None)
-    yield CompiledRow("the function as it is", seconds, total, total, *as_it_is)
+    total, own = unplanned.total_bytes, (unplanned.compile_seconds, step_seconds.get(None))
+    yield CompiledRow("the function as it is", as_it_is, total, total, *own)
     for plans in programs:
         for plan in plans.compiled():
             figures = plan.figures
@@ -114,18 +115,12 @@ def _of_program(compiled_plans: TracedPlans) -> dict[str, Any]:
         "equations": len(traced.program.equations),
         "target": judge.target.name,
         "jax_version": jax.__version__,
-        "base_seconds": _plain(judge).seconds,
         "sources": tuple(it.starmap(SourceRow, sorted(judge.inverse.seconds_by_source.items()))),
         "base_flops": planners.save_all(graph).flops,
         "devices": judge.devices,
         "operators": traced.terms.operators,
         "checkpoints": traced.terms.checkpoints,
     }
-
-
-def _plain(judge: TracedJudge) -> planners.Plan:
-    """The plan that the function as it is is one of, by the model."""
-    return planners.save_all(judge.plain.graph)
 
 
 def _bytes_of(compiled_plans: TracedPlans, best: CompiledPlan | None) -> dict[str, Any]:

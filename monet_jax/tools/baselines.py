@@ -65,10 +65,11 @@ def work_of_step(traced: Traced, function: FlatFunction, target: Target) -> Step
     return step_costs(*step, modelled(target), backend_of(target.name))
 
 
-def costs_of(traced: Traced, target: Target) -> Costs:
-    """The costs of a traced function as it stands."""
-    figures = compile_bytes(*step_to_compile(traced, traced.flat), target=target)
-    return Costs(figures, work_of_step(traced, traced.flat, target))
+def costs_of(traced: Traced, target: Target, function: FlatFunction | None = None) -> Costs:
+    """The costs of a traced function as it stands, or run by another function."""
+    function = function or traced.flat
+    figures = compile_bytes(*step_to_compile(traced, function), target=target)
+    return Costs(figures, work_of_step(traced, function, target))
 
 
 def under_policy(traced: Traced, policy: Any) -> FlatFunction:

@@ -6,18 +6,15 @@ from functools import partial
 from typing import Any
 
 from .._plan import Plan
-from ..compiler.compile import compile_bytes
-from ..compiler.targets import Target, resolve_target
-from ..ir.gradient import FlatFunction
+from ..compiler.targets import resolve_target
 from ..planning.options import PlanOptions
 from ..planning.progress import progress
-from ..planning.step import step_to_compile
 from ..plans.record import BaselineRow
 from ..step.questions import refuse_step
 from ..step.step_plan import StepPlan
 from ..tracing.trace import Traced
 from ..transformer.apply import as_planned, as_traced_for, check_plan
-from .baselines import POLICIES, Costs, costs_of, place_of, under_policy, work_of_step
+from .baselines import POLICIES, Costs, costs_of, place_of, under_policy
 
 #: The first rows: of the function as it is, and of the plan.
 OWN = 2
@@ -102,19 +99,13 @@ def _programs(
     target, place = resolve_target(plan.target), place_of(plain)
     function = planned.flat if plan.decisions is None else as_planned(planned, plan)
     return [
-        ("the function as it is", partial(_costs, plain, plain.flat, target)),
-        ("the plan", partial(_costs, planned, function, target)),
+        ("the function as it is", partial(costs_of, plain, target)),
+        ("the plan", partial(costs_of, planned, target, function)),
         *(
-            (f"{name}, {place}", partial(_costs, plain, under_policy(plain, policy), target))
+            (f"{name}, {place}", partial(costs_of, plain, target, under_policy(plain, policy)))
             for name, policy in policies.items()
         ),
     ]
-
-
-def _costs(traced: Traced, function: FlatFunction, target: Target) -> Costs:
-    """The costs of a traced function, run by another one."""
-    figures = compile_bytes(*step_to_compile(traced, function), target=target)
-    return Costs(figures, work_of_step(traced, function, target))
 
 
 def _rows(programs: Sequence[_Program], say: Callable[[str], None]) -> Iterator[BaselineRow]:

@@ -91,6 +91,15 @@ def assert_as_plain(fun, args, run):
         assert_same(x, y)
 
 
+def assert_mapped_as_plain(fun, args, run):
+    """The same under `vmap`, over two sets of arguments."""
+    several = jax.tree.map(lambda x: jnp.stack([x, 0.5 * x]), args)
+    mapped = jax.jit(jax.vmap(run))(jax.tree.leaves(several))
+    plain = jax.vmap(jax.value_and_grad(fun))(*several)
+    for x, y in zip(jax.tree.leaves(mapped), jax.tree.leaves(plain), strict=True):
+        assert_same(x, y)
+
+
 def assert_same(x, y):
     """The same but for rounding, by the largest element."""
     np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * float(jnp.max(jnp.abs(y))))

@@ -19,6 +19,7 @@ from moves import (
     HOST,
     MIB,
     assert_as_plain,
+    assert_mapped_as_plain,
     assert_same,
     function_of,
     planned,
@@ -136,11 +137,7 @@ def test_without_jit_and_under_vmap(ahead, every_size):
     plans = plans_for(mlp, args, "cpu")
     run = planned(plans, every_value_moved(plans.judge.graph, ahead))
     assert_as_plain(mlp, args, run)
-    several = jax.tree.map(lambda x: jnp.stack([x, 0.5 * x]), args)
-    mapped = jax.jit(jax.vmap(run))(jax.tree.leaves(several))
-    plain = jax.vmap(jax.value_and_grad(mlp))(*several)
-    for x, y in zip(jax.tree.leaves(mapped), jax.tree.leaves(plain), strict=True):
-        assert_same(x, y)
+    assert_mapped_as_plain(mlp, args, run)
 
 
 def every_value_moved(graph, ahead):

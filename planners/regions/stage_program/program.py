@@ -14,7 +14,7 @@ one.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import cvxpy as cp
@@ -169,8 +169,7 @@ def _column_bytes(
     save = [0 if i in free else graph.values[i].nbytes for i in stage.values]
     hold = [0 if u in free else graph.values[u].nbytes for u in stage.outside]
     save = np.where(is_negligible, 0, save)
-    columns = save, [0] * len(stage.ops), hold, [0] * _count_taken(stage), -save
-    return np.array([x for some in columns for x in some], np.int64)
+    return _columns(stage, save, hold, alias=-save).astype(np.int64)
 
 
 def _saving(graph: Graph, stage: Needs, free: Set[int]) -> np.ndarray:
@@ -179,10 +178,15 @@ def _saving(graph: Graph, stage: Needs, free: Set[int]) -> np.ndarray:
     def seconds(values: Sequence[int]) -> list[float]:
         return [0.0 if i in free else graph.values[i].saving_seconds for i in values]
 
-    between = [0.0] * (_count_taken(stage) + len(stage.values))
-    return np.array(
-        [*seconds(stage.values), *([0.0] * len(stage.ops)), *seconds(stage.outside), *between]
-    )
+    nothing = [0.0] * len(stage.values)
+    return _columns(stage, seconds(stage.values), seconds(stage.outside), alias=nothing)
+
+
+def _columns(
+    stage: Needs, save: Iterable[float], hold: Iterable[float], alias: Iterable[float]
+) -> np.ndarray:
+    """Figures of columns in their order, of which those of ops and implementations have none."""
+    return np.array([*save, *[0] * len(stage.ops), *hold, *[0] * _count_taken(stage), *alias])
 
 
 def _count_taken(stage: Needs) -> int:
