@@ -3,11 +3,11 @@
 The derivative of `y = tanh(x)` is written with `y`. A `checkpoint_name` after the equation names a
 copy of `y`, which the derivative does not read: a policy that saves the name would keep the copy
 and still recompute `tanh(x)`, and all that `x` needs. So where a derivative reads a result of its
-own equation (tanh, exp, reduce_max, softmax, ...), the equation gets a rule that is JAX's own,
-equation by equation, with the result named as soon as it is written.
+own equation (tanh, exp, reduce_max, softmax, ...), the named result passes a function whose rule is
+JAX's own, equation by equation, but for the result: that is read from the named one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,8 +50,10 @@ def run_named(
         if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
             inputs = values_of(env, equation.inputs)
             if _derivative_reads_results(equation, inputs, active):
-                results = _with_named_rule(equation, names)(*compat.unused(inputs))
-                env.update(zip(equation.outputs, results, strict=True))
+                run([equation], env, names)
+                results = values_of(env, equation.outputs)
+                linked = _differentiated_by(equation)(*compat.unused(inputs), *results)
+                env.update(zip(equation.outputs, linked, strict=True))
                 continue
         if rewrite.separates_convolutions and _is_convolution_of(active, equation):
             image, kernel = equation.inputs
@@ -112,30 +114,41 @@ def _pushed(equation: Equation, primals: list[Any], live: list[int]) -> Program:
     return flatten(jax.make_jaxpr(push)(primals, [primals[n] for n in live]))
 
 
-def _with_named_rule(equation: Equation, names: Mapping[int, str]) -> Any:
-    """The equation as a function with its own derivative, its results named before that."""
+def _differentiated_by(equation: Equation) -> Any:
+    """`(*inputs, *results) -> results`, with the equation's derivative, which reads the results."""
+    count = len(equation.inputs)
 
     @jax.custom_jvp
-    def function(*inputs):
-        env: dict[int, Any] = dict(zip(range(-len(inputs), 0), inputs, strict=True))
-        places = tuple(range(-len(inputs), 0))
-        run([Equation(equation.eqn, places, equation.outputs, equation.name_stack)], env, names)
-        return [env[i] for i in equation.outputs]
+    def function(*operands):
+        return list(operands[count:])
 
     def rule(primals, tangents):
-        live = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
-        pushed = _pushed(equation, list(primals), live)
-        env = dict(zip(pushed.inputs, [*primals, *(tangents[n] for n in live)], strict=True))
+        inputs, results = list(primals[:count]), list(primals[count:])
+        live = [n for n, t in enumerate(tangents[:count]) if not isinstance(t, SymbolicZero)]
+        pushed = _pushed(equation, inputs, live)
+        env = dict(zip(pushed.inputs, [*inputs, *(tangents[n] for n in live)], strict=True))
         env |= pushed.constants
-        count = len(equation.outputs)
-        written = zip(pushed.outputs, equation.outputs, strict=False)
-        run(pushed.equations, env, {j: names[i] for j, i in written if i in names})
-        results = values_of(env, pushed.outputs)
-        floats = iter(results[count:])
-        return results[:count], [
+        written, out = pushed.outputs[: len(results)], pushed.outputs[len(results) :]
+        env |= {i: x for i, x in zip(written, results, strict=True) if isinstance(i, int)}
+        run(_needed(pushed.equations, out, env), env, {})
+        floats = iter(values_of(env, out))
+        return results, [
             next(floats) if compat.is_float(jax.typeof(x)) else np.zeros(x.shape, jax.dtypes.float0)
-            for x in results[:count]
+            for x in results
         ]
 
     function.defjvp(rule, symbolic_zeros=True)
     return function
+
+
+def _needed(
+    equations: Sequence[Equation], outputs: Iterable[Any], known: Mapping[int, Any]
+) -> list[Equation]:
+    """The equations that outputs need beside what is known; one with effects has had them."""
+    needed = {i for i in outputs if isinstance(i, int)} - known.keys()
+    kept = []
+    for equation in reversed(equations):
+        if needed.intersection(equation.outputs):
+            needed.update(set(equation.reads) - known.keys())
+            kept.append(equation)
+    return kept[::-1]

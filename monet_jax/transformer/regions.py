@@ -11,7 +11,6 @@ from planners.plan import Region
 
 from ..ir import compat
 from ..ir.barriers import cotangents_with_barrier, with_barrier
-from ..ir.primitives import must_run_once
 from ..ir.stage import Stage, active_in
 from ..operators import Encoding, Stored, is_hook, representations_of
 from ..tracing.staged import StagedProgram
@@ -74,7 +73,7 @@ def run_region(
         return None
     reads = reads_of(emission, region)
     writes = [i for i in writes_of(emission, region) if i in live]
-    saved = _saved(emission, region)
+    saved = _named(emission, region.saved)
     offloaded = _named(emission, region.offloaded)
     names = {**(outer or {}), **saved, **offloaded}
 
@@ -152,20 +151,6 @@ def _named(emission: Emission, values: Sequence[str]) -> dict[int, str]:
     """By number, what values are called by `checkpoint_name`."""
     numbers = {**emission.staged.values, **(emission.carried or {})} if values else {}
     return {numbers[name]: NAME_PREFIX + name for name in values}
-
-
-def _saved(emission: Emission, region: Region) -> dict[int, str]:
-    """Names of the values that a region saves.
-
-    With `jax_remat3` a derivative that reads the result of its own equation reads it anew, even
-    where it is saved, and so all that it follows from. What must run once is then saved as well.
-    """
-    saved = _named(emission, region.saved)
-    if not jax.config.jax_remat3:
-        return saved
-    equations = (e for stage in stages_of(emission, region) for e in stage.equations)
-    once = [i for e in equations if must_run_once(e) for i in e.outputs]
-    return saved | {i: NAME_PREFIX + emission.staged.names[i] for i in once}
 
 
 def _wait_for_codes(stage: Stage, env: dict[int, Any], names: Mapping[int, str]) -> None:

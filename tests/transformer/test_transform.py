@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from coming_rules import either_rules as either_rules
 from emission import (
     analyzed,
     assert_same,
@@ -43,8 +44,8 @@ from planners.plan import Region
 SLOW = set("attention_raw_key keys conv_norm_relu updates bfloat16 ordering".split())
 SLOW |= {"branches_under_scan"}
 PLANS = 2  # random plans of each named program
-#: Under `jax_remat3` equations inside a checkpoint are hidden from the jaxpr (hijax), and a saved
-#: result does not serve the derivative of its own equation: the plan's FLOPs are a lower bound.
+#: Under `jax_remat3` equations inside a checkpoint are hidden from the jaxpr (hijax), and a region
+#: inside of another one runs more or less often than in JAX's present `jax.checkpoint`.
 hidden = pytest.mark.skipif(jax.config.jax_remat3, reason="hijax hides what would be counted")
 EAGER = settings(
     deadline=None,
@@ -373,6 +374,7 @@ KINDS = (
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("either_rules")
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_region_has_the_flops_of_its_plan(kind):
     f = _chain()
@@ -380,7 +382,7 @@ def test_each_kind_of_region_has_the_flops_of_its_plan(kind):
     graph, staged = analyzed(f, rng, 5)
     made = emitted(f, graph, staged, _chain_regions(graph, kind))
     found = flops(gradient_jaxpr(f, made.function))
-    if jax.config.jax_remat3:
+    if jax.config.jax_remat3 and kind.startswith(("nested", "outer")):
         assert found >= made.replayed.flops
     else:
         assert found == made.replayed.flops
@@ -391,6 +393,7 @@ def test_each_kind_of_region_has_the_flops_of_its_plan(kind):
         assert made.replayed.flops > once
 
 
+@pytest.mark.usefixtures("either_rules")
 @pytest.mark.parametrize("function", [jnp.tanh, jnp.exp, jax.nn.softmax, jax.nn.sigmoid, jnp.sqrt])
 def test_saved_result_serves_the_derivative_of_its_own_equation(function):
     """tanh' is written with tanh: what is saved must be what the derivative reads."""
