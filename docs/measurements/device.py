@@ -36,7 +36,7 @@ from monet_jax.transformer.apply import as_planned, as_traced_for
 #: All programs of a model run this often at least and at most, and for about so many seconds.
 LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 8, 40, 15.0
 #: Programs of a model that are compiled side by side.
-COMPILERS = 6
+COMPILERS = 8
 
 
 def problem_of(cell: dict[str, Any], **options: Any) -> Any:
@@ -91,8 +91,11 @@ def measure(file: Path) -> dict[str, Any]:
     rows = [r for r in cell["programs"] if r["status"] == "ok"]
     rows = [r for r in rows if r["kind"] != "ours" or r["file"]]  # the others run as plain does
     parts = [lowered(cell, row, file.parent, problem.loss, args) for row in rows]
+    texts = [program.as_text() for program, _ in parts]
+    distinct = dict(zip(texts, parts, strict=True))
     with concurrent.futures.ThreadPoolExecutor(COMPILERS) as pool:
-        programs = list(pool.map(compiled, parts))
+        made_of = dict(zip(distinct, pool.map(compiled, distinct.values()), strict=True))
+    programs = [made_of[text] for text in texts]
     before, found = peak_bytes(), []
     for row, (made, _, seconds) in zip(rows, programs, strict=True):
         here = {"total_bytes_here": total_bytes(made), "compile_seconds": round(seconds, 1)}
@@ -130,12 +133,13 @@ def _add_differences(rows: list[dict[str, Any]], runs: list[Callable[[], Any]]) 
 
 def _add_seconds(rows: list[dict[str, Any]], runs: list[Callable[[], Any]]) -> None:
     """Seconds in turns, and the paired ratios to plain's and to the baseline's of equal bytes."""
-    began = time.perf_counter()
-    for run in runs:
+    began, distinct = time.perf_counter(), list(dict.fromkeys(runs))
+    for run in distinct:
         jax.block_until_ready(run())
     once = time.perf_counter() - began
     turns = max(LEAST_TURNS, min(MOST_TURNS, int(TURNS_SECONDS / once)))
-    timings = in_turns(runs, turns)
+    timing_of = dict(zip(distinct, in_turns(distinct, turns), strict=True))
+    timings = [timing_of[run] for run in runs]
     by_name = dict(zip((r["program"] for r in rows), timings, strict=True))
     for row, timing in zip(rows, timings, strict=True):
         row["measured_seconds"] = timing.seconds

@@ -5,6 +5,7 @@ The model alone has to be trusted so far, so the plan is made for less than the 
 """
 
 import planners
+from planners.graph import Graph
 from planners.regions.planner import RegionPlanner
 from planners.regions.solved import SolvedBudgets
 
@@ -18,14 +19,22 @@ MODEL_SHARE = 0.9
 ROUNDS = 3
 
 
-def compile_free_plan(plans: CompiledPlans, planner: RegionPlanner, limit: int) -> bool:
+def solved_as_jax(planner: RegionPlanner, graph: Graph) -> SolvedBudgets:
+    """Plans of a graph in which derivatives read what JAX has them read."""
+    return SolvedBudgets(planner, without_alternatives(without_host(graph)))
+
+
+def compile_free_plan(
+    plans: CompiledPlans, solved: SolvedBudgets, free_seconds: float, limit: int
+) -> bool:
     """Compile a plan that costs nothing, if the planner has one; whether it keeps a limit.
 
     Nothing is done where the model is calibrated, or where plans are not verified.
 
     Arguments:
         plans: of the program, the unplanned one compiled.
-        planner: of regions.
+        solved: `solved_as_jax` of the program, before calibration.
+        free_seconds: of the fastest plan of all programs, whatever memory it takes.
         limit: bytes for temporaries.
 
     Raises:
@@ -33,25 +42,22 @@ def compile_free_plan(plans: CompiledPlans, planner: RegionPlanner, limit: int) 
     """
     if not plans.verify or plans.is_calibrated or plans.judge.devices > 1:
         return False
-    decisions = _free_plan(plans, planner, int(MODEL_SHARE * limit))
+    decisions = _free_plan(plans, solved, free_seconds, int(MODEL_SHARE * limit))
     if decisions is None:
         return False
     compiled = plans.of_uncalibrated(decisions)
     return compiled.figures is not None and plans.temp_bytes(compiled) <= limit
 
 
-def _free_plan(plans: CompiledPlans, planner: RegionPlanner, aim: int) -> planners.Plan | None:
+def _free_plan(
+    plans: CompiledPlans, solved: SolvedBudgets, free_seconds: float, aim: int
+) -> planners.Plan | None:
     """A plan that takes at most `aim` bytes by the model and no time to speak of.
 
     Raises:
         CapReached: there is no time left.
     """
     model, budget = plans.uncalibrated, aim
-    solved = SolvedBudgets(planner, without_alternatives(without_host(model.graph)))
-    free_seconds, plain = solved.free_seconds, plans.judge.plain
-    if plain is not plans.judge:  # operators may take longer than what they replace
-        graph = without_alternatives(without_host(plain.graph))
-        free_seconds = min(free_seconds, SolvedBudgets(planner, graph).free_seconds)
     for _ in range(ROUNDS):
         plans.cap.check_seconds()
         decisions = solved.fastest(budget)

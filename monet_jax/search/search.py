@@ -11,16 +11,18 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+import planners
 from planners.errors import SolverStopped
 from planners.regions.planner import RegionPlanner
+from planners.regions.solved import SolvedBudgets
 
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans, seconds_of
-from ..candidates.free import compile_free_plan
+from ..candidates.free import compile_free_plan, solved_as_jax
 from ..candidates.judge import CompiledPlan, Key
 from ..candidates.proposals import Proposals
 from ..candidates.spaces import Space, free_seconds_of, spaces_of
-from ..candidates.worth import WORTH, is_free
+from ..candidates.worth import CLEARLY_FASTER, WORTH, is_free
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
 from .first_touch import fastest_limit
@@ -39,7 +41,7 @@ class Programs:
             would save too little.
         planner: of regions.
         as_written_may_do: whether the function as it is is a plan, where it fits.
-        as_written_is_best: whether no plan can be faster than it.
+        as_written_is_best: whether it is taken where it fits and no plan is clearly faster.
     """
 
     traced: CompiledPlans
@@ -48,6 +50,37 @@ class Programs:
     planner: RegionPlanner
     as_written_may_do: bool = True
     as_written_is_best: bool = True
+
+    @functools.cached_property
+    def uncalibrated(self) -> SolvedBudgets:
+        """Plans of the function as it is traced, before anything calibrates its model.
+
+        Raises:
+            CapReached: there is no time left.
+        """
+        self.traced.cap.check_seconds()
+        return solved_as_jax(self.planner, self.traced.uncalibrated.graph)
+
+    @functools.cached_property
+    def free_seconds(self) -> float:
+        """Seconds of the fastest plan, whatever memory it takes, before calibration.
+
+        Raises:
+            CapReached: there is no time left.
+        """
+        found, judge = self.uncalibrated.free_seconds, self.traced.judge
+        if judge.plain is judge:
+            return found
+        # Operators may take longer than what they replace.
+        return min(found, solved_as_jax(self.planner, judge.plain.graph).free_seconds)
+
+    def beats_as_written(self, seconds: float) -> bool:
+        """Whether a plan of so many seconds is to be taken rather than the function as it is.
+
+        What a loop saves is written to memory and read again; to compute it again can take less.
+        """
+        as_written = planners.save_all(self.traced.judge.plain.graph).seconds
+        return not self.as_written_is_best or seconds <= (1 - CLEARLY_FASTER) * as_written
 
     @functools.cached_property
     def spaces(self) -> tuple[Space, ...]:
@@ -143,12 +176,13 @@ def find(programs: Programs, limit: int) -> Found:
     """
     plans, cap = programs.traced, programs.traced.cap
     fits_as_written = programs.as_written_may_do and plans.unplanned.total_bytes <= limit
-    if fits_as_written and programs.as_written_is_best:
+    if fits_as_written and _stays_as_written(programs):
         return Found(plans, None, True, "")
     temps = limit - plans.fixed_bytes
     try:
         costs_memory = plans.judge.touch_seconds_per_byte > 0
-        if costs_memory or not compile_free_plan(plans, programs.planner, temps):
+        solved, free_seconds = programs.uncalibrated, programs.free_seconds
+        if costs_memory or not compile_free_plan(plans, solved, free_seconds, temps):
             spaces = [space for space in programs.spaces if not space.moves]
             programs.restart()
             compile_proposals(spaces, fastest_limit(spaces, temps))
@@ -161,7 +195,7 @@ def find(programs: Programs, limit: int) -> Found:
         _compile_small(programs, temps)
     _compile_moving(programs, temps)
     found = fastest_within(programs, temps)
-    if found is None and fits_as_written:
+    if fits_as_written and not (found and programs.beats_as_written(found[1].decisions.seconds)):
         return Found(plans, None, True, cut_short)
     if found is None and plans.judge.graph.link is not None:
         _compile_small(programs, temps, moves=True)
@@ -169,6 +203,14 @@ def find(programs: Programs, limit: int) -> Found:
     if found is not None:
         return Found(*found, True, cut_short or cap.reached)
     return Found(*_smallest(programs), False, cut_short or cap.reached)
+
+
+def _stays_as_written(programs: Programs) -> bool:
+    """Whether no plan should be clearly faster than the function as it is."""
+    try:
+        return not programs.beats_as_written(programs.free_seconds)
+    except CapReached:
+        return True
 
 
 def _compile_moving(programs: Programs, limit: int) -> None:

@@ -181,9 +181,9 @@ def _random_op(
     )
 
 
-def with_saving(graph: Graph, seed: int) -> Graph:
-    """The graph in which saving some values takes time."""
-    seconds = np.random.default_rng(seed).integers(0, 4, len(graph.values)) / 2
+def with_saving(graph: Graph, seed: int, most: float = 1.5) -> Graph:
+    """The graph in which saving some values takes time, `most` seconds at most."""
+    seconds = most * np.random.default_rng(seed).integers(0, 4, len(graph.values)) / 3
     values = (
         dataclasses.replace(value, saving_seconds=float(x))
         for value, x in zip(graph.values, seconds, strict=True)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 
 import pytest
-from graphs import random_graph
+from graphs import random_graph, with_saving
 from synthetic_judge import (
     FIXED_BYTES,
     Enumeration,
@@ -21,10 +21,11 @@ from synthetic_judge import (
     smaller,
 )
 
+import planners
 from monet_jax.candidates import movable
 from monet_jax.candidates.cap import Cap, CapReached
 from monet_jax.candidates.compiled_plans import CompiledPlans
-from monet_jax.candidates.worth import WORTH
+from monet_jax.candidates.worth import CLEARLY_FASTER, WORTH
 from monet_jax.search.search import Found, Programs, find
 from planners.graph import Graph, Link
 from planners.regions.simple_plans import certified, moving_inputs
@@ -124,6 +125,28 @@ def test_no_planner_is_asked_when_the_seconds_are_over():
     seconds[0] = 2.0
     with pytest.raises(CapReached, match="1 s had passed"):
         find(Programs(plans, None, lambda: None, Clocked()), FIXED_BYTES + limit)
+
+
+@pytest.mark.parametrize("rule", [exact, noisy])
+def test_a_plan_that_is_clearly_faster_is_taken_where_the_function_fits_as_it_is(rule):
+    """As where saving takes time; without that nothing but the function is compiled."""
+    outcomes = collections.Counter()
+    for seed, graph in enumerate(cases()[:100]):
+        judge = SyntheticJudge(with_saving(graph, seed, 12.0) if seed % 4 else graph, rule, seed)
+        plain = planners.save_all(judge.graph).seconds
+        limit = judge.unplanned_bytes().temp_bytes
+        judge.compilations = 0
+        fits = (x for x in plans_of(judge.graph) if judge.bytes_of(x.regions) <= limit)
+        gain = 1 - min((x.seconds for x in fits), default=plain) / plain
+        found = searched(judge, limit)
+        assert found.fits
+        if gain < CLEARLY_FASTER or seed % 4 == 0:
+            assert found.plan is None
+            assert judge.compilations == 1 or seed % 4
+        elif found.plan is not None:
+            assert found.plan.decisions.seconds <= (1 - CLEARLY_FASTER) * plain
+        outcomes[gain >= CLEARLY_FASTER, found.plan is not None] += 1
+    assert outcomes[True, True] > 50 and outcomes[True, True] > 19 * outcomes[True, False], outcomes
 
 
 @pytest.mark.parametrize("share, stay", [(0.99, True), (0.9999, False), (1.01, False)])
