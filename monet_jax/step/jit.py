@@ -201,8 +201,9 @@ def jit(
     What is planned is marked: a gradient that `monet_jax.grad`, `value_and_grad`, `vjp` or
     `linearize` takes, and each function under `monet_jax.remat` without a budget. All else of the
     step runs as it is: the optimizer's update, clipping, averages. The step is planned once for
-    each signature of its arguments, when it is traced; where the plain step fits, it stays as it
-    is. Where planning fails, the step runs as under `jax.jit`, and a warning says so.
+    each signature of its arguments, when it is traced. Where the plain step fits, a mark is
+    planned only if that should be clearly faster. Where planning fails, the step runs as under
+    `jax.jit`, and a warning says so.
 
     Arguments:
         fun: the step, or None to use `jit(...)` as a decorator.

@@ -161,8 +161,12 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
         InfeasibleBudget: no plan keeps them.
     """
     started, unplanned = time.perf_counter(), search.unplanned()
-    found, copies = LaidOut(search, {}, unplanned.total_bytes), None
-    if unplanned.total_bytes > budget_bytes:
+    copies = None
+    if unplanned.total_bytes <= budget_bytes:
+        plans = search.faster_plans(budget_bytes)
+        compiled = [unplanned.total_bytes, *(x.compiled_bytes for x in plans.values())]
+        found = LaidOut(search, plans, compiled[-1])
+    else:
         decision = decision_of(budget_bytes, search, step.updates, step.movable)
         try:
             found = decision.made(functools.partial(_refuse, budget_bytes))

@@ -104,6 +104,14 @@ class StepSearch:
                 return self._relaxed({**found, mark: made}, [*found], budget_bytes)
         raise self._least(infeasible)
 
+    def faster_plans(self, budget_bytes: int) -> MarkPlans:
+        """Plans of marks that are clearly faster, for a budget that the step keeps as it is."""
+        found: MarkPlans = {}
+        for mark in () if self.options.pinned else self._by_residuals():
+            made = self._search(mark, found).plan(lambda _: budget_bytes)
+            found |= {mark: made} if made.decisions is not None else {}
+        return found
+
     def _least(self, infeasible: Sequence[InfeasibleBudget]) -> InfeasibleBudget:
         """The error that names the least bytes; plans may take more than the step as it is."""
         least = min(infeasible, key=lambda error: error.minimum_budget)
