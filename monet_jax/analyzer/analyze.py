@@ -77,7 +77,10 @@ def analyze(
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
-            joints[key] = stage, joint_of(program, stage, prices, backend, saved)
+            joints[key] = (
+                stage,
+                joint_of(program, stage, prices, backend, saved, staged.invariant_values),
+            )
     arguments = {*program.inputs, *program.constants}
     returned = {i for i in program.outputs if isinstance(i, int)}
     further: list[int] = []

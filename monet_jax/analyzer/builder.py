@@ -113,7 +113,12 @@ def _add_op(
     reused_bytes = min(op.reused_bytes, state.total(inputs), state.total(outputs))
     if op.has_effects:
         outputs += (state.effect(),)
-    seconds = op.seconds * state.repeats * state.place.odds
+    # JAX, or XLA, computes what is loop-invariant once, before the loop.
+    is_fixed = bool(op.outputs) and all(
+        primal.get(j) in state.staged.invariant_values for j in op.outputs
+    )
+    runs = min(state.repeats, 1) if op.forward and is_fixed else state.repeats
+    seconds = op.seconds * runs * state.place.odds
     if op.priced_by and not op.optional:  # it runs in any case
         known = state.seconds_by_source
         known[op.priced_by] = known.get(op.priced_by, 0.0) + seconds

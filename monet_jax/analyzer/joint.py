@@ -65,8 +65,17 @@ def joint_of(
     prices: Prices,
     backend: Backend,
     pinned: Collection[int] = frozenset(),
+    invariant: Collection[int] = frozenset(),
 ) -> Joint:
-    """Trace a stage's value and gradient and find its ops; `pinned` values are never fused."""
+    """Trace a stage's value and gradient and find its ops.
+
+    Arguments:
+        program: the program of the stage.
+        stage: to trace.
+        prices, backend: of the target.
+        pinned: values that are never fused.
+        invariant: values that are the same in every iteration of a loop.
+    """
     traced = traced_stage(program, stage, prices, backend, pinned)
     ops, root = _ops(traced), traced.fusions.root
     outputs = [root(i) if isinstance(i, int) else None for i in traced.program.outputs]
@@ -80,7 +89,7 @@ def joint_of(
         tuple(outputs[:split]),
         traced.cotangents,
         tuple(outputs[split:]),
-        residual_bytes(traced),
+        residual_bytes(traced, invariant),
     )
 
 

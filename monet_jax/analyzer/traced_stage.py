@@ -52,15 +52,17 @@ class TracedStage:
         return len(avals) - 1
 
 
-def residual_bytes(traced: TracedStage) -> int:
-    """Bytes of what JAX saves of a stage for its derivative.
+def residual_bytes(traced: TracedStage, invariant: Collection[int]) -> int:
+    """Bytes of what JAX saves of a stage for its derivative, but for loop-invariant values.
 
     A compiler fuses much of it away, but not out of a loop, whose stacks hold all of it.
     """
     program, backward = traced.program, traced.backward
     named = {e.outputs[0]: i for e in program.equations for _ in _named(e) for i in e.reads}
     given = program.inputs[: len(traced.stage.inputs)]
-    own = dependents(program.equations, given) - backward - {*given}
+    fixed = {j for j, i in traced.hooked.items() if i in invariant}
+    varying = (e for e in program.equations if fixed.isdisjoint(e.outputs))
+    own = dependents(varying, given) - backward - {*given}
     read = (i for e in program.equations if backward.intersection(e.outputs) for i in e.reads)
     return sum(map(program.nbytes, {named.get(i, i) for i in read} & own))
 

@@ -61,4 +61,5 @@ class ByRoofline(Prices):
 
     def of(self, group: Group) -> Price:
         """The price of an op."""
-        return Price(self.roofline.seconds(group.work, group.moved_bytes), ROOFLINE)
+        seconds = self.roofline.seconds(group.work, group.moved_bytes)
+        return Price(max(seconds, self.roofline.launch_seconds if seconds else 0.0), ROOFLINE)

@@ -43,12 +43,14 @@ class Roofline:
         vector_flops_per_second: of elementwise work, and of products outside the matrix units.
         bandwidth_bytes_per_second: of the device's main memory.
         tile: of the matrix units.
+        launch_seconds: the least that any op takes: what starting it takes the host.
     """
 
     matmul_flops_per_second: Mapping[str, float]
     vector_flops_per_second: float
     bandwidth_bytes_per_second: float
     tile: Tile = Tile()
+    launch_seconds: float = 0.0
 
     def seconds(self, work: Work, moved_bytes: int) -> float:
         """Seconds of an op with this work that reads and writes `moved_bytes`."""

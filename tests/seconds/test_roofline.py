@@ -1,5 +1,7 @@
 """Seconds by a roofline: its two sides, the staircase of tiles, and where seconds come from."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -30,6 +32,39 @@ def test_an_op_takes_the_longer_of_its_arithmetic_and_its_traffic():
     traffic = 3 * 2**31 / target.bandwidth_bytes_per_second
     added = seconds("gpu:h100", jnp.add, (2**15, 2**15), (2**15, 2**15))
     assert added == pytest.approx(traffic)
+
+
+def test_an_op_takes_a_gpu_at_least_as_long_as_to_launch_it():
+    def steps(x):
+        return jax.lax.scan(lambda x, _: (jnp.sin(x) @ x, None), x, length=100)[0]
+
+    assert seconds("gpu:h100", steps, (8, 8)) == pytest.approx(200 * 4e-6)
+    assert seconds("gpu:h100", lambda x: x.T, (8, 8)) == 0
+    assert seconds("tpu:v5e", steps, (8, 8)) < 1e-5
+
+
+def test_what_is_loop_invariant_is_priced_and_kept_once():
+    """As JAX does without our operators: weights that each iteration casts cost what casting them
+    before the loop does."""
+
+    def loss(inside, w, xs):
+        def step(h, x):
+            return jnp.tanh(h + x @ (w.astype(jnp.bfloat16) if inside else w)), None
+
+        w = w if inside else w.astype(jnp.bfloat16)
+        return jnp.mean(jax.lax.scan(step, xs[0], xs)[0].astype(jnp.float32))
+
+    def forward(inside):
+        """Seconds of all forward ops, and bytes of what an iteration keeps if it is left alone."""
+        shapes = ((4096, 4096), jnp.float32), ((64, 8, 4096), jnp.bfloat16)
+        args = [jax.ShapeDtypeStruct(*x) for x in shapes]
+        target = resolve_target("gpu:h100")
+        traced = trace_for(target, functools.partial(loss, inside), args, operators=())
+        graph, _ = analyze(traced.staged(), modelled(target), backend_of(target.name))
+        ops = [op for stage in graph.stages for op in stage.forward]
+        return sum(op.seconds for op in ops), sum(stage.alone_bytes for stage in graph.stages)
+
+    assert forward(inside=True) == pytest.approx(forward(inside=False), rel=0.1)
 
 
 def test_a_product_with_65_columns_takes_as_long_as_one_with_128_on_a_gpu():
