@@ -6,6 +6,7 @@ compiler has seen. One network is planned for a budget under each, and compiled.
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +24,26 @@ from ways import plans as plans
 
 import monet_jax
 
+
+@contextlib.contextmanager
+def tracer_leaks():
+    """JAX looks for leaks among all objects that can be collected: only for those of the test."""
+    gc.collect()
+    gc.freeze()
+    try:
+        with jax.check_tracer_leaks(True):
+            yield
+    finally:
+        gc.unfreeze()
+
+
 #: JAX's options, as contexts.
 CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     "x64": lambda: jax.enable_x64(True),
     "strict_promotion": lambda: jax.numpy_dtype_promotion("strict"),
     "rank_promotion": lambda: jax.numpy_rank_promotion("raise"),
     "debug_nans": lambda: jax.debug_nans(True),
-    "tracer_leaks": lambda: jax.check_tracer_leaks(True),
+    "tracer_leaks": tracer_leaks,
     "rbg_keys": lambda: jax.default_prng_impl("rbg"),
     "key_reuse": lambda: jax.debug_key_reuse(True),
 }
