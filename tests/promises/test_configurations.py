@@ -6,7 +6,6 @@ compiler has seen. One network is planned for a budget under each, and compiled.
 
 import contextlib
 import functools
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -18,24 +17,12 @@ import pytest
 from coming_rules import IN_FORCE
 from emission import Flat, assert_same, flat, in_double, is_float, is_key, pulled, random_emissions
 from jax.ad_checkpoint import checkpoint_name
+from leaks import leaks_are_errors
 from programs import NAMED, Case
 from ways import WAYS
 from ways import plans as plans
 
 import monet_jax
-
-
-@contextlib.contextmanager
-def tracer_leaks():
-    """JAX looks for leaks among all objects that can be collected: only for those of the test."""
-    gc.collect()
-    gc.freeze()
-    try:
-        with jax.check_tracer_leaks(True):
-            yield
-    finally:
-        gc.unfreeze()
-
 
 #: JAX's options, as contexts.
 CONFIGURATIONS: dict[str, Callable[[], Any]] = {
@@ -43,7 +30,7 @@ CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     "strict_promotion": lambda: jax.numpy_dtype_promotion("strict"),
     "rank_promotion": lambda: jax.numpy_rank_promotion("raise"),
     "debug_nans": lambda: jax.debug_nans(True),
-    "tracer_leaks": tracer_leaks,
+    "tracer_leaks": leaks_are_errors,
     "rbg_keys": lambda: jax.default_prng_impl("rbg"),
     "key_reuse": lambda: jax.debug_key_reuse(True),
 }

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from coming_rules import either_rules as either_rules
+from leaks import leaks_are_errors
 from networks import args, assert_same, compiled, made, net, specs
 from networks import planning_calls as planning_calls
 
@@ -103,7 +104,7 @@ def test_tracers_that_are_closed_over_outlive_no_trace():
     def outer(f):
         return jax.jit(lambda w, x: jax.jit(lambda w: f(lambda v: wide(v, jnp.sin(x)))(w))(w))
 
-    with jax.check_tracer_leaks():
+    with leaks_are_errors():
         got = jax.grad(outer(planned))(W, X)
     assert_same(got, jax.grad(outer(lambda f: f))(W, X))
 
