@@ -20,8 +20,8 @@ from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once, traits_of
 from ..ir.program import Equation, Program, flatten
 from ..ir.stage import Stage
 from ..operators import is_hook
-from ..seconds.prices import Prices
-from .fusion import Fusion, temporary_bytes
+from ..seconds.prices import ByRoofline, Prices
+from .fusion import Fusion, Fusions, temporary_bytes
 from .implementations import with_encoders
 from .local_ops import (
     LocalOp,
@@ -31,7 +31,7 @@ from .local_ops import (
     with_what_forward_ops_need,
 )
 from .step_costs import price_of
-from .traced_stage import TracedStage, residual_bytes, traced_stage
+from .traced_stage import TracedStage, residuals, traced_stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Joint:
         outputs: joint value (or None) for each output of the stage.
         cotangents: joint value for each differentiated output of the stage.
         gradients: joint value (or None) for each differentiated input of the stage.
-        residual_bytes: of what JAX saves of the stage, see `traced_stage.residual_bytes`.
+        residual_bytes: of what JAX saves of the stage, see `traced_stage.residuals`.
+        residual_seconds: what ops take more where they write and read all of that.
     """
 
     program: Program
@@ -57,6 +58,7 @@ class Joint:
     cotangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     residual_bytes: int
+    residual_seconds: float
 
 
 def joint_of(
@@ -81,6 +83,7 @@ def joint_of(
     outputs = [root(i) if isinstance(i, int) else None for i in traced.program.outputs]
     split = len(stage.outputs)
     given = traced.program.inputs[: len(stage.inputs)]
+    saved = residuals(traced, invariant)
     return Joint(
         traced.program,
         with_reuse(ops, traced.program, {*outputs, *given}),
@@ -89,8 +92,20 @@ def joint_of(
         tuple(outputs[:split]),
         traced.cotangents,
         tuple(outputs[split:]),
-        residual_bytes(traced, invariant),
+        sum(map(traced.program.nbytes, saved)),
+        _seconds(traced, saved) - _seconds(traced),
     )
+
+
+def _seconds(traced: TracedStage, kept: Collection[int] = frozenset()) -> float:
+    """Seconds of all ops by the roofline, where some values are written that would be fused.
+
+    One kernel writes several of these, so that they cost no launches.
+    """
+    prices = ByRoofline(dataclasses.replace(traced.prices.roofline, launch_seconds=0.0))
+    known = {i for i in traced.hooked if traced.fusions.is_kept(i)}
+    fusions = Fusions(traced.program, traced.backend, known | kept)
+    return sum(price_of(fusions, fusion, prices).seconds for fusion in fusions.all())
 
 
 def _ops(traced: TracedStage) -> tuple[LocalOp, ...]:

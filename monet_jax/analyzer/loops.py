@@ -17,6 +17,10 @@ from .graph_state import GraphState
 from .joint import Joint
 from .step_costs import copying_seconds
 
+#: Copies that it takes to save a value of a loop by its name. Where an iteration is left alone, it
+#: is one: there more ops write straight into the stack.
+BY_NAME = 2
+
 
 def expect_loop(state: GraphState, loop: Loop) -> None:
     """Record what a loop will return, and count the gradients that it will add to."""
@@ -101,7 +105,7 @@ def price_saving(state: GraphState, values: list[Value], prices: Prices) -> None
     inside = (op for x in loops for s in range(x.first, x.stop) for op in state.forwards[s])
     for i in (i for op in inside for i in op.outputs):
         if values[i].kept_as is None:
-            copies = values[i].copies * (2 if i in whole else 1)
+            copies = values[i].copies * (BY_NAME + (i in whole))
             seconds = copies * copying_seconds(values[i].nbytes, prices)
             values[i] = dataclasses.replace(values[i], saving_seconds=seconds)
 
@@ -113,8 +117,10 @@ def with_stacks(
     stages = list(graph.stages)
     for s in sorted(graph.looped):
         repeats = staged.stages[s].repeats
-        nbytes = max(0, repeats * joints[s].residual_bytes - graph.kept_bytes(s, s))
-        seconds = copying_seconds(nbytes, prices)
+        kept = graph.kept_bytes(s, s)
+        nbytes = max(0, repeats * joints[s].residual_bytes - kept)
+        more = repeats * joints[s].residual_seconds + copying_seconds(nbytes, prices)
+        seconds = max(0.0, more - (BY_NAME - 1) * copying_seconds(kept, prices))
         stages[s] = dataclasses.replace(stages[s], alone_bytes=nbytes, alone_seconds=seconds)
     return dataclasses.replace(graph, stages=tuple(stages))
 

@@ -52,8 +52,8 @@ class TracedStage:
         return len(avals) - 1
 
 
-def residual_bytes(traced: TracedStage, invariant: Collection[int]) -> int:
-    """Bytes of what JAX saves of a stage for its derivative, but for loop-invariant values.
+def residuals(traced: TracedStage, invariant: Collection[int]) -> set[int]:
+    """The joint values that JAX saves of a stage for its derivative, but for loop-invariant ones.
 
     A compiler fuses much of it away, but not out of a loop, whose stacks hold all of it.
     """
@@ -64,7 +64,7 @@ def residual_bytes(traced: TracedStage, invariant: Collection[int]) -> int:
     varying = (e for e in program.equations if fixed.isdisjoint(e.outputs))
     own = dependents(varying, given) - backward - {*given}
     read = (i for e in program.equations if backward.intersection(e.outputs) for i in e.reads)
-    return sum(map(program.nbytes, {named.get(i, i) for i in read} & own))
+    return {named.get(i, i) for i in read} & own
 
 
 def traced_stage(
