@@ -9,7 +9,7 @@ The result, a `Joint`, names values by local numbers, so that isomorphic stages 
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 import jax
 
@@ -97,7 +97,7 @@ def joint_of(
     )
 
 
-def _seconds(traced: TracedStage, kept: Collection[int] = frozenset()) -> float:
+def _seconds(traced: TracedStage, kept: Set[int] = frozenset()) -> float:
     """Seconds of all ops by the roofline, where some values are written that would be fused.
 
     One kernel writes several of these, so that they cost no launches.

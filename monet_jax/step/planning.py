@@ -24,7 +24,7 @@ from .call import StepCall
 from .compiler import emission_of
 from .context import Applying, Recording, Tracer
 from .donation import donations_of
-from .share import StepSearch
+from .share import StepSearch, faster_plans
 from .step_plan import StepPlan, step_plan_from_json
 from .timeline import step_timeline
 from .updates.decide import LaidOut, decision_of
@@ -163,7 +163,7 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
     started, unplanned = time.perf_counter(), search.unplanned()
     copies = None
     if unplanned.total_bytes <= budget_bytes:
-        plans = search.faster_plans(budget_bytes)
+        plans = faster_plans(search, budget_bytes)
         compiled = [unplanned.total_bytes, *(x.compiled_bytes for x in plans.values())]
         found = LaidOut(search, plans, compiled[-1])
     else:

@@ -70,7 +70,7 @@ class StepSearch:
 
     def small_bytes(self) -> int | None:
         """Bytes where one mark saves nothing; None without marks, or where the compiler fails."""
-        if not (marks := self._by_residuals()):
+        if not (marks := self.by_residuals()):
             return None
         judge = self.judge(marks[0], {})
         try:
@@ -93,8 +93,8 @@ class StepSearch:
         """
         found: MarkPlans = {}
         infeasible = []
-        for mark in self._by_residuals():
-            search = self._search(mark, found)
+        for mark in self.by_residuals():
+            search = self.search_of(mark, found)
             try:
                 made = search.plan(lambda _: budget_bytes)
             except InfeasibleBudget as error:
@@ -103,14 +103,6 @@ class StepSearch:
             else:
                 return self._relaxed({**found, mark: made}, [*found], budget_bytes)
         raise self._least(infeasible)
-
-    def faster_plans(self, budget_bytes: int) -> MarkPlans:
-        """Plans of marks that are clearly faster, for a budget that the step keeps as it is."""
-        found: MarkPlans = {}
-        for mark in () if self.options.pinned else self._by_residuals():
-            made = self._search(mark, found).plan(lambda _: budget_bytes)
-            found |= {mark: made} if made.decisions is not None else {}
-        return found
 
     def _least(self, infeasible: Sequence[InfeasibleBudget]) -> InfeasibleBudget:
         """The error that names the least bytes; plans may take more than the step as it is."""
@@ -134,10 +126,10 @@ class StepSearch:
         """The plans, those of some marks made again with the bytes that are left to them."""
         for mark in marks:
             others = {k: x for k, x in found.items() if k != mark}
-            found = {**others, mark: self._search(mark, others).plan(lambda _: budget_bytes)}
+            found = {**others, mark: self.search_of(mark, others).plan(lambda _: budget_bytes)}
         return found
 
-    def _by_residuals(self) -> list[str]:
+    def by_residuals(self) -> list[str]:
         """The marks, that with most bytes of residuals first."""
         if len(self.recorded.found) < 2:
             return [*self.recorded.found]
@@ -148,7 +140,7 @@ class StepSearch:
 
         return sorted(self.recorded.found, key=residual_bytes, reverse=True)
 
-    def _search(self, mark: str, others: Mapping[str, PlanRecord]) -> PlanSearch:
+    def search_of(self, mark: str, others: Mapping[str, PlanRecord]) -> PlanSearch:
         """The search for plans of one mark beside those of others."""
         known = self.judge(mark, others), self.options.cap(announce=say)
         plans: TracedPlans = CompiledPlans(*known, bool(self.options.verify))
@@ -189,3 +181,12 @@ class StepSearch:
             layout=self.layout,
             memo=self.compiled,
         )
+
+
+def faster_plans(search: StepSearch, budget_bytes: int) -> MarkPlans:
+    """Plans of marks that are clearly faster, for a budget that the step keeps as it is."""
+    found: MarkPlans = {}
+    for mark in () if search.options.pinned else search.by_residuals():
+        made = search.search_of(mark, found).plan(lambda _: budget_bytes)
+        found |= {mark: made} if made.decisions is not None else {}
+    return found
