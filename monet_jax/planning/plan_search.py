@@ -12,6 +12,7 @@ from planners.regions.simple_plans import certified
 from ..analyzer import pins
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.worth import CLEARLY_FASTER
 from ..plans.record import PlanRecord
 from ..search.by_clock import find_by_clock
 from ..search.search import Found, Programs, fastest_within, find
@@ -61,13 +62,16 @@ class PlanSearch:
         """The plans of the function's programs."""
         plans = self.compiled_plans
         judge = plans.judge
-        inlines = judge.traced.program.inlines_checkpoints
         is_one = judge.bound is not None or pins.name_values(judge.staged, judge.pins)
         without = None if is_one else _without_operators(plans)
         planner = self.planner or _planner_for(plans.unplanned.compile_seconds)
         make_nested = functools.partial(_nested, plans)
-        is_best = not inlines and not self.by_clock
-        return Programs(plans, without, make_nested, planner, not judge.pins, is_best)
+        # Without the user's checkpoints, or by the clock, any plan may be; what loops save has been
+        # priced against the clocks of CPUs and GPUs only.
+        is_open = judge.traced.program.inlines_checkpoints or self.by_clock
+        known = CLEARLY_FASTER if judge.target.platform != "tpu" else 1.0
+        least_gain = None if is_open else known
+        return Programs(plans, without, make_nested, planner, not judge.pins, least_gain)
 
     def plan(
         self, budget: Budget, reserved_bytes: int = 0, known: PlanRecord | None = None

@@ -41,7 +41,8 @@ class Programs:
             would save too little.
         planner: of regions.
         as_written_may_do: whether the function as it is is a plan, where it fits.
-        as_written_is_best: whether it is taken where it fits and no plan is clearly faster.
+        least_gain: the share of its time that a plan must save to be taken where both fit; None
+            where any plan may be taken.
     """
 
     traced: CompiledPlans
@@ -49,7 +50,7 @@ class Programs:
     make_nested: Callable[[], CompiledPlans | None]
     planner: RegionPlanner
     as_written_may_do: bool = True
-    as_written_is_best: bool = True
+    least_gain: float | None = CLEARLY_FASTER
 
     @functools.cached_property
     def uncalibrated(self) -> SolvedBudgets:
@@ -80,7 +81,7 @@ class Programs:
         What a loop saves is written to memory and read again; to compute it again can take less.
         """
         as_written = planners.save_all(self.traced.judge.plain.graph).seconds
-        return not self.as_written_is_best or seconds <= (1 - CLEARLY_FASTER) * as_written
+        return self.least_gain is None or seconds <= (1 - self.least_gain) * as_written
 
     @functools.cached_property
     def spaces(self) -> tuple[Space, ...]:

@@ -184,9 +184,14 @@ class StepSearch:
 
 
 def faster_plans(search: StepSearch, budget_bytes: int) -> MarkPlans:
-    """Plans of marks that are clearly faster, for a budget that the step keeps as it is."""
+    """Plans of marks that are clearly faster, for a budget that the step keeps as it is.
+
+    These are marks with loops: for others nothing is priced, since no plan would be faster.
+    """
     found: MarkPlans = {}
     for mark in () if search.options.pinned else search.by_residuals():
+        if not search.judge(mark, found).staged.loops:
+            continue
         made = search.search_of(mark, found).plan(lambda _: budget_bytes)
         found |= {mark: made} if made.decisions is not None else {}
     return found

@@ -122,7 +122,7 @@ def test_equal_layers_outside_of_scans_share_a_policy():
 
 
 def test_iterations_that_differ_are_said_and_have_no_policy():
-    plan = planned(scanned, 0.6, "exact")
+    plan = planned(scanned, 0.4, "exact")
     assert len(plan.loops[0].trips) == LAYERS
     decisions = collections.defaultdict(set)
     for row in plan.values:
@@ -147,7 +147,7 @@ def test_the_policies_of_a_step_are_those_of_its_marked_parts():
 
 
 def test_a_function_that_runs_as_it_is_needs_no_policy():
-    found = planned(scanned, "1GiB").policies()
+    found = planned(unrolled, "1GiB").policies()
     assert found.policies == () and "Nothing is recomputed" in str(found)
 
 

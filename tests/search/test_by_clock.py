@@ -48,7 +48,7 @@ def now(monkeypatch):
 
 def programs_of(judge):
     plans = CompiledPlans(judge, Cap(6))
-    return Programs(plans, None, lambda: None, Enumeration(), as_written_is_best=False)
+    return Programs(plans, None, lambda: None, Enumeration(), least_gain=None)
 
 
 def growing(judge):
