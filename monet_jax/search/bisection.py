@@ -13,6 +13,7 @@ import numpy as np
 from ..candidates.cap import Cap
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.spaces import Proposal, Space, free_seconds_of, propose
+from ..candidates.worth import WORTH
 
 #: A plan that uses this share of its limit is not worth another compilation.
 GOOD_USE = 0.97
@@ -55,8 +56,8 @@ def compile_proposals(spaces: Sequence[Space], limit: int, known_seconds: float 
         bisection, found = _fastest(bisections)
         if found is None:
             return
-        if found.seconds >= best and found.decisions not in found.plans:
-            bisection.is_done = True  # no plan that should fit is faster than one that does
+        if found.seconds >= (1 - WORTH) * best and found.decisions not in found.plans:
+            bisection.is_done = True  # no plan that should fit is worth it beside one that does
         elif bisection.compile(found) and (found.is_free or not found.plans.verify):
             return
         for other in bisections:
