@@ -74,13 +74,12 @@ def analyze(
     cloned = _cloned(stages)
     saved = saved_by_name(staged, pins)
     keys = [_key(staged, cloned, saved, stage) for stage in stages]
+    in_loops = {key for loop in staged.loops for key in keys[loop.first : loop.stop]}
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
-            joints[key] = (
-                stage,
-                joint_of(program, stage, prices, backend, saved, staged.invariant_values),
-            )
+            invariant = staged.invariant_values if key in in_loops else None
+            joints[key] = stage, joint_of(program, stage, prices, backend, saved, invariant)
     arguments = {*program.inputs, *program.constants}
     returned = {i for i in program.outputs if isinstance(i, int)}
     further: list[int] = []

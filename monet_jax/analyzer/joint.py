@@ -30,7 +30,7 @@ from .local_ops import (
     with_reuse,
     with_what_forward_ops_need,
 )
-from .step_costs import price_of
+from .step_costs import price_of, seconds_of
 from .traced_stage import TracedStage, residuals, traced_stage
 
 
@@ -46,7 +46,7 @@ class Joint:
         outputs: joint value (or None) for each output of the stage.
         cotangents: joint value for each differentiated output of the stage.
         gradients: joint value (or None) for each differentiated input of the stage.
-        residual_bytes: of what JAX saves of the stage, see `traced_stage.residuals`.
+        residual_bytes: of what JAX saves of a stage in a loop, see `traced_stage.residuals`.
         residual_seconds: what ops take more where they write and read all of that.
     """
 
@@ -67,7 +67,7 @@ def joint_of(
     prices: Prices,
     backend: Backend,
     pinned: Collection[int] = frozenset(),
-    invariant: Collection[int] = frozenset(),
+    invariant: Collection[int] | None = None,
 ) -> Joint:
     """Trace a stage's value and gradient and find its ops.
 
@@ -76,14 +76,15 @@ def joint_of(
         stage: to trace.
         prices, backend: of the target.
         pinned: values that are never fused.
-        invariant: values that are the same in every iteration of a loop.
+        invariant: of a stage in a loop, values that are the same in every iteration; None where
+            what JAX saves of the stage is not asked for.
     """
     traced = traced_stage(program, stage, prices, backend, pinned)
     ops, root = _ops(traced), traced.fusions.root
     outputs = [root(i) if isinstance(i, int) else None for i in traced.program.outputs]
     split = len(stage.outputs)
     given = traced.program.inputs[: len(stage.inputs)]
-    saved = residuals(traced, invariant)
+    saved = set[int]() if invariant is None else residuals(traced, invariant)
     return Joint(
         traced.program,
         with_reuse(ops, traced.program, {*outputs, *given}),
@@ -93,19 +94,19 @@ def joint_of(
         traced.cotangents,
         tuple(outputs[split:]),
         sum(map(traced.program.nbytes, saved)),
-        _seconds(traced, saved) - _seconds(traced),
+        _more_seconds(traced, saved) if saved else 0.0,
     )
 
 
-def _seconds(traced: TracedStage, kept: Set[int] = frozenset()) -> float:
-    """Seconds of all ops by the roofline, where some values are written that would be fused.
+def _more_seconds(traced: TracedStage, written: Set[int]) -> float:
+    """What ops take more by the roofline where some values are written that would be fused.
 
     One kernel writes several of these, so that they cost no launches.
     """
     prices = ByRoofline(dataclasses.replace(traced.prices.roofline, launch_seconds=0.0))
     known = {i for i in traced.hooked if traced.fusions.is_kept(i)}
-    fusions = Fusions(traced.program, traced.backend, known | kept)
-    return sum(price_of(fusions, fusion, prices).seconds for fusion in fusions.all())
+    fusions = Fusions(traced.program, traced.backend, known | written)
+    return seconds_of(fusions, prices) - seconds_of(traced.fusions, prices)
 
 
 def _ops(traced: TracedStage) -> tuple[LocalOp, ...]:

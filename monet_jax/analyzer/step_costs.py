@@ -57,11 +57,12 @@ def step_costs(
 def program_costs(jaxpr: Any, prices: Prices, backend: Backend) -> StepCosts:
     """The costs of a closed jaxpr."""
     program = flatten(jaxpr, inline_checkpoints=True)
-    seconds = _seconds_of(fusions_of(program, backend), prices)
+    seconds = seconds_of(fusions_of(program, backend), prices)
     return StepCosts(flops_of(program.equations), seconds)
 
 
-def _seconds_of(fusions: Fusions, prices: Prices) -> float:
+def seconds_of(fusions: Fusions, prices: Prices) -> float:
+    """Seconds of all ops of a program."""
     return sum(price_of(fusions, fusion, prices).seconds for fusion in fusions.all())
 
 
@@ -86,7 +87,7 @@ def price_of(fusions: Fusions, fusion: Fusion, prices: Prices) -> Price:
     trip = _with_sunk(fusions, fusion.equation, flatten(body, inline_checkpoints=True))
     inside = fusions_of(trip, fusions.backend)
     copying = copying_seconds(_copied_bytes(eqn, inside), prices)
-    seconds = eqn.params["length"] * (_seconds_of(inside, prices) + copying)
+    seconds = eqn.params["length"] * (seconds_of(inside, prices) + copying)
     return dataclasses.replace(price, seconds=seconds)
 
 

@@ -70,7 +70,7 @@ class StepSearch:
 
     def small_bytes(self) -> int | None:
         """Bytes where one mark saves nothing; None without marks, or where the compiler fails."""
-        if not (marks := self.by_residuals()):
+        if not (marks := self._by_residuals()):
             return None
         judge = self.judge(marks[0], {})
         try:
@@ -93,8 +93,8 @@ class StepSearch:
         """
         found: MarkPlans = {}
         infeasible = []
-        for mark in self.by_residuals():
-            search = self.search_of(mark, found)
+        for mark in self._by_residuals():
+            search = self.search_for(mark, found)
             try:
                 made = search.plan(lambda _: budget_bytes)
             except InfeasibleBudget as error:
@@ -126,10 +126,10 @@ class StepSearch:
         """The plans, those of some marks made again with the bytes that are left to them."""
         for mark in marks:
             others = {k: x for k, x in found.items() if k != mark}
-            found = {**others, mark: self.search_of(mark, others).plan(lambda _: budget_bytes)}
+            found = {**others, mark: self.search_for(mark, others).plan(lambda _: budget_bytes)}
         return found
 
-    def by_residuals(self) -> list[str]:
+    def _by_residuals(self) -> list[str]:
         """The marks, that with most bytes of residuals first."""
         if len(self.recorded.found) < 2:
             return [*self.recorded.found]
@@ -140,7 +140,7 @@ class StepSearch:
 
         return sorted(self.recorded.found, key=residual_bytes, reverse=True)
 
-    def search_of(self, mark: str, others: Mapping[str, PlanRecord]) -> PlanSearch:
+    def search_for(self, mark: str, others: Mapping[str, PlanRecord]) -> PlanSearch:
         """The search for plans of one mark beside those of others."""
         known = self.judge(mark, others), self.options.cap(announce=say)
         plans: TracedPlans = CompiledPlans(*known, bool(self.options.verify))
@@ -189,9 +189,9 @@ def faster_plans(search: StepSearch, budget_bytes: int) -> MarkPlans:
     These are marks with loops: for others nothing is priced, since no plan would be faster.
     """
     found: MarkPlans = {}
-    for mark in () if search.options.pinned else search.by_residuals():
-        if not search.judge(mark, found).staged.loops:
-            continue
-        made = search.search_of(mark, found).plan(lambda _: budget_bytes)
-        found |= {mark: made} if made.decisions is not None else {}
+    for mark in () if search.options.pinned else search.recorded.found:
+        of_mark = search.search_for(mark, found)
+        if of_mark.compiled_plans.judge.staged.loops:
+            made = of_mark.plan(lambda _: budget_bytes)
+            found |= {mark: made} if made.decisions is not None else {}
     return found
