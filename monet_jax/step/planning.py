@@ -189,6 +189,8 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
         layout=layout,
         copies=copies,
         marks=step.marks.names,
+        operators=search.options.terms.operators,
+        checkpoints=search.options.terms.checkpoints,
         fingerprint=step.fingerprint,
         devices=devices,
         jax_version=jax.__version__,

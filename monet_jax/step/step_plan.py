@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from .._disk import write_whole
 from .._extras import needing_extra
 from ..compiler.budget import format_bytes
 from ..compiler.compile import CompiledBytes
+from ..planning.options import PlanOptions
 from ..plans.record import PlanRecord, record_from_json
 from ..report.as_policies import policies_of
 from ..report.policies import Policies, joined
@@ -21,7 +22,7 @@ from .updates.layout import UpdateLayout, described, layout_from_json
 from .updates.link import CopySeconds
 
 #: Raised when the stored fields change.
-FORMAT = 3
+FORMAT = 4
 _FORMAT_FIELD = "step_format"
 
 
@@ -40,6 +41,7 @@ class StepPlan:
         layout: how its updates run, and which of its state lives on the host.
         copies: seconds of the copies of what lives on the host; None where nothing does.
         marks: hash of a marked program -> what its function is called, in the order of the step.
+        operators, checkpoints: what the marks were traced with, as in `Terms`.
         fingerprint: of the step's program.
         devices: how many devices the step is sharded over.
         jax_version: the version that traced the step.
@@ -56,6 +58,8 @@ class StepPlan:
     layout: UpdateLayout
     copies: CopySeconds | None
     marks: Mapping[str, str]
+    operators: tuple[str, ...]
+    checkpoints: str
     fingerprint: str
     devices: int
     jax_version: str
@@ -89,6 +93,23 @@ class StepPlan:
         """Modelled seconds beyond recomputing nothing, as a share of the planned parts' own."""
         own = sum(plan.base_seconds for plan in self.plans.values())
         return sum(plan.seconds for plan in self.plans.values()) / own - 1 if own else 0.0
+
+    def apply(self, fun: Callable[..., Any], **jit_options: Any) -> Any:
+        """A step under `jax.jit`, run as planned. Needs no solver.
+
+        A plan of another JAX version or device is compiled again; a warning says if it is outgrown.
+
+        Arguments:
+            fun: the step that the plan was made for, with its marks.
+            **jit_options: what `jax.jit` takes: those that the plan was made with.
+
+        Returns:
+            What `monet_jax.jit` makes. Called with another step, or other arguments, than the plan
+            was made for, it raises `PlanMismatch`.
+        """
+        from .jit import PlannedStep  # which plans steps, and so needs this module
+
+        return PlannedStep(fun, options_of(self), jit_options, stored=self)
 
     def to_json(self) -> str:
         """The plan as JSON text."""
@@ -172,9 +193,16 @@ def step_plan_from_json(text: str) -> StepPlan:
         data["layout"] = layout_from_json(data["layout"])
         data["copies"] = data["copies"] and CopySeconds(**data["copies"])
         data["timeline"] = data["timeline"] and timeline_from_json(data["timeline"])
+        data["operators"] = tuple(data["operators"])
         return StepPlan(**data)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"a field is missing, unknown or of a wrong type: {error}") from error
+
+
+def options_of(plan: StepPlan) -> PlanOptions:
+    """The options that the plan was made with, as far as they say how a step is traced."""
+    terms = {"operators": plan.operators, "checkpoints": plan.checkpoints}
+    return PlanOptions(budget=plan.budget_bytes, target=plan.target, **terms)
 
 
 def holds_step_plan(text: str) -> bool:
