@@ -38,9 +38,9 @@ from .step.marks import linearize as linearize
 from .step.marks import value_and_grad as value_and_grad
 from .step.marks import vjp as vjp
 from .step.step_plan import StepPlan as StepPlan
-from .step.timeline import LiveValue as LiveValue
-from .step.timeline import Moment as Moment
-from .step.timeline import StepTimeline as StepTimeline
+from .step.timeline.step_timeline import LiveValue as LiveValue
+from .step.timeline.step_timeline import Moment as Moment
+from .step.timeline.step_timeline import StepTimeline as StepTimeline
 from .tools.check import Check as Check
 from .tools.check import check as check
 from .tools.compare import compare as compare

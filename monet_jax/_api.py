@@ -30,6 +30,8 @@ from .step.jit import PlannedStep
 from .step.marks import given_options, refuse_states
 from .step.marks import source_for as source_for
 from .step.questions import plan_of_step, refuse_step
+from .step.step_plan import StepPlan
+from .step.stored import stored_step
 from .tracing.modules import Given, OnArrays, on_arrays
 
 
@@ -236,20 +238,37 @@ def plan(
 
 
 def apply(
-    plan: Plan,
+    plan: Plan | StepPlan,
     fun: Callable[..., Any],
     *,
     argnums: int | Sequence[int] = 0,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
-) -> Callable[..., Any]:
+    **jit_options: Any,
+) -> Any:
     """`fun`, run as a plan says. Needs no solver.
 
     A plan of another JAX version or device is compiled again; a warning says if it is outgrown.
 
+    Arguments:
+        plan: of a function, or of a step.
+        fun: what the plan was made for; a step as it was written, or of `monet_jax.jit`.
+        argnums, static_argnums, static_argnames: as in `plan`; a step has no `argnums`.
+        **jit_options: of a step: what `jax.jit` takes, as when the plan was made.
+
+    Returns:
+        A function with the arguments, values and derivatives of `fun`; of a step, what
+        `monet_jax.jit` makes.
+
     Raises:
+        TypeError: there are options of another kind of plan.
         PlanMismatch: when called: the plan was made for another function or other arguments.
     """
+    if isinstance(plan, StepPlan):
+        static = {"static_argnums": static_argnums, "static_argnames": static_argnames}
+        return stored_step(plan, fun, argnums, {**static, **jit_options})
+    if jit_options:
+        raise TypeError(f"{sorted(jit_options)} are of `jax.jit`, and only for the plan of a step.")
     return rematerialized(fun, Fixed(plan), (argnums, static_argnums, static_argnames))
 
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import device
 import jax
-import jax.numpy as jnp
 import keeping
 import optax
 
@@ -129,7 +128,7 @@ def lowered(cell: dict[str, Any], row: dict[str, Any], folder: Path, args: Any) 
         return by_hand(cell, row.get("policy")).lower(*args)
     step = functools.partial(step_of, problem_of(cell).loss, monet_jax)
     plan = monet_jax.load_plan(folder / row["file"])
-    return plan.apply(step, donate_argnums=0).lower(*args)
+    return monet_jax.apply(plan, step, donate_argnums=0).lower(*args)
 
 
 class Running:

@@ -22,20 +22,25 @@ FlatFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 def derivative_of(
-    program: Program, differentiated: Sequence[bool], forward_mode: bool = False
+    program: Program,
+    differentiated: Sequence[bool],
+    forward_mode: bool = False,
+    tracers: Sequence[Any] = (),
 ) -> Differentiation:
     """Which derivative a budget covers.
 
     Arguments:
         program: the function.
-        differentiated: for each input, whether `argnums` covers it. Inputs and constants that
-            cannot have a gradient are left out; float tracers among the constants are added.
+        differentiated: for each input, whether `argnums` covers it. Inputs that cannot have a
+            gradient are left out.
         forward_mode: whether plans must be fit for it, too.
+        tracers: constants that have a gradient outside, where they can: what the function closes
+            over of outer transformations, or what stands for that once these have ended.
     """
     inputs = [i for i, d in zip(program.inputs, differentiated, strict=True) if d]
-    kinds = jax.core.Tracer, jax.ShapeDtypeStruct  # the second stands for one that has ended
-    tracers = {i for i, c in program.constants.items() if isinstance(c, kinds)}
-    inputs += tracers - _closed_over_by_rules(program) if tracers else ()
+    ids = {*map(id, tracers)}
+    closed_over = {i for i, c in program.constants.items() if id(c) in ids}
+    inputs += closed_over - _closed_over_by_rules(program) if closed_over else ()
     differentiable = frozenset(i for i in inputs if compat.is_float(program.avals[i]))
     return Differentiation(differentiable, _outputs_with_cotangents(program), forward_mode)
 

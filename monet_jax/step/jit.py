@@ -21,7 +21,6 @@ from .call import Shardings, StepCall, shardings_of
 from .context import current_step, run_step
 from .planning import applied, plan_step
 from .step_plan import StepPlan
-from .stored import check_stored, verify_again
 from .updates.placement import arrays_in, check_placed, placed_arguments, refuse_shardings
 
 log = logging.getLogger("monet_jax")
@@ -33,24 +32,12 @@ _RAISED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
 
 
 class PlannedStep:
-    """A step that runs as planned; made by `monet_jax.jit`. It has what a jitted function has.
-
-    Arguments:
-        fun: the step as it was written.
-        options: what its user wants of its plans.
-        jit_options: keyword arguments of `jax.jit`.
-        stored: the plan to run by; None where each signature gets one of its own.
-    """
+    """A step that runs as planned; made by `monet_jax.jit`. It has what a jitted function has."""
 
     def __init__(
-        self,
-        fun: Callable[..., Any],
-        options: PlanOptions,
-        jit_options: Mapping[str, Any],
-        stored: StepPlan | None = None,
+        self, fun: Callable[..., Any], options: PlanOptions, jit_options: Mapping[str, Any]
     ):
         self._fun, self._options, self._jit_options = fun, options, dict(jit_options)
-        self._stored = stored
         self._jitted: dict[Shardings | None, Any] = {}
         self._is_noted = False
         self._jitted_for(None)  # refuses bad options now
@@ -116,6 +103,11 @@ class PlannedStep:
         return placed_arguments((call.args, call.kwargs), args, donated, layout)
 
     @property
+    def as_written(self) -> Callable[..., Any]:
+        """The function that was made into this step."""
+        return self._fun
+
+    @property
     def jit_options(self) -> Mapping[str, Any]:
         """Keyword arguments of `jax.jit`."""
         return self._jit_options
@@ -126,16 +118,12 @@ class PlannedStep:
         return self._options
 
     def plan_for(self, call: StepCall) -> StepPlan:
-        """The plan that a call runs by: the stored one, or one that is made.
+        """The plan that a call runs by.
 
         Raises:
-            PlanMismatch: the stored plan is for another step, or for other arguments.
             InfeasibleBudget: no plan fits the budget.
         """
-        if self._stored is None:
-            return plan_step(call, self._options)
-        check_stored(self._stored, call)
-        return self._stored
+        return plan_step(call, self._options)
 
     def call_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
         """The call with some arguments, as `jax.jit` tells what is static among them."""
@@ -189,8 +177,6 @@ class PlannedStep:
             plan = self.plan_for(call)
             check_placed(arrays_in((args, kwargs)), plan.layout, name_of(self._fun))
             step = applied(plan, call, self._options) if plan.changes_the_step else None
-            if self._stored is not None:
-                verify_again(plan, call, step)
         except _RAISED:
             raise
         except Exception as error:

@@ -26,7 +26,7 @@ from .context import Applying, Recording, Tracer
 from .donation import donations_of
 from .share import StepSearch, faster_plans
 from .step_plan import StepPlan, step_plan_from_json
-from .timeline import step_timeline
+from .timeline.step_timeline import step_timeline
 from .updates.decide import LaidOut, decision_of
 from .updates.groups import updates_of
 from .updates.hint import hint
@@ -70,6 +70,8 @@ class RecordedStep:
         marks = self.marks.found
         if self.fingerprint != plan.fingerprint or not plan.plans.keys() <= marks.keys():
             return "another step, or for other arguments"
+        if self.donated != plan.donated:
+            return "a step that donates other arguments"
         found = (mismatch(as_traced_for(marks[k], own), own) for k, own in plan.plans.items())
         return next(filter(None, found), "")
 
@@ -116,7 +118,7 @@ def record_step(call: StepCall, tracer: Tracer) -> RecordedStep:
     traced = call.traced(marks)
     infos = jax.tree.leaves(traced.args_info)
     jaxpr = traced.jaxpr
-    recorded = Recorded(jaxpr, (), tuple(jaxpr.in_avals), list)
+    recorded = Recorded(jaxpr, (), (), tuple(jaxpr.in_avals), list)
     program = traced_as(recorded, [False] * len(recorded.avals), unchanged, Terms(()))
     donated, results = tuple(x.donated for x in infos), donations_of(traced).result_bytes
     flat = flatten(jaxpr, inline_checkpoints=True)
@@ -192,6 +194,7 @@ def plan_within(budget_bytes: int, step: RecordedStep, search: StepSearch) -> St
         operators=search.options.terms.operators,
         checkpoints=search.options.terms.checkpoints,
         fingerprint=step.fingerprint,
+        donated=step.donated,
         devices=devices,
         jax_version=jax.__version__,
         compilations=len(search.compiled),

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ..plans.record import PlanRecord, record_from_json
 from ..report.as_policies import policies_of
 from ..report.policies import Policies, joined
 from ..report.text import report
-from .timeline import StepTimeline, timeline_from_json
+from .timeline.step_timeline import StepTimeline, timeline_from_json
 from .updates.layout import UpdateLayout, described, layout_from_json
 from .updates.link import CopySeconds
 
@@ -43,6 +43,7 @@ class StepPlan:
         marks: hash of a marked program -> what its function is called, in the order of the step.
         operators, checkpoints: what the marks were traced with, as in `Terms`.
         fingerprint: of the step's program.
+        donated: for each leaf of the arguments, whether it is donated.
         devices: how many devices the step is sharded over.
         jax_version: the version that traced the step.
         compilations: how many steps were compiled, the step as it is included.
@@ -61,6 +62,7 @@ class StepPlan:
     operators: tuple[str, ...]
     checkpoints: str
     fingerprint: str
+    donated: tuple[bool, ...]
     devices: int
     jax_version: str
     compilations: int
@@ -89,27 +91,16 @@ class StepPlan:
         return self.unplanned.total_bytes
 
     @property
+    def options(self) -> PlanOptions:
+        """The options that the plan was made with, as far as they say how a step is traced."""
+        terms = {"operators": self.operators, "checkpoints": self.checkpoints}
+        return PlanOptions(budget=self.budget_bytes, target=self.target, **terms)
+
+    @property
     def overhead(self) -> float:
         """Modelled seconds beyond recomputing nothing, as a share of the planned parts' own."""
         own = sum(plan.base_seconds for plan in self.plans.values())
         return sum(plan.seconds for plan in self.plans.values()) / own - 1 if own else 0.0
-
-    def apply(self, fun: Callable[..., Any], **jit_options: Any) -> Any:
-        """A step under `jax.jit`, run as planned. Needs no solver.
-
-        A plan of another JAX version or device is compiled again; a warning says if it is outgrown.
-
-        Arguments:
-            fun: the step that the plan was made for, with its marks.
-            **jit_options: what `jax.jit` takes: those that the plan was made with.
-
-        Returns:
-            What `monet_jax.jit` makes. Called with another step, or other arguments, than the plan
-            was made for, it raises `PlanMismatch`.
-        """
-        from .jit import PlannedStep  # which plans steps, and so needs this module
-
-        return PlannedStep(fun, options_of(self), jit_options, stored=self)
 
     def to_json(self) -> str:
         """The plan as JSON text."""
@@ -137,7 +128,7 @@ class StepPlan:
         summaries of several. All bytes in it are those of the step.
         """
         from ..report.html import page, snippet  # jinja2 is imported only where a page is wanted
-        from .timeline_chart import section
+        from .timeline.chart import section
 
         plans = [dataclasses.replace(x, name=self.marks[k]) for k, x in self.plans.items()]
         whole = section(self.timeline) if self.timeline else ""
@@ -193,16 +184,10 @@ def step_plan_from_json(text: str) -> StepPlan:
         data["layout"] = layout_from_json(data["layout"])
         data["copies"] = data["copies"] and CopySeconds(**data["copies"])
         data["timeline"] = data["timeline"] and timeline_from_json(data["timeline"])
-        data["operators"] = tuple(data["operators"])
+        data |= {name: tuple(data[name]) for name in ("operators", "donated")}
         return StepPlan(**data)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"a field is missing, unknown or of a wrong type: {error}") from error
-
-
-def options_of(plan: StepPlan) -> PlanOptions:
-    """The options that the plan was made with, as far as they say how a step is traced."""
-    terms = {"operators": plan.operators, "checkpoints": plan.checkpoints}
-    return PlanOptions(budget=plan.budget_bytes, target=plan.target, **terms)
 
 
 def holds_step_plan(text: str) -> bool:

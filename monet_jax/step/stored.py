@@ -1,46 +1,84 @@
-"""Is a stored plan for this call of a step, and does it keep its budget on this device?"""
+"""A step that runs by a stored plan, which is checked to be for it and to keep its budget here."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
 from ..compiler.budget import format_bytes
-from ..compiler.options import Options
+from ..compiler.options import options_of
 from ..compiler.targets import TargetUnavailable, resolve_target
 from ..planning.failures import warn
 from ..plans.record import PlanMismatch
 from .call import StepCall
-from .context import StepTrace
-from .planning import record_step, tracer_for
-from .step_plan import StepPlan, options_of
+from .jit import PlannedStep
+from .planning import applied, record_step, tracer_for
+from .step_plan import StepPlan
 
 
-def check_stored(plan: StepPlan, call: StepCall) -> None:
-    """Check that a plan was made for a call of a step.
+class StoredStep(PlannedStep):
+    """A step that runs by one plan, for whatever arguments; it plans nothing."""
 
-    Raises:
-        PlanMismatch: it was not; the message says what differs.
-    """
-    tracer = tracer_for(call, options_of(plan), resolve_target(plan.target))
-    found = record_step(call, tracer)
-    tracer.forget()
-    if what := found.mismatch(plan):
-        raise PlanMismatch(f"The plan was made for {what}. Plan again.")
+    def __init__(self, plan: StepPlan, fun: Callable[..., Any], jit_options: Mapping[str, Any]):
+        super().__init__(fun, plan.options, jit_options)
+        self._plan, self._is_verified = plan, False
+
+    def plan_for(self, call: StepCall) -> StepPlan:
+        """The stored plan, once it is known to be for a call.
+
+        Raises:
+            PlanMismatch: it is for another step, or for other arguments; the message says which.
+        """
+        tracer = tracer_for(call, self.options, resolve_target(self._plan.target))
+        what = record_step(call, tracer).mismatch(self._plan)
+        tracer.forget()
+        if what:
+            raise PlanMismatch(f"The plan was made for {what}. Plan again.")
+        if not self._is_verified:
+            _verify_again(self._plan, call)
+            self._is_verified = True
+        return self._plan
 
 
-def verify_again(plan: StepPlan, call: StepCall, step: StepTrace | None) -> None:
-    """Warn where a plan of other versions or devices cannot be verified, or is too large.
+def stored_step(
+    plan: StepPlan,
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int],
+    jit_options: Mapping[str, Any],
+) -> StoredStep:
+    """A step that runs as a plan says.
 
     Arguments:
         plan: the plan.
-        call: the call that it was made for.
-        step: the trace in which the step runs as planned.
+        fun: the step as it was written, or as `monet_jax.jit` made it, with its options.
+        argnums: as given to `apply`.
+        jit_options: keyword arguments of `jax.jit`.
+
+    Raises:
+        TypeError: `argnums` were given.
     """
+    if argnums != 0:
+        raise TypeError(
+            f"got `argnums={argnums}` with the plan of a step, whose marks say what is "
+            "differentiated: leave it out."
+        )
+    given = {k: v for k, v in jit_options.items() if v != ()}
+    if isinstance(fun, PlannedStep):
+        return StoredStep(plan, fun.as_written, {**fun.jit_options, **given})
+    return StoredStep(plan, fun, given)
+
+
+def _verify_again(plan: StepPlan, call: StepCall) -> None:
+    """Warn where a plan of other versions or devices cannot be verified, or is too large."""
     here = resolve_target(None).name
     target = resolve_target(here if here != "cpu" else plan.target)
     if plan.jax_version == jax.__version__ and plan.target == target.name:
         return
     made = f"A plan made under JAX {plan.jax_version} for {plan.target}"
+    step = applied(plan, call, plan.options) if plan.changes_the_step else None
     try:
-        taken = call.compiled(step, target, Options()).total_bytes
+        options = options_of(target, plan.fingerprint)
+        taken = call.compiled(step, target, options).total_bytes
     except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
         warn(f"{made} could not be verified here: {error}")
         return

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,12 +69,14 @@ class Recorded:
         jaxpr: closed; of `closed_over`, and of the flat inputs behind that.
         closed_over: tracers of outer transformations among what the function closes over, and all
             arrays beside them; nothing if there are none of them.
+        tracers: for each of these, whether it is a tracer: arrays have no gradient.
         avals: `ShapeDtypeStruct`s of the inputs, shardings included.
         rebuild: flat outputs -> what the function returns.
     """
 
     jaxpr: Any
     closed_over: tuple[Any, ...]
+    tracers: tuple[bool, ...]
     avals: tuple[Any, ...]
     rebuild: Callable[[Sequence[Any]], Any]
 
@@ -199,10 +202,11 @@ def record(fun: Callable[..., Any], call: Call) -> Recorded:
             "let the forward rule return it among its residuals"
         )
     _, closed_over, _ = compat.jaxpr_inputs(jaxpr)
-    if not any(isinstance(x, jax.core.Tracer) for x in closed_over):
-        return Recorded(jaxpr, (), avals, rebuild)
+    tracers = tuple(isinstance(x, jax.core.Tracer) for x in closed_over)
+    if not any(tracers):
+        return Recorded(jaxpr, (), (), avals, rebuild)
     # A tracer must not outlive its trace, and what is recorded may: see `_wrapped`.
-    return Recorded(compat.of_constants(jaxpr), tuple(closed_over), avals, rebuild)
+    return Recorded(compat.of_constants(jaxpr), tuple(closed_over), tracers, avals, rebuild)
 
 
 def traced_as(
@@ -211,7 +215,10 @@ def traced_as(
     """A recorded function as a flat program whose equations are replaced as `rewrite` says."""
     inlines = terms.checkpoints == "plan" and has_checkpoints(recorded.jaxpr)
     covered = functools.partial(
-        derivative_of, differentiated=differentiated, forward_mode=terms.forward_mode
+        derivative_of,
+        differentiated=differentiated,
+        forward_mode=terms.forward_mode,
+        tracers=[*itertools.compress(recorded.closed_over, recorded.tracers)],
     )
     program = list_program(
         Listing(recorded.jaxpr, rewrite, inlines, rewrite.programs, covered, recorded.closed_over)

@@ -12,6 +12,8 @@ from networks import recomputes
 from steps import BATCH, WIDTH, assert_close, bytes_of, layers, loss, normal
 
 import monet_jax
+from monet_jax.step.context import Applying, Recording, Tracer
+from monet_jax.tracing.trace import Terms, without_operators
 
 X = normal(9, 2, BATCH, WIDTH)
 
@@ -158,3 +160,23 @@ def test_options_of_a_plan_need_a_budget():
 def test_what_has_no_gradient_is_not_planned():
     step = monet_jax.jit(lambda x: monet_jax.remat(jnp.sin)(x), budget="1MiB", cache=False)
     np.testing.assert_array_equal(step(X), jnp.sin(X))
+
+
+def test_an_array_that_a_mark_closes_over_beside_a_tracer_has_no_gradient():
+    """A plan of the program without operators is for that program in every trace of the step."""
+    table, params, now = X[1], layers(), []
+
+    def step(params, x):
+        return monet_jax.grad(lambda p: loss(p, x + table))(params)
+
+    def emission(traced, inputs):
+        now.append(without_operators(traced, "cpu").program_hash)
+        return traced.flat(inputs)
+
+    tracer = Tracer(Terms(), "cpu", 1)
+    recording = Recording(tracer)
+    call = monet_jax.jit(step, budget="1GiB").call_for((params, X[0]), {})
+    call.traced(recording)
+    ((name, mark),) = recording.found.items()
+    call.traced(Applying(tracer, {name: emission}, (name,)))
+    assert now == [without_operators(mark, "cpu").program_hash]

@@ -11,8 +11,8 @@ from steps import ADAMW, DEPTH, STEPS, WIDTH, Step, layers, loss, normal, plain,
 
 import monet_jax
 from monet_jax.compiler.backend import backend_of
-from monet_jax.step.liveness import GRADIENT, liveness
-from monet_jax.step.timeline import step_timeline
+from monet_jax.step.timeline.liveness import GRADIENT, liveness
+from monet_jax.step.timeline.step_timeline import step_timeline
 from monet_jax.step.updates.emission import with_layout
 from monet_jax.step.updates.placement import placed_specs
 

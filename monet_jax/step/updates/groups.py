@@ -10,7 +10,7 @@ import itertools as it
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ...ir.program import Program, aval_nbytes, mutable_references
-from ..liveness import BACKWARD, BOTH, OUTSIDE, part_of
+from ..timeline.liveness import BACKWARD, BOTH, OUTSIDE, part_of
 
 #: In bytes: smaller values join no results, and their updates are not ordered. A norm takes 4, a
 #: norm for each of a thousand leaves 4,000; a bias that is left out takes less than a page of a

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from html import escape
 
-from ..compiler.budget import format_bytes
-from ..report.charts import COLOURS
+from ...compiler.budget import format_bytes
+from ...report.charts import COLOURS
 from .liveness import GRADIENT, SAVED, TEMPORARY
-from .timeline import KINDS, OTHERS, PARAMETERS, RESULTS, STATE, StepTimeline
+from .step_timeline import KINDS, OTHERS, PARAMETERS, RESULTS, STATE, StepTimeline
 
 #: Units of the chart across and upwards.
 WIDTH, HEIGHT = 1000, 300

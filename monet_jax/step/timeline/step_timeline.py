@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..compiler.backend import Backend
-from ..compiler.budget import format_bytes
-from ..ir import compat
-from ..ir.program import device_nbytes
+from ...compiler.backend import Backend
+from ...compiler.budget import format_bytes
+from ...ir import compat
+from ...ir.program import device_nbytes
 from .liveness import GRADIENT, OUTSIDE, SAVED, TEMPORARY, Liveness, liveness
 
 PARAMETERS, STATE, OTHERS, RESULTS = "parameters", "optimizer state", "other arguments", "results"
@@ -175,7 +175,7 @@ def _largest(found: Liveness, n: int, devices: int) -> Iterator[LiveValue]:
 
 def _described(timeline: StepTimeline) -> str:
     """The peak as text: the moment, bytes by kind, and the largest values."""
-    from ..report.tables import plain_table, render  # rich is imported only where a text is wanted
+    from ...report.tables import plain_table, render  # rich is imported only where a text is wanted
 
     moment, total = timeline.moments[timeline.peak], max(timeline.total_bytes)
     where = f" at {moment.source}" if moment.source else ""

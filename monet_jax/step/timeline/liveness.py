@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..analyzer.fusion import Fusion, Fusions, is_in_place
-from ..compiler.backend import Backend
-from ..ir import compat
-from ..ir.program import Equation, Program, flatten
+from ...analyzer.fusion import Fusion, Fusions, is_in_place
+from ...compiler.backend import Backend
+from ...ir import compat
+from ...ir.program import Equation, Program, flatten
 
 #: What a value is for that is neither an argument nor a result.
 SAVED, GRADIENT, TEMPORARY = "saved values", "gradients", "temporaries"

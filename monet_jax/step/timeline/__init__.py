@@ -1,0 +1,1 @@
+"""What is live in a whole step over time, and its picture."""
