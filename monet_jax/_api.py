@@ -257,8 +257,7 @@ def apply(
         **jit_options: of a step: what `jax.jit` takes, as when the plan was made.
 
     Returns:
-        A function with the arguments, values and derivatives of `fun`; of a step, what
-        `monet_jax.jit` makes.
+        A function with the arguments, values and derivatives of `fun`; as `jit` makes of a step.
 
     Raises:
         TypeError: there are options of another kind of plan.

@@ -37,7 +37,7 @@ class PlannedStep:
     def __init__(
         self, fun: Callable[..., Any], options: PlanOptions, jit_options: Mapping[str, Any]
     ):
-        self._fun, self._options, self._jit_options = fun, options, dict(jit_options)
+        self.fun, self._options, self._jit_options = fun, options, dict(jit_options)
         self._jitted: dict[Shardings | None, Any] = {}
         self._is_noted = False
         self._jitted_for(None)  # refuses bad options now
@@ -72,7 +72,7 @@ class PlannedStep:
     @functools.cached_property
     def as_it_is(self) -> Any:
         """The step under `jax.jit` alone."""
-        return jax.jit(self._fun, **self._jit_options)
+        return jax.jit(self.fun, **self._jit_options)
 
     def trace_as_it_is(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """The step under `jax.jit` alone, traced."""
@@ -103,11 +103,6 @@ class PlannedStep:
         return placed_arguments((call.args, call.kwargs), args, donated, layout)
 
     @property
-    def as_written(self) -> Callable[..., Any]:
-        """The function that was made into this step."""
-        return self._fun
-
-    @property
     def jit_options(self) -> Mapping[str, Any]:
         """Keyword arguments of `jax.jit`."""
         return self._jit_options
@@ -118,21 +113,17 @@ class PlannedStep:
         return self._options
 
     def plan_for(self, call: StepCall) -> StepPlan:
-        """The plan that a call runs by.
-
-        Raises:
-            InfeasibleBudget: no plan fits the budget.
-        """
+        """The plan that a call runs by; see `plan_step`."""
         return plan_step(call, self._options)
 
     def call_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
         """The call with some arguments, as `jax.jit` tells what is static among them."""
         found = []
 
-        @functools.wraps(self._fun)
+        @functools.wraps(self.fun)
         def seen(*given: Any, **named: Any) -> None:
             shardings = shardings_of((args, kwargs))
-            found.append(StepCall.of(self._fun, self._jit_options, (given, named), shardings))
+            found.append(StepCall.of(self.fun, self._jit_options, (given, named), shardings))
 
         options = {k: v for k, v in self._jit_options.items() if k != "out_shardings"}
         jax.jit(seen, **options).trace(*args, **kwargs)
@@ -142,7 +133,7 @@ class PlannedStep:
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        return f"<planned step {name_of(self._fun)}>"
+        return f"<planned step {name_of(self.fun)}>"
 
     def _note_outer(self, arguments: Any) -> None:
         """Say once that an outer transformation hides something of what is planned for."""
@@ -153,14 +144,14 @@ class PlannedStep:
                 "The step `%s` is called under an outer `jit`, `vmap` or `grad`: it is planned for "
                 "the shapes that it sees there. Sizes of mapped axes, and what the outer program "
                 "keeps, are not in its bytes, and it donates nothing.",
-                name_of(self._fun),
+                name_of(self.fun),
             )
 
     def _jitted_for(self, shardings: Shardings | None) -> Any:
         """The step under `jax.jit`, planned for arguments that are sharded like that."""
         if shardings not in self._jitted:
 
-            @functools.wraps(self._fun)
+            @functools.wraps(self.fun)
             def planned(*args: Any, **kwargs: Any) -> Any:
                 return self._traced(shardings, args, kwargs)
 
@@ -171,21 +162,21 @@ class PlannedStep:
         self, shardings: Shardings | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """The results of the step while it is traced: as planned, where that succeeds."""
-        call = StepCall.of(self._fun, self._jit_options, (args, kwargs), shardings)
+        call = StepCall.of(self.fun, self._jit_options, (args, kwargs), shardings)
         step, fault = None, None
         try:
             plan = self.plan_for(call)
-            check_placed(arrays_in((args, kwargs)), plan.layout, name_of(self._fun))
+            check_placed(arrays_in((args, kwargs)), plan.layout, name_of(self.fun))
             step = applied(plan, call, self._options) if plan.changes_the_step else None
         except _RAISED:
             raise
         except Exception as error:
             fault = error
-        results = run_step(step, self._fun, args, kwargs)  # an error of its own is raised here
+        results = run_step(step, self.fun, args, kwargs)  # an error of its own is raised here
         if step is not None:
             step.tracer.forget()
         if fault is not None:
-            report(name_of(self._fun), fault)
+            report(name_of(self.fun), fault)
         return results
 
 

@@ -64,7 +64,7 @@ def stored_step(
         )
     given = {k: v for k, v in jit_options.items() if v != ()}
     if isinstance(fun, PlannedStep):
-        return StoredStep(plan, fun.as_written, {**fun.jit_options, **given})
+        return StoredStep(plan, fun.fun, {**fun.jit_options, **given})
     return StoredStep(plan, fun, given)
 
 
