@@ -1,5 +1,6 @@
 """`monet_jax.jit`: a step under `jax.jit`, whose marks are planned when it is traced."""
 
+import copy
 import functools
 import logging
 import types
@@ -30,6 +31,9 @@ _OF_FUNCTIONS = {"argnums", "reserved", "error", "sample"}
 #: Errors of planning that a call raises.
 _RAISED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)
 
+#: A call of a step, and what its user wants of its plans -> the plan that it runs by.
+type Planner = Callable[[StepCall, PlanOptions], StepPlan]
+
 
 class PlannedStep:
     """A step that runs as planned; made by `monet_jax.jit`. It has what a jitted function has."""
@@ -37,9 +41,9 @@ class PlannedStep:
     def __init__(
         self, fun: Callable[..., Any], options: PlanOptions, jit_options: Mapping[str, Any]
     ):
-        self.fun, self._options, self._jit_options = fun, options, dict(jit_options)
+        self._fun, self._options, self._jit_options = fun, options, dict(jit_options)
         self._jitted: dict[Shardings | None, Any] = {}
-        self._is_noted = False
+        self._plan_for, self._is_noted = plan_step, False
         self._jitted_for(None)  # refuses bad options now
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +76,7 @@ class PlannedStep:
     @functools.cached_property
     def as_it_is(self) -> Any:
         """The step under `jax.jit` alone."""
-        return jax.jit(self.fun, **self._jit_options)
+        return jax.jit(self._fun, **self._jit_options)
 
     def trace_as_it_is(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """The step under `jax.jit` alone, traced."""
@@ -98,7 +102,7 @@ class PlannedStep:
             InfeasibleBudget: no plan fits the budget.
         """
         call = self.call_for(args, kwargs)
-        layout = self.plan_for(call).layout
+        layout = self._plan_for(call, self._options).layout
         donated = [x.donated for x in jax.tree.leaves(call.traced(None).args_info)]
         return placed_arguments((call.args, call.kwargs), args, donated, layout)
 
@@ -112,18 +116,20 @@ class PlannedStep:
         """What its user wants of its plans."""
         return self._options
 
-    def plan_for(self, call: StepCall) -> StepPlan:
-        """The plan that a call runs by; see `plan_step`."""
-        return plan_step(call, self._options)
+    def running_by(self, plan_for: Planner, options: PlanOptions) -> "PlannedStep":
+        """The same step, planned by another function and with other options."""
+        made = copy.copy(self)
+        made._plan_for, made._options, made._jitted = plan_for, options, {}
+        return made
 
     def call_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> StepCall:
         """The call with some arguments, as `jax.jit` tells what is static among them."""
         found = []
 
-        @functools.wraps(self.fun)
+        @functools.wraps(self._fun)
         def seen(*given: Any, **named: Any) -> None:
             shardings = shardings_of((args, kwargs))
-            found.append(StepCall.of(self.fun, self._jit_options, (given, named), shardings))
+            found.append(StepCall.of(self._fun, self._jit_options, (given, named), shardings))
 
         options = {k: v for k, v in self._jit_options.items() if k != "out_shardings"}
         jax.jit(seen, **options).trace(*args, **kwargs)
@@ -133,7 +139,7 @@ class PlannedStep:
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        return f"<planned step {name_of(self.fun)}>"
+        return f"<planned step {name_of(self._fun)}>"
 
     def _note_outer(self, arguments: Any) -> None:
         """Say once that an outer transformation hides something of what is planned for."""
@@ -144,14 +150,14 @@ class PlannedStep:
                 "The step `%s` is called under an outer `jit`, `vmap` or `grad`: it is planned for "
                 "the shapes that it sees there. Sizes of mapped axes, and what the outer program "
                 "keeps, are not in its bytes, and it donates nothing.",
-                name_of(self.fun),
+                name_of(self._fun),
             )
 
     def _jitted_for(self, shardings: Shardings | None) -> Any:
         """The step under `jax.jit`, planned for arguments that are sharded like that."""
         if shardings not in self._jitted:
 
-            @functools.wraps(self.fun)
+            @functools.wraps(self._fun)
             def planned(*args: Any, **kwargs: Any) -> Any:
                 return self._traced(shardings, args, kwargs)
 
@@ -162,21 +168,21 @@ class PlannedStep:
         self, shardings: Shardings | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """The results of the step while it is traced: as planned, where that succeeds."""
-        call = StepCall.of(self.fun, self._jit_options, (args, kwargs), shardings)
+        call = StepCall.of(self._fun, self._jit_options, (args, kwargs), shardings)
         step, fault = None, None
         try:
-            plan = self.plan_for(call)
-            check_placed(arrays_in((args, kwargs)), plan.layout, name_of(self.fun))
+            plan = self._plan_for(call, self._options)
+            check_placed(arrays_in((args, kwargs)), plan.layout, name_of(self._fun))
             step = applied(plan, call, self._options) if plan.changes_the_step else None
         except _RAISED:
             raise
         except Exception as error:
             fault = error
-        results = run_step(step, self.fun, args, kwargs)  # an error of its own is raised here
+        results = run_step(step, self._fun, args, kwargs)  # an error of its own is raised here
         if step is not None:
             step.tracer.forget()
         if fault is not None:
-            report(name_of(self.fun), fault)
+            report(name_of(self._fun), fault)
         return results
 
 

@@ -1,4 +1,4 @@
-"""A step that runs by a stored plan, which is checked to be for it and to keep its budget here."""
+"""Steps that run by a stored plan, which is checked to be for them and to keep its budget here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from ..compiler.budget import format_bytes
 from ..compiler.options import options_of
 from ..compiler.targets import TargetUnavailable, resolve_target
 from ..planning.failures import warn
+from ..planning.options import PlanOptions
 from ..plans.record import PlanMismatch
 from .call import StepCall
 from .jit import PlannedStep
@@ -16,20 +17,19 @@ from .planning import applied, record_step, tracer_for
 from .step_plan import StepPlan
 
 
-class StoredStep(PlannedStep):
-    """A step that runs by one plan, for whatever arguments; it plans nothing."""
+class StoredPlan:
+    """One plan for all calls, each of which is checked to be what it was made for."""
 
-    def __init__(self, plan: StepPlan, fun: Callable[..., Any], jit_options: Mapping[str, Any]):
-        super().__init__(fun, plan.options, jit_options)
+    def __init__(self, plan: StepPlan):
         self._plan, self._is_verified = plan, False
 
-    def plan_for(self, call: StepCall) -> StepPlan:
+    def __call__(self, call: StepCall, options: PlanOptions) -> StepPlan:
         """The stored plan, once it is known to be for a call.
 
         Raises:
             PlanMismatch: it is for another step, or for other arguments; the message says which.
         """
-        tracer = tracer_for(call, self.options, resolve_target(self._plan.target))
+        tracer = tracer_for(call, options, resolve_target(self._plan.target))
         what = record_step(call, tracer).mismatch(self._plan)
         tracer.forget()
         if what:
@@ -45,7 +45,7 @@ def stored_step(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
     jit_options: Mapping[str, Any],
-) -> StoredStep:
+) -> PlannedStep:
     """A step that runs as a plan says.
 
     Arguments:
@@ -55,17 +55,18 @@ def stored_step(
         jit_options: keyword arguments of `jax.jit`.
 
     Raises:
-        TypeError: `argnums` were given.
+        TypeError: `argnums` were given, or options of `jax.jit` with a step that has its own.
     """
-    if argnums != 0:
-        raise TypeError(
-            f"got `argnums={argnums}` with the plan of a step, whose marks say what is "
-            "differentiated: leave it out."
-        )
     given = {k: v for k, v in jit_options.items() if v != ()}
-    if isinstance(fun, PlannedStep):
-        return StoredStep(plan, fun.fun, {**fun.jit_options, **given})
-    return StoredStep(plan, fun, given)
+    has_own = isinstance(fun, PlannedStep)
+    if argnums != 0 or (has_own and given):
+        wrong = "`argnums`" if argnums != 0 else f"{sorted(given)}"
+        raise TypeError(
+            f"got {wrong} with the plan of a step. Leave it out: marks say what is differentiated, "
+            "and a step of `monet_jax.jit` has options of its own."
+        )
+    step = fun if has_own else PlannedStep(fun, plan.options, given)
+    return step.running_by(StoredPlan(plan), plan.options)
 
 
 def _verify_again(plan: StepPlan, call: StepCall) -> None:
