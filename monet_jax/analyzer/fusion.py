@@ -18,6 +18,7 @@ from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of, trai
 from ..ir.program import Equation, Program, positions_of
 from ..operators import is_hook
 from ..seconds.group import Group
+from .row_reductions import row_reductions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ class Fusions:
         self.program, self.backend = program, backend
         self._kinds = [*map(self._kind, program.equations)]  # by position
         self.position = positions_of(program.equations)
+        if backend.fuses_row_reductions:
+            constant = _constant(program.equations, self._kinds)
+            for equation in row_reductions(program, self._kinds, constant):
+                self._kinds[self.position[equation.outputs[0]]] = Kind.FUSED
         self.producer = {i: e for e in program.equations for i in e.outputs}
         self._source = self._views()
         self._root = self._roots()

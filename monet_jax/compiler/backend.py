@@ -21,6 +21,8 @@ class Backend:
             an operand from memory: the logits of the labels, say, widened to float32.
         fuses_into_products: whether products compute elementwise operands, random bits among them,
             instead of reading them from memory.
+        fuses_row_reductions: whether a reduction of rows runs inside the fusion that reads it and the
+            rows, as in a softmax.
         lends_results: whether temporaries may lie in the memory of a result that is not yet
             written.
         on_chip_bytes: an array of more bytes that is added up in a loop, and is only a part of a
@@ -40,6 +42,7 @@ class Backend:
     narrows_operands: bool = False
     fuses_into_gathers: bool = False
     fuses_into_products: bool = False
+    fuses_row_reductions: bool = False
     lends_results: bool = True
     on_chip_bytes: float = math.inf
     recomputes_late: bool = True
@@ -54,7 +57,12 @@ _CUBLAS_BYTES = (4 if jax.__version_info__ >= (0, 12) else 32) * 2**20
 
 _BACKENDS = {
     "cpu": Backend(needs_scratch=True, recomputes_late=False),
-    "gpu": Backend(fuses_into_gathers=True, fuses_gradients=True, product_bytes=_CUBLAS_BYTES),
+    "gpu": Backend(
+        fuses_into_gathers=True,
+        fuses_row_reductions=True,
+        fuses_gradients=True,
+        product_bytes=_CUBLAS_BYTES,
+    ),
     "tpu": Backend(
         narrows_operands=True,
         fuses_into_products=True,

@@ -1,0 +1,99 @@
+"""Reductions of rows that a compiler computes inside the fusion that reads them: those of a softmax.
+
+XLA:GPU computes `f(x, broadcast(g(reduce(h(x)))))` in one kernel of Triton, which holds a row of x
+on the chip: the maximum and the sum of a softmax, the mean square of a norm. It does so only where
+nothing else reads what is reduced: saved for the gradient, it costs two more kernels that read x.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+
+from ..ir import compat
+from ..ir.primitives import Kind
+from ..ir.program import Equation, Program
+from ..operators import is_hook
+
+_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+
+
+class _Rows:
+    """The equations of a program by what reads their results."""
+
+    def __init__(self, program: Program, kinds: Sequence[Kind], constant: Collection[int]):
+        self.program, self.constant = program, constant
+        self.returned = {i for i in program.outputs if isinstance(i, int)}
+        pairs = list(zip(program.equations, kinds, strict=True))
+        self.fusible = {id(e) for e, kind in pairs if _is_fusible(e, kind)}
+        self.producer = {i: e for e in program.equations for i in e.outputs}
+        self.readers: dict[int, list[Equation]] = defaultdict(list)
+        for equation in program.equations:
+            for i in set(equation.reads):
+                self.readers[i].append(equation)
+
+    def size(self, value: int) -> int:
+        return self.program.avals[value].size
+
+    def behind(self, values: Iterable[int], size: int) -> set[int]:
+        """Values of a size that some are computed from elementwise, themselves among them."""
+        found, pending = set[int](), list(values)
+        while pending:
+            i = pending.pop()
+            if i in found or self.size(i) != size or i in self.constant:
+                continue
+            found.add(i)
+            producer = self.producer.get(i)
+            if producer is not None and id(producer) in self.fusible:
+                pending += producer.reads
+        return found
+
+    def meet(self, reduction: Equation) -> bool:
+        """Whether what is reduced is spread over its rows again, and is read by nothing else."""
+        (operand,) = reduction.reads
+        whole, pending = self.behind([operand], self.size(operand)), [*reduction.outputs]
+        have_met = False
+        while pending:
+            i = pending.pop()
+            if i in self.returned or not self.readers[i]:
+                return False
+            for e in self.readers[i]:
+                others = {*e.reads} - {i} - self.constant
+                if id(e) not in self.fusible:
+                    return False
+                if others or self.size(i) == self.size(operand):
+                    if whole.isdisjoint(self.behind(others, self.size(operand))):
+                        return False
+                    have_met = True
+                else:
+                    pending += e.outputs
+        return have_met
+
+
+def row_reductions(
+    program: Program, kinds: Sequence[Kind], constant: Collection[int]
+) -> list[Equation]:
+    """The reductions that are no kernels of their own.
+
+    Arguments:
+        program: a flat program.
+        kinds: of its equations.
+        constant: values that follow from literals alone.
+    """
+    some = [e for e, kind in zip(program.equations, kinds, strict=True) if _is_of_rows(e, kind)]
+    if not some:
+        return []
+    rows = _Rows(program, kinds, constant)
+    return [e for e in some if rows.meet(e)]
+
+
+def _is_of_rows(equation: Equation, kind: Kind) -> bool:
+    """Whether an equation reduces the last axis of floats."""
+    if kind is not Kind.REDUCTION or equation.primitive not in _REDUCTIONS:
+        return False
+    (operand,) = equation.eqn.invars
+    is_float = compat.is_float(operand.aval)
+    return is_float and tuple(equation.eqn.params["axes"]) == (operand.aval.ndim - 1,)
+
+
+def _is_fusible(equation: Equation, kind: Kind) -> bool:
+    is_barrier = equation.primitive == "optimization_barrier" or is_hook(equation)
+    return kind in (Kind.VIEW, Kind.FUSED) and not is_barrier and len(equation.outputs) == 1
