@@ -1,4 +1,4 @@
-"""Reductions of rows that a compiler computes inside the fusion that reads them: those of a softmax.
+"""Reductions of rows, as of a softmax, that a compiler computes inside the fusion that reads them.
 
 XLA:GPU computes `f(x, broadcast(g(reduce(h(x)))))` in one kernel of Triton, which holds a row of x
 on the chip: the maximum and the sum of a softmax, the mean square of a norm. It does so only where

@@ -21,8 +21,8 @@ class Backend:
             an operand from memory: the logits of the labels, say, widened to float32.
         fuses_into_products: whether products compute elementwise operands, random bits among them,
             instead of reading them from memory.
-        fuses_row_reductions: whether a reduction of rows runs inside the fusion that reads it and the
-            rows, as in a softmax.
+        fuses_row_reductions: whether a reduction of rows runs inside the fusion that reads both it
+            and the rows, as in a softmax.
         lends_results: whether temporaries may lie in the memory of a result that is not yet
             written.
         on_chip_bytes: an array of more bytes that is added up in a loop, and is only a part of a
