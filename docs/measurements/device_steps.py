@@ -12,6 +12,7 @@ step are from plain's.
 """
 
 import argparse
+import concurrent.futures
 import functools
 import json
 import math
@@ -168,7 +169,7 @@ def measure(file: Path) -> dict[str, Any]:
     params, statistics, *others = problem_of(cell).make_args(0)
     state = params, jax.jit(ADAMW.init)(params), statistics
     steps = [lowered(cell, row, file.parent, (state, *others)) for row in rows]
-    with device.concurrent.futures.ThreadPoolExecutor(device.COMPILERS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(device.COMPILERS) as pool:
         made = list(pool.map(lambda x: x.compile(), steps))
     running, before = Running(state, others), device.peak_bytes()
     del state, params

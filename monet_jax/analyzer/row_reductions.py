@@ -14,6 +14,8 @@ from ..ir.program import Equation, Program
 from ..operators import is_hook
 
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+#: Primitives that move elements to other rows, or inside of them.
+_MOVES = frozenset({"rev", "transpose"})
 
 
 class _Rows:
@@ -43,7 +45,7 @@ class _Rows:
             found.add(i)
             producer = self.producer.get(i)
             if producer is not None and id(producer) in self.fusible:
-                pending += producer.reads
+                pending += () if producer.primitive in _MOVES else producer.reads
         return found
 
     def meet(self, reduction: Equation) -> bool:
