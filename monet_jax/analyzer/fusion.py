@@ -16,9 +16,9 @@ from ..compiler.backend import Backend
 from ..ir.costs import Work, work_of
 from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of, traits_of
 from ..ir.program import Equation, Program, positions_of
+from ..ir.row_reductions import row_reductions
 from ..operators import is_hook
 from ..seconds.group import Group
-from .row_reductions import row_reductions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,12 +65,8 @@ class Fusions:
 
     def __init__(self, program: Program, backend: Backend, kept: Collection[int] = frozenset()):
         self.program, self.backend = program, backend
-        self._kinds = [*map(self._kind, program.equations)]  # by position
+        self._kinds = _kinds_of(program, backend)  # by position
         self.position = positions_of(program.equations)
-        if backend.fuses_row_reductions:
-            constant = _constant(program.equations, self._kinds)
-            for equation in row_reductions(program, self._kinds, constant):
-                self._kinds[self.position[equation.outputs[0]]] = Kind.FUSED
         self.producer = {i: e for e in program.equations for i in e.outputs}
         self._source = self._views()
         self._root = self._roots()
@@ -126,13 +122,6 @@ class Fusions:
             elif i not in known:
                 pending += [self._source[i]] if i in self._source else producer.reads
         return found, hooks
-
-    def _kind(self, equation: Equation) -> Kind:
-        if _has_fused_operands(equation.primitive, self.backend):
-            return Kind.REDUCTION
-        if self.backend.fuses_into_products and is_one_hot(equation):
-            return Kind.FUSED
-        return kind_of(equation)
 
     def _fusion(self, equation: Equation, outputs: tuple[int, ...]) -> Fusion:
         fused = self._fused_into(equation)
@@ -205,6 +194,25 @@ class Fusions:
             if is_random(equation) or (fused and reads and reads <= drawn):
                 drawn.update(equation.outputs)
         return drawn
+
+
+def _kinds_of(program: Program, backend: Backend) -> list[Kind]:
+    """How a compiler treats the results of each equation."""
+
+    def kind(equation: Equation) -> Kind:
+        if _has_fused_operands(equation.primitive, backend):
+            return Kind.REDUCTION
+        if backend.fuses_into_products and is_one_hot(equation):
+            return Kind.FUSED
+        return kind_of(equation)
+
+    kinds = [*map(kind, program.equations)]
+    if backend.fuses_row_reductions:
+        constant = _constant(program.equations, kinds)
+        fused = {id(e) for e in row_reductions(program, kinds, constant)}
+        pairs = zip(program.equations, kinds, strict=True)
+        kinds = [Kind.FUSED if id(e) in fused else kind for e, kind in pairs]
+    return kinds
 
 
 def read_whole(fusions: Fusions) -> set[int]:

@@ -1,4 +1,4 @@
-"""Which reductions run inside the fusion that reads them: those that one kernel of a row can hold."""
+"""Which reductions run inside the fusion that reads them: those of which one kernel holds a row."""
 
 import jax
 import jax.numpy as jnp

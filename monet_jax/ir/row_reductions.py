@@ -6,22 +6,23 @@ nothing else reads what is reduced: saved for the gradient, it costs two more ke
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
-from ..ir import compat
-from ..ir.primitives import Kind
-from ..ir.program import Equation, Program
-from ..operators import is_hook
+from . import compat
+from .primitives import Kind
+from .program import Equation, Program
 
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 #: Primitives that move elements to other rows, or inside of them.
 _MOVES = frozenset({"rev", "transpose"})
+#: Primitives that write what passes them to memory, or may do so.
+_BARRIERS = frozenset({"optimization_barrier", "monet_hook"})
 
 
 class _Rows:
     """The equations of a program by what reads their results."""
 
-    def __init__(self, program: Program, kinds: Sequence[Kind], constant: Collection[int]):
+    def __init__(self, program: Program, kinds: Sequence[Kind], constant: Set[int]):
         self.program, self.constant = program, constant
         self.returned = {i for i in program.outputs if isinstance(i, int)}
         pairs = list(zip(program.equations, kinds, strict=True))
@@ -70,9 +71,7 @@ class _Rows:
         return have_met
 
 
-def row_reductions(
-    program: Program, kinds: Sequence[Kind], constant: Collection[int]
-) -> list[Equation]:
+def row_reductions(program: Program, kinds: Sequence[Kind], constant: Set[int]) -> list[Equation]:
     """The reductions that are no kernels of their own.
 
     Arguments:
@@ -97,5 +96,6 @@ def _is_of_rows(equation: Equation, kind: Kind) -> bool:
 
 
 def _is_fusible(equation: Equation, kind: Kind) -> bool:
-    is_barrier = equation.primitive == "optimization_barrier" or is_hook(equation)
-    return kind in (Kind.VIEW, Kind.FUSED) and not is_barrier and len(equation.outputs) == 1
+    if equation.primitive in _BARRIERS or len(equation.outputs) != 1:
+        return False
+    return kind in (Kind.VIEW, Kind.FUSED)
