@@ -3,10 +3,10 @@
     python docs/measurements/clock.py mlp:256 gpt2 --turns 9 --out docs/measurements/clock-cpu.json
 
 A model may have a number of examples behind a colon, in place of the scale's. For each model of the
-zoo: the plain program, every `jax.checkpoint` baseline, and plans at shares of plain's temporaries
-run in turns in one process. Of the pairs of programs whose seconds differ beyond their paired
-interval, it counts those that a model of seconds orders otherwise; and it gives the median error of
-the modelled ratio to plain. The models: `old` (products at 2 % of the peak, traffic added; the
+zoo: the plain program, every `jax.checkpoint` baseline, plans at the bytes of these, and at shares
+of plain's temporaries run in turns in one process. Of the pairs of programs whose seconds differ
+beyond their paired interval, it counts those that a model of seconds orders otherwise; and it gives
+the median error of the modelled ratio to plain, and how plans compare with their baselines. The models: `old` (products at 2 % of the peak, traffic added; the
 roofline until version 0.1), `roofline`, and `measured` (the clock, op by op); the last two also
 with `first touch`: what the pages of the compiled temporaries take.
 """
@@ -61,11 +61,15 @@ def measure(model: str, scale: str, turns: int, shares: list[float]) -> dict[str
     """The programs of a model, with their modelled and measured seconds."""
     name, _, batch = model.partition(":")
     cell = Cell(name, scale, CPU, "float32", int(batch) if batch else None)
-    programs = [p for p in cell.programs(frozenset()) if p.traced is not None]
-    for share in shares:
-        made = cell.plan("temps", f"ours @ {share:.0%}", cell.share_bytes(share))
+    programs = [p for p in (cell.plain(), *cell.baselines()) if p.traced is not None]
+    beside = [(p.row.program, p.row.total_bytes) for p in programs]
+    budgets = {f"ours @ {name}": (name, nbytes) for name, nbytes in beside}
+    budgets |= {f"ours @ {share:.0%}": (None, cell.share_bytes(share)) for share in shares}
+    for name, (baseline, nbytes) in budgets.items():
+        made = cell.plan("baseline" if baseline else "temps", name, nbytes, baseline)
         programs += [made] * (made.traced is not None)
-    distinct = list({p.key: p for p in programs}.values())
+        print(f"    {name}: {made.row.status}", flush=True)
+    distinct = list({p.key: p for p in reversed(programs)}.values())[::-1]  # the first of equals
     began = time.perf_counter()
     measured = Measured(CPU, lambda text: None)
     models = {"old": Old(), "roofline": modelled(CPU), "measured": measured}
@@ -81,9 +85,21 @@ def measure(model: str, scale: str, turns: int, shares: list[float]) -> dict[str
         "pricing_seconds": round(spent, 1),
         "remark": remark,
         "programs": rows,
+        "beside": _beside(programs, dict(zip((p.key for p in distinct), timings, strict=True))),
         "touch_seconds_per_gib": {name: 2**30 * x for name, x in touch.items()},
         "orders": {name: _orders(rows, timings, name) for name in rows[0]["seconds"]},
     }
+
+
+def _beside(programs: list[Any], timing_of: dict[Any, Timing]) -> list[dict[str, Any]]:
+    """The ratio of each plan to the baseline of its bytes; none where both are one program."""
+    found, keys = [], {p.row.program: p.key for p in programs}
+    for p in programs:
+        if p.row.baseline and p.key != keys[p.row.baseline]:
+            over = ratio(timing_of[p.key], timing_of[keys[p.row.baseline]])
+            ratios = [round(x, 4) for x in (over.low, over.median, over.high)]
+            found.append({"program": p.row.program, "overhead": p.row.overhead, "ratio": ratios})
+    return found
 
 
 def _row(program: Any, models: dict[str, Prices], touch: dict[str, float]) -> dict[str, Any]:
@@ -124,7 +140,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--scale", default="bench")
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--shares", type=float, nargs="*", default=[0.8, 0.6, 0.45])
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.6, 0.45])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.turns < 7:
@@ -135,6 +151,8 @@ def main() -> None:
         print(json.dumps(found[-1]["orders"]), model, found[-1]["pricing_seconds"], flush=True)
         for row in found[-1]["programs"]:
             print(f"  {row['program']:24}", row["clock"], row["seconds"], flush=True)
+        for row in found[-1]["beside"]:
+            print(f"  {row['program']:32}", row["ratio"], flush=True)
         context = {
             "jax": jax.__version__,
             "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
