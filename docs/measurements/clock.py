@@ -6,9 +6,10 @@ A model may have a number of examples behind a colon, in place of the scale's. F
 zoo: the plain program, every `jax.checkpoint` baseline, plans at the bytes of these, and at shares
 of plain's temporaries run in turns in one process. Of the pairs of programs whose seconds differ
 beyond their paired interval, it counts those that a model of seconds orders otherwise; and it gives
-the median error of the modelled ratio to plain, and how plans compare with their baselines. The models: `old` (products at 2 % of the peak, traffic added; the
-roofline until version 0.1), `roofline`, and `measured` (the clock, op by op); the last two also
-with `first touch`: what the pages of the compiled temporaries take.
+the median error of the modelled ratio to plain, and how plans compare with their baselines. The
+models: `old` (products at 2 % of the peak, traffic added; the roofline until version 0.1),
+`roofline`, and `measured` (the clock, op by op); the last two also with `first touch`: what the
+pages of the compiled temporaries take.
 """
 
 import argparse
@@ -69,7 +70,10 @@ def measure(model: str, scale: str, turns: int, shares: list[float]) -> dict[str
         made = cell.plan("baseline" if baseline else "temps", name, nbytes, baseline)
         programs += [made] * (made.traced is not None)
         print(f"    {name}: {made.row.status}", flush=True)
-    distinct = list({p.key: p for p in reversed(programs)}.values())[::-1]  # the first of equals
+    first: dict[Any, Any] = {}
+    for made in programs:
+        first.setdefault(made.key, made)
+    distinct = list(first.values())
     began = time.perf_counter()
     measured = Measured(CPU, lambda text: None)
     models = {"old": Old(), "roofline": modelled(CPU), "measured": measured}
