@@ -98,7 +98,7 @@ def test_the_parameters_of_a_flax_module_are_its_parameters(reserved):
 
 def test_the_reserve_is_part_of_the_budget():
     params, x = specs(512)
-    given = {"budget": "1MiB", "verify": False, "cache": False, "target": "cpu"}
+    given = {"budget": "1MiB", "verify": False, "cache": False, "target": "cpu", "time_limit": 60}
     by_bytes = monet_jax.plan(net, params, x, reserved=bytes_of_moments(params), **given)
     by_optimizer = monet_jax.plan(net, params, x, reserved=optax.adamw(1e-3), **given)
     assert by_optimizer.reserved_bytes == bytes_of_moments(params)
