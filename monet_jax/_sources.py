@@ -13,10 +13,18 @@ import planners
 from .compiler.backend import backend_of
 from .compiler.budget import format_bytes
 from .compiler.compile import CompilerFailed, compile_bytes
-from .compiler.targets import TargetUnavailable, resolve_target
+from .compiler.targets import resolve_target
 from .ir.program import aval_nbytes
 from .operators import Context, rewriter, selected
-from .planning.failures import STATEMENTS, InfeasibleBudget, report, statements, warn
+from .planning.failures import (
+    STATEMENTS,
+    InfeasibleBudget,
+    report,
+    statements,
+    target_to_verify,
+    warn,
+    warn_if_outgrown,
+)
 from .planning.mistakes import missing_gradient
 from .planning.options import PlanOptions, PlanRequest
 from .planning.pipeline import plan_traced
@@ -262,10 +270,8 @@ class Fixed(Source):
 
     def _verify_again(self, traced: Traced) -> None:
         """Warn where a plan of other versions or devices cannot be verified, or is too large."""
-        here = resolve_target(None).name
-        name = here if here != "cpu" else self.plan.target
-        is_known = self.plan.jax_version == jax.__version__ and self.plan.target == name
-        if self.plan.decisions is None or is_known:
+        target = target_to_verify(self.plan.jax_version, self.plan.target)
+        if target is None:
             return
         made = f"A plan made under JAX {self.plan.jax_version} for {self.plan.target}"
         if self.plan.devices > 1:
@@ -274,15 +280,10 @@ class Fixed(Source):
                 "arrays are sharded. Plan again to be sure of its bytes."
             )
             return
-        try:
+
+        def taken_bytes() -> int:
             step = step_to_compile(traced, as_planned(traced, self.plan))
-            taken = compile_bytes(*step, target=resolve_target(name)).total_bytes
-        except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
-            warn(f"{made} could not be verified here: {error}")
-            return
+            return compile_bytes(*step, target=target).total_bytes
+
         limit = self.plan.budget_bytes - self.plan.reserved_bytes
-        if taken > limit:
-            warn(
-                f"{made} takes {format_bytes(taken)} as compiled here for {name}, more than the "
-                f"{format_bytes(limit)} it was made for. Plan again."
-            )
+        warn_if_outgrown(made, limit, target, taken_bytes)

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +101,14 @@ def measure(file: Path) -> dict[str, Any]:
         here = {"total_bytes_here": total_bytes(made), "compile_seconds": round(seconds, 1)}
         known = {name: value for name, value in row.items() if value not in (None, "")}
         found.append(known | here)
-    _add_peaks(found, [run for _, run, _ in programs], before)
+    add_peaks(found, [run for _, run, _ in programs], before)
     _add_differences(found, [run for _, run, _ in programs])
-    _add_seconds(found, [run for _, run, _ in programs])
+    add_seconds(found, [run for _, run, _ in programs])
     here = {"device": jax.devices()[0].device_kind, "jax_here": jax.__version__}
     return cell | here | {"programs": found}
 
 
-def _add_peaks(rows: list[dict[str, Any]], runs: list[Callable[[], Any]], before: Any) -> None:
+def add_peaks(rows: list[dict[str, Any]], runs: list[Callable[[], Any]], before: Any) -> None:
     """The allocator's peak after each program, the smallest first: the peak never falls."""
     for row, run in sorted(zip(rows, runs, strict=True), key=lambda x: x[0]["total_bytes_here"]):
         jax.block_until_ready(run())
@@ -131,7 +131,7 @@ def _add_differences(rows: list[dict[str, Any]], runs: list[Callable[[], Any]]) 
         row["difference"] = math.sqrt(square / reference)
 
 
-def _add_seconds(rows: list[dict[str, Any]], runs: list[Callable[[], Any]]) -> None:
+def add_seconds(rows: list[dict[str, Any]], runs: list[Callable[[], Any]]) -> None:
     """Seconds in turns, and the paired ratios to plain's and to the baseline's of equal bytes."""
     began, distinct = time.perf_counter(), list(dict.fromkeys(runs))
     for run in distinct:
@@ -149,6 +149,34 @@ def _add_seconds(rows: list[dict[str, Any]], runs: list[Callable[[], Any]]) -> N
                 row[f"over_{name}"] = [round(x, 4) for x in (found.low, found.median, found.high)]
 
 
+def measured_apart(
+    command: Sequence[str], files: Sequence[Path], out: Path, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """The cells of files, each measured in a process of its own and printed.
+
+    Arguments:
+        command: what measures the cell whose file is its next word, into what `--out` names.
+        files: of cells, as planned elsewhere.
+        out: the file that will hold all of them.
+        seconds: after so many, no cell begins.
+    """
+    began, part = time.perf_counter(), out.with_suffix(".part")
+    # A pool that grows, since other processes are on the device before and after.
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    for file in files:
+        if time.perf_counter() - began > seconds:
+            print("no time left for", file.name, flush=True)
+            continue
+        words = [sys.executable, *command, str(file), "--out", str(part)]
+        if subprocess.run(words, env=environment).returncode:
+            print("failed:", file.name, flush=True)
+            continue
+        cell = json.loads(part.read_text())
+        part.unlink()
+        _print(cell, time.perf_counter() - began)
+        yield cell
+
+
 def main() -> None:
     """Runs each cell of a folder in a process of its own, and keeps what it measured."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -160,26 +188,13 @@ def main() -> None:
     if given.plans.is_file():
         given.out.write_text(json.dumps(measure(given.plans)))
         return
-    began, cells = time.perf_counter(), []
-    # A pool that grows, since other processes are on the device before and after.
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    cells = []
     files = sorted(given.plans.glob("*.cell.json"))
     if given.models:
         files = [given.plans / f"{name}.cell.json" for name in given.models]
     if missing := [str(file) for file in files if not file.exists()]:
         parser.error(f"no such cells, which device_plans.py writes: {', '.join(missing)}")
-    for file in files:
-        if time.perf_counter() - began > given.seconds:
-            print("no time left for", file.name, flush=True)
-            continue
-        part = given.out.with_suffix(".part")
-        command = [sys.executable, __file__, str(file), "--out", str(part)]
-        if subprocess.run(command, env=environment).returncode:
-            print("failed:", file.name, flush=True)
-            continue
-        cell = json.loads(part.read_text())
-        part.unlink()
-        _print(cell, time.perf_counter() - began)
+    for cell in measured_apart([__file__], files, given.out, given.seconds):
         cells += [{"dtype": cell["dtype"], "model": cell["model"], **x} for x in cell["programs"]]
         context = {name: cell[name] for name in ("device", "jax_here")}
         keeping.keep(given.out, f"device.py {given.plans.name}", cells, **context)

@@ -16,9 +16,6 @@ import concurrent.futures
 import functools
 import json
 import math
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,13 +28,10 @@ import optax
 
 import monet_jax
 from monet_jax import zoo
-from monet_jax.seconds.clock import in_turns, ratio
 
 ADAMW = optax.adamw(1e-4)
 POLICIES = "nothing", "dots"
 DTYPE = "bfloat16"
-#: All programs of a model run this often at least and at most, and for about so many seconds.
-LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 8, 40, 12.0
 
 
 def step_of(loss: Any, api: Any, state: Any, *others: Any) -> Any:
@@ -118,7 +112,7 @@ def plan_cells(given: argparse.Namespace) -> None:
         for row in planned_rows(cell, given.target, given.shares, given.out):
             rows.append(row)
             print(f"{time.perf_counter() - began:.0f} s", model, row, flush=True)
-        known = {"jax": jax.__version__, "target": given.target}
+        known = {"dtype": DTYPE, "jax": jax.__version__, "target": given.target}
         text = json.dumps(cell | known | {"programs": rows}, indent=1)
         (given.out / f"{model}.cell.json").write_text(text)
 
@@ -176,28 +170,13 @@ def measure(file: Path) -> dict[str, Any]:
     runs = [running.step(x) for x in made]
     for row, x in zip(rows, made, strict=True):
         row["total_bytes_here"] = device.total_bytes(x)
-    for row, run in sorted(zip(rows, runs, strict=True), key=lambda x: x[0]["total_bytes_here"]):
-        run()
-        peak = device.peak_bytes()
-        row["peak_bytes"] = peak if peak and before and peak > before else None
-        before = peak
+    device.add_peaks(rows, runs, before)
     plain = running.moved_by(runs[0])
     norm = math.sqrt(sum(float(x @ x) for x in plain))
     for row, run in zip(rows, runs, strict=True):
         apart = [x - y for x, y in zip(running.moved_by(run), plain, strict=True)]
         row["difference"] = math.sqrt(sum(float(x @ x) for x in apart)) / norm
-    began = time.perf_counter()
-    for run in runs:
-        run()
-    turns = int(TURNS_SECONDS / (time.perf_counter() - began))
-    timings = in_turns(runs, max(LEAST_TURNS, min(MOST_TURNS, turns)))
-    by_name = dict(zip((row["program"] for row in rows), timings, strict=True))
-    for row, timing in zip(rows, timings, strict=True):
-        row["measured_seconds"] = timing.seconds
-        for name, base in (("plain", "plain"), ("baseline", row.get("baseline"))):
-            if base in by_name:
-                found = ratio(timing, by_name[base])
-                row[f"over_{name}"] = [round(x, 4) for x in (found.low, found.median, found.high)]
+    device.add_seconds(rows, runs)
     here = {"device": jax.devices()[0].device_kind, "jax_here": jax.__version__}
     return cell | here | {"programs": rows}
 
@@ -208,27 +187,9 @@ def run_cells(given: argparse.Namespace) -> None:
     if folder.is_file():
         given.out.write_text(json.dumps(measure(folder)))
         return
-    began, cells = time.perf_counter(), []
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     names = given.models or sorted(x.name.split(".")[0] for x in folder.glob("*.cell.json"))
-    for name in names:
-        if time.perf_counter() - began > given.seconds:
-            print("no time left for", name, flush=True)
-            continue
-        part = given.out.with_suffix(".part")
-        file = folder / f"{name}.cell.json"
-        command = [sys.executable, __file__, "run", str(file), "--out", str(part)]
-        if subprocess.run(command, env=environment).returncode:
-            print("failed:", name, flush=True)
-            continue
-        cell = json.loads(part.read_text())
-        part.unlink()
-        print(f"{name}, after {time.perf_counter() - began:.0f} s", flush=True)
-        for row in cell["programs"]:
-            mib = [(row[x] or 0) >> 20 for x in ("total_bytes", "total_bytes_here", "peak_bytes")]
-            clock = f"{1e3 * row['measured_seconds']:.2f} ms {row['over_plain'][1]}"
-            beside = row.get("over_baseline"), f"{row['difference']:.1e}"
-            print(f"  {row['program']:24} {mib} {clock}", *beside, flush=True)
+    files, cells = [folder / f"{name}.cell.json" for name in names], []
+    for cell in device.measured_apart([__file__, "run"], files, given.out, given.seconds):
         known = {x: cell[x] for x in ("model", "scale", "batch", "jax")}
         cells += [{**known, **row} for row in cell["programs"]]
         context = {x: cell[x] for x in ("device", "jax_here")}

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+from device_steps import ADAMW, step_of
 
 import monet_jax
 from monet_jax.candidates.compiled_plans import CompiledPlans
@@ -31,17 +31,7 @@ from monet_jax.zoo.build import build
 from planners.regions.simple_plans import certified, left_alone, minimal_region
 
 SHARES = 0.8, 0.6, 0.45, 0.35
-ADAMW = optax.adamw(1e-3)
 WIDTH, BATCH, DEPTH, PLANS = 512, 512, 6, 4
-
-
-def step_of(loss: Any, api: Any, state: Any, *others: Any) -> Any:
-    """`(state, *others) -> (state, loss)`; the state is parameters, AdamW's, and statistics."""
-    params, inner, statistics_ = state
-    gradient_of = api.value_and_grad(lambda p: loss(p, statistics_, *others), has_aux=True)
-    (value, statistics_), gradient = gradient_of(params)
-    updates, inner = ADAMW.update(gradient, inner, params)
-    return (optax.apply_updates(params, updates), inner, statistics_), value
 
 
 def measure(name: str, batch: int, target: str) -> list[float]:

@@ -10,9 +10,13 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 
+import jax
+
 from planners.regions.planner import BadPlanner
 
-from ..compiler.targets import TargetUnavailable
+from ..compiler.budget import format_bytes
+from ..compiler.target_table import Target
+from ..compiler.targets import TargetUnavailable, resolve_target
 from ..ir import compat
 
 #: Set to anything but "" or "0", this environment variable makes faults of ours errors.
@@ -80,6 +84,40 @@ def is_strict() -> bool:
 def warn(message: str) -> None:
     """Warn, at the user's line that called."""
     warnings.warn(message, PlanningWarning, skip_file_prefixes=compat.INTERNAL)
+
+
+def target_to_verify(jax_version: str, target: str) -> Target | None:
+    """What a stored plan is to be compiled for again; None if it is of this version and device.
+
+    Arguments:
+        jax_version, target: those that it was made under.
+    """
+    here = resolve_target(None)
+    found = resolve_target(target) if here.name == "cpu" else here
+    return None if (jax_version, target) == (jax.__version__, found.name) else found
+
+
+def warn_if_outgrown(
+    made: str, limit_bytes: int, target: Target, taken_bytes: Callable[[], int]
+) -> None:
+    """Warn where a stored plan cannot be verified for a target, or takes too much there.
+
+    Arguments:
+        made: the plan and where it was made, in words.
+        limit_bytes: what it may take.
+        target: what it is compiled for again.
+        taken_bytes: compiles the program as planned; the bytes that it takes.
+    """
+    try:
+        taken = taken_bytes()
+    except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
+        warn(f"{made} could not be verified here: {error}")
+        return
+    if taken > limit_bytes:
+        warn(
+            f"{made} takes {format_bytes(taken)} as compiled here for {target.name}, more than the "
+            f"{format_bytes(limit_bytes)} it was made for. Plan again."
+        )
 
 
 def report(name: str, error: Exception) -> None:

@@ -3,12 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-
-from ..compiler.budget import format_bytes
 from ..compiler.options import options_of
-from ..compiler.targets import TargetUnavailable, resolve_target
-from ..planning.failures import warn
+from ..compiler.targets import resolve_target
+from ..planning.failures import target_to_verify, warn_if_outgrown
 from ..planning.options import PlanOptions
 from ..plans.record import PlanMismatch
 from .call import StepCall
@@ -71,20 +68,13 @@ def stored_step(
 
 def _verify_again(plan: StepPlan, call: StepCall) -> None:
     """Warn where a plan of other versions or devices cannot be verified, or is too large."""
-    here = resolve_target(None).name
-    target = resolve_target(here if here != "cpu" else plan.target)
-    if plan.jax_version == jax.__version__ and plan.target == target.name:
+    target = target_to_verify(plan.jax_version, plan.target)
+    if target is None:
         return
-    made = f"A plan made under JAX {plan.jax_version} for {plan.target}"
     step = applied(plan, call, plan.options) if plan.changes_the_step else None
-    try:
-        options = options_of(target, plan.fingerprint)
-        taken = call.compiled(step, target, options).total_bytes
-    except (TargetUnavailable, NotImplementedError, RuntimeError) as error:
-        warn(f"{made} could not be verified here: {error}")
-        return
-    if taken > plan.budget_bytes:
-        warn(
-            f"{made} takes {format_bytes(taken)} as compiled here for {target.name}, more than the "
-            f"{format_bytes(plan.budget_bytes)} it was made for. Plan again."
-        )
+
+    def taken_bytes() -> int:
+        return call.compiled(step, target, options_of(target, plan.fingerprint)).total_bytes
+
+    made = f"A plan made under JAX {plan.jax_version} for {plan.target}"
+    warn_if_outgrown(made, plan.budget_bytes, target, taken_bytes)
