@@ -15,12 +15,13 @@ from ..candidates.judge import CompiledPlan
 from ..candidates.movable import with_host
 from ..compiler.host import HostOptions
 from ..ir.fingerprint import describe_inputs
+from ..ir.program import has_checkpoints
 from ..operators import not_used
 from ..plans.record import CompiledRow, PlanRecord, SourceRow
 from ..plans.tables import describe_values, fixed_rows, loop_rows, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..search.search import Found
-from ..tracing.trace import context_for, without_rewrites
+from ..tracing.trace import Traced, context_for, without_rewrites
 from .failures import InfeasibleBudget
 from .judge import TracedJudge, TracedPlans
 
@@ -182,6 +183,11 @@ def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
     )
     if found.cut_short:
         message += f" The search was cut short: {found.cut_short}."
+    if _keeps_checkpoints(judge.traced):
+        message += (
+            " Regions of your own `jax.checkpoint` stayed whole; with "
+            '`checkpoints="plan"` it may take less.'
+        )
     if others := _unused_operators(judge):
         message += f" With {others} in a list of `operators`, it may take less."
     hosted = _least_with_host(plans)
@@ -216,6 +222,11 @@ def cut_short(why: str, unplanned_bytes: Callable[[], int]) -> InfeasibleBudget:
         "compiles the function as it is, a plan that calibrates its model, and then plans.",
         unplanned_bytes,
     )
+
+
+def _keeps_checkpoints(traced: Traced) -> bool:
+    """Whether regions of the user's own `jax.checkpoint` stay whole."""
+    return not traced.program.inlines_checkpoints and has_checkpoints(traced.recorded.jaxpr)
 
 
 def _unused_operators(judge: TracedJudge) -> list[str]:

@@ -538,6 +538,14 @@ def test_infeasible_budget_says_the_smallest_one_and_why():
     assert (str(again), again.minimum_budget) == (message, minimum)
 
 
+def test_infeasible_budget_says_that_checkpoints_stayed_whole():
+    says = 'with `checkpoints="plan"` it may take less'
+    for function, is_said in ((net, False), (jax.checkpoint(net), True)):
+        with pytest.raises(monet_jax.InfeasibleBudget) as caught:
+            monet_jax.plan(function, *specs(), budget="200KiB")
+        assert (says in str(caught.value)) == is_said
+
+
 def test_infeasible_budget_is_raised_when_traced():
     f = monet_jax.remat(net, budget=1000)
     assert_same(f(*args()), net(*args()))

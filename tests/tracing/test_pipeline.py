@@ -10,6 +10,7 @@ from networks import args, net, specs
 
 import monet_jax
 from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir import compat
 from monet_jax.tracing import pipeline, trace
 from monet_jax.tracing.passes.draft import Passes, Place
 from monet_jax.tracing.trace import trace_for
@@ -142,3 +143,22 @@ def test_the_fingerprint_tells_programs_from_cuts(staged, monkeypatch):
     monkeypatch.setattr("monet_jax.tracing.passes.loops.MAX_BLOCKS", 2)
     blocks = trace_for(CPU, mixed, specs()).fingerprint.split("/")
     assert blocks[0] == program and blocks[1] not in (cut, nested[1])
+
+
+def test_what_jax_traces_apart_has_the_line_that_calls_it():
+    def clipped(x):
+        return jax.nn.leaky_relu(x)
+
+    def loss(x):
+        x, _ = jax.lax.scan(lambda c, _: (clipped(c), None), x, None, length=3)
+        x = jax.lax.cond(x[0, 0] > 0, clipped, lambda y: jnp.where(y > 0, y, 0.0), x)
+        return jnp.sum(clipped(x))
+
+    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    staged = trace_for(CPU, loss, [shape]).staged()
+    inner = [e for loop in staged.loops for e in loop.body.program.equations]
+    found = {e.primitive: [] for e in (*staged.program.equations, *inner)}
+    for e in (*staged.program.equations, *inner):
+        found[e.primitive].append(compat.source_of(e.eqn))
+    assert len(found["select_n"]) >= 2  # one in the loop, one behind it
+    assert all(line.startswith(__file__) for lines in found.values() for line in lines), found

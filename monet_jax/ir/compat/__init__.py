@@ -57,6 +57,7 @@ from .rules import forward_rules as forward_rules
 from .sources import INTERNAL as INTERNAL
 from .sources import is_library as is_library
 from .sources import source_of as source_of
+from .sources import sourced_by as sourced_by
 from .tracers import carries_tangent as carries_tangent
 from .tracers import current_trace as current_trace
 from .tracers import is_batch_tracer as is_batch_tracer

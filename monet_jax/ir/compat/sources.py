@@ -31,6 +31,17 @@ def source_of(eqn: Any) -> str:
     return ""
 
 
+def sourced_by(eqn: Any, call: Any) -> Any:
+    """An equation at its own line of the user's code, or else at that of a call that contains it.
+
+    JAX traces `jnp.where` and its like once, whichever line calls them.
+    """
+    if call is None or source_of(eqn):
+        return eqn
+    traceback = call.source_info.traceback
+    return eqn.replace(source_info=eqn.source_info.replace(traceback=traceback))
+
+
 @functools.lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Whether a source file belongs to a library whose lines tell a user nothing."""

@@ -31,6 +31,7 @@ def flatten(
     rewrite: Rewrite = unchanged,
     inline_checkpoints: bool = False,
     closed_over: Sequence[Any] = (),
+    caller: Any = None,
 ) -> Program:
     """The flat program of a closed jaxpr.
 
@@ -41,6 +42,7 @@ def flatten(
         inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
             recomputes nothing.
         closed_over: values of the first of the jaxpr's inputs, which are constants of the program.
+        caller: the equation that the jaxpr is the body of, for the lines of those without one.
     """
     jaxpr = compat.without_references(jaxpr)
     flattener = _Flattener(rewrite, inline_checkpoints)
@@ -49,7 +51,7 @@ def flatten(
     env = dict(zip(invars, numbers, strict=True))
     inputs = tuple(numbers[len(closed_over) :])
     flattener.constants.update(zip(numbers, closed_over, strict=False))
-    outputs = flattener.inline(jaxpr, env, constvars, consts, None)
+    outputs = flattener.inline(jaxpr, env, constvars, consts, None, caller)
     equations = without_dead_code(flattener.equations, outputs)
     return Program(
         tuple(flattener.avals),
@@ -111,7 +113,7 @@ class _Flattener:
         self.avals.append(aval)
         return len(self.avals) - 1
 
-    def inline(self, jaxpr, env: dict[Any, Any], constvars, consts, outer) -> list[Any]:
+    def inline(self, jaxpr, env: dict[Any, Any], constvars, consts, outer, caller) -> list[Any]:
         """List the equations of `jaxpr`; returns its outputs as value numbers or literals."""
 
         def read(atom):
@@ -126,12 +128,15 @@ class _Flattener:
             stack = stack if outer is None else outer + stack
             region = compat.checkpointed(eqn) if self.inline_checkpoints else None
             if _is_plain_call(eqn) or region is not None:
-                results = self._inline_call(region or eqn.params["jaxpr"], inputs, stack)
+                call = compat.sourced_by(eqn, caller)
+                results = self._inline_call(region or eqn.params["jaxpr"], inputs, stack, call)
             elif (replacement := self.rewrite.equation(eqn)) is not None:
-                results = self._inline_replacement(replacement, eqn, inputs, stack)
+                here = compat.sourced_by(eqn, caller)
+                results = self._inline_replacement(replacement, here, inputs, stack)
             else:
+                here = compat.sourced_by(eqn, caller)
                 results = [self.new(var.aval) for var in eqn.outvars]
-                self.equations.append(Equation(eqn, inputs, tuple(results), stack))
+                self.equations.append(Equation(here, inputs, tuple(results), stack))
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(var) for var in jaxpr.jaxpr.outvars]
 
@@ -140,16 +145,17 @@ class _Flattener:
         self.keeps_other |= replacement.changes_what_is_kept
         inside = _Flattener(unchanged, self.inline_checkpoints)
         inside.avals, inside.constants = self.avals, self.constants
-        results = inside._inline_call(replacement.jaxpr, inputs, stack)
+        results = inside._inline_call(replacement.jaxpr, inputs, stack, None)
         self.equations += [
             dataclasses.replace(e, eqn=compat.placed_like(e.eqn, eqn), name_stack=stack)
             for e in inside.equations
         ]
         return results
 
-    def _inline_call(self, inner, inputs, stack) -> list[Any]:
+    def _inline_call(self, inner, inputs, stack, call) -> list[Any]:
         constvars, consts, invars = compat.jaxpr_inputs(inner)
-        return self.inline(inner, dict(zip(invars, inputs, strict=True)), constvars, consts, stack)
+        env = dict(zip(invars, inputs, strict=True))
+        return self.inline(inner, env, constvars, consts, stack, call)
 
 
 def _is_plain_call(eqn: Any) -> bool:

@@ -52,7 +52,7 @@ def _listed(draft: Draft, equation: Equation) -> Listed:
 def _branch(draft: Draft, equation: Equation, jaxpr: Any) -> tuple[Branch, list[Stage]]:
     """A branch by its own stages, and these by the values of the draft."""
     inlines = draft.program.inlines_checkpoints
-    body = draft.passes.listed(Listing(jaxpr, draft.program.rewrite, inlines))
+    body = draft.passes.listed(Listing(jaxpr, draft.program.rewrite, inlines, caller=equation.eqn))
     operands = dict(zip(body.inputs, equation.inputs[1:], strict=True))
     derivative = _derivative(draft, equation, body, operands)
     given = frozenset(v for v, atom in operands.items() if draft.is_given(atom))

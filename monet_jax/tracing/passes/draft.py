@@ -40,6 +40,7 @@ class Listing:
             itself.
         derivative_of: the derivative of a program that these need.
         closed_over: values of the first of the jaxpr's inputs, which are constants of the program.
+        caller: the equation that the jaxpr is the body of, if it is one's.
         program: what is listed so far.
         is_changed: whether one of the changes has changed it.
     """
@@ -50,6 +51,7 @@ class Listing:
     changes: Sequence[Callable[[Program, Any], Program]] = ()
     derivative_of: Callable[[Program], Differentiation] | None = None
     closed_over: Sequence[Any] = ()
+    caller: Any = None
     program: Program = EMPTY
     is_changed: bool = False
 

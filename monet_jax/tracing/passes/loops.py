@@ -84,6 +84,7 @@ def _body(draft: Draft, equation: Equation) -> Program:
             draft.program.inlines_checkpoints,
             () if equation.apart else rewrite.bodies,  # that was made by such a change
             functools.partial(_derivative, equation, draft.active),
+            caller=equation.eqn,
         )
     )
 

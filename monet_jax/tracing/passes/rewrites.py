@@ -17,6 +17,7 @@ def inline_calls(listing: Listing) -> Listing:
         listing.jaxpr,
         inline_checkpoints=listing.inlines_checkpoints,
         closed_over=listing.closed_over,
+        caller=listing.caller,
     )
     return dataclasses.replace(listing, program=program)
 
@@ -43,5 +44,6 @@ def replace_equations(listing: Listing) -> Listing:
             rewrite=rewrite,
             inline_checkpoints=listing.inlines_checkpoints,
             closed_over=listing.closed_over,
+            caller=listing.caller,
         )
     return dataclasses.replace(listing, program=program)
