@@ -34,6 +34,8 @@ class Backend:
             that another implementation is better (see `operators/pooling`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
+        makes_zeros_early: whether zeros that gradients are added to are made when the program
+            starts, and wait.
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
             workspace, of products of any shape and dtype.
     """
@@ -48,6 +50,7 @@ class Backend:
     recomputes_late: bool = True
     expands_pooling: bool = True
     fuses_gradients: bool = False
+    makes_zeros_early: bool = False
     product_bytes: int = 0
 
 
@@ -61,6 +64,7 @@ _BACKENDS = {
         fuses_into_gathers=True,
         fuses_row_reductions=True,
         fuses_gradients=True,
+        makes_zeros_early=True,
         product_bytes=_CUBLAS_BYTES,
     ),
     "tpu": Backend(

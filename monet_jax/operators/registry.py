@@ -92,8 +92,16 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
     bodies = tuple(functools.partial(_in, inside, x) for x in programs)
     stages = tuple(functools.partial(_at, context, x.stage) for x in operators if x.stage)
     barriers = context.backend.fuses_gradients
-    flattens = barriers and not context.is_sharded
-    return Rewrite(rewritten, tuple(encoding), changing, bodies, stages, barriers, flattens)
+    return Rewrite(
+        rewritten,
+        tuple(encoding),
+        changing,
+        bodies,
+        stages,
+        separates_convolutions=barriers,
+        flattens_kernels=barriers and not context.is_sharded,
+        delays_tables=context.backend.makes_zeros_early,
+    )
 
 
 def _in(

@@ -291,7 +291,7 @@ def outer_axes(traced: Traced, call: Call) -> tuple[str, ...]:
     """The mapped axes of outer transformations without which a function does not compile."""
     used = {axis for e in traced.program.equations for axis in compat.outer_axes(e.eqn)}
     given = (*call.leaves, *traced.constants)
-    return tuple(sorted(used.union(*map(compat.varying_axes, given))))
+    return tuple(sorted(used.union(*map(compat.varying_axes, map(jax.typeof, given)))))
 
 
 def is_batched(traced: Traced, call: Call) -> bool:

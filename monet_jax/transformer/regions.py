@@ -15,6 +15,7 @@ from ..ir.stage import Stage, active_in
 from ..operators import Encoding, Stored, is_hook, representations_of
 from ..tracing.staged import StagedProgram
 from .host import Moved, Sent, run_offloaded, saved_or_offloaded
+from .lookups import with_lookups
 from .names import run_named
 
 #: Before every name given here, so that none collides with a name of the user's.
@@ -142,8 +143,10 @@ def _run_stages(
     """Run the stages of a region that has no regions inside."""
     for stage in stages_of(emission, region):
         active = active_in(stage.equations, stage.differentiated_inputs)
-        rewrite = emission.staged.program.rewrite
-        run_named(stage.equations, env, names, active, emission.encoding, rewrite)
+        program, equations = emission.staged.program, stage.equations
+        if program.rewrite.delays_tables:
+            equations = with_lookups(equations, program, active, emission.staged.shared)
+        run_named(equations, env, names, active, emission.encoding, program.rewrite)
         _wait_for_codes(stage, env, names)
 
 

@@ -65,7 +65,8 @@ class Flat:
 
 #: Every exact operator, on a backend that wants all of them.
 EXACT = operators.rewriter(
-    operators.selected("exact"), operators.Context(Backend(fuses_gradients=True))
+    operators.selected("exact"),
+    operators.Context(Backend(fuses_gradients=True, makes_zeros_early=True)),
 )
 
 

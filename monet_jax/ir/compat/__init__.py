@@ -43,6 +43,7 @@ from .own_primitives import abstract_primitive as abstract_primitive
 from .own_primitives import accumulated_p as accumulated_p
 from .own_primitives import backward_only_p as backward_only_p
 from .own_primitives import constant_p as constant_p
+from .own_primitives import lookup_p as lookup_p
 from .planned import planned_p as planned_p
 from .planned import until_differentiated as until_differentiated
 from .plugins import is_gpu_attached as is_gpu_attached

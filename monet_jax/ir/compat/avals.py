@@ -75,7 +75,7 @@ def key_implementation(aval: Any) -> str:
     return getattr(getattr(aval.dtype, "_impl", None), "tag", "")
 
 
-def varying_axes(x: Any) -> list[str]:
-    """The axes of an outer `shard_map` along which `x` differs; none where that is not checked."""
+def varying_axes(aval: Any) -> list[str]:
+    """The axes of an outer `shard_map` along which arrays differ; none where that is unchecked."""
     # JAX 0.11.2 to 0.12 call it so; it was `vma` before.
-    return [str(axis) for axis in jax.typeof(x).manual_axis_type.varying]
+    return [str(axis) for axis in aval.manual_axis_type.varying]

@@ -70,6 +70,8 @@ class Rewrite:
             of all value numbers; new ones are appended. They come last, and everywhere.
         separates_convolutions: whether both gradients of a convolution leave together.
         flattens_kernels: whether the kernel's gradient then leaves as one row.
+        delays_tables: whether the gradient of a table begins when that of what is looked up has
+            come.
     """
 
     equation: Callable[[Any], Replacement | None]
@@ -79,6 +81,7 @@ class Rewrite:
     stages: tuple[Callable[[Any, list[Any]], Any], ...] = ()
     separates_convolutions: bool = False
     flattens_kernels: bool = False
+    delays_tables: bool = False
 
 
 def _itself(eqn: Any) -> None:
