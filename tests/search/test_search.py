@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import statistics
 
 import pytest
 from graphs import random_graph, with_saving
@@ -171,6 +172,32 @@ class _MoreForLongRegions(SyntheticJudge):
         assert nbytes is not None
         is_long = any(region.first != region.last for region in regions)
         return int((2.0 if is_long else 0.85) * nbytes)
+
+
+class _UndoneWhereNothingIsSaved(SyntheticJudge):
+    """The calibration plan takes nearly what saving all takes, others what the model says."""
+
+    def bytes_of(self, regions):
+        plans = CompiledPlans(self)
+        is_undone = regions == plans.calibration_plan.regions
+        return super().bytes_of(planners.save_all(self.graph).regions if is_undone else regions)
+
+
+def test_a_calibration_plan_that_is_undone_says_nothing_of_others():
+    found, tried, compilations = 0, 0, []
+    for seed, graph in enumerate(cases()):
+        judge, limit = _UndoneWhereNothingIsSaved(graph, exact, seed), random_limit(graph, seed)
+        fits = [x for x in plans_of(graph) if judge.bytes_of(x.regions) <= limit]
+        unplanned = judge.unplanned_bytes().temp_bytes
+        result = searched(judge, limit)
+        if not fits or unplanned <= limit:
+            continue
+        tried += 1
+        compilations.append(judge.compilations)
+        least = min(plan.seconds for plan in fits)
+        found += result.fits and result.plan.decisions.seconds <= (1 + WORTH) * least
+    assert tried > 100 and found >= 0.95 * tried, (found, tried)
+    assert statistics.median(compilations) <= 4
 
 
 def test_plans_of_single_stages_are_found_where_others_take_more():
