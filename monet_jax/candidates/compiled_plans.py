@@ -13,15 +13,11 @@ from planners.graph import Graph
 from planners.plan import Region
 
 from ..compiler.compile import CompiledBytes
-from .calibration import Model, all_saved_bytes, calibration_plan_of
+from .calibration import Model, all_saved_bytes, calibration_plan_of, shift_of
 from .cap import Cap
 from .judge import CompilationFailed, CompiledPlan, Judge
 
 _Regions = tuple[Region, ...]
-
-#: The calibration plan is undone where it takes this share of all that it should spare. XLA:TPU
-#: does so to a GPT-2 in bfloat16: 806 MiB for 330, where other plans take 329 for 323.
-UNDONE = 0.5
 
 
 class CompiledPlans[SomeJudge: Judge]:
@@ -154,19 +150,14 @@ class CompiledPlans[SomeJudge: Judge]:
 
     @functools.cached_property
     def _calibration_shift(self) -> int:
-        """Compiled minus modelled temporaries of the calibration plan.
-
-        0 where it fails, or where the compiler has undone its recomputation: what it takes then
-        says nothing of other plans.
-        """
+        """Compiled minus modelled temporaries of the calibration plan; 0 where that fails."""
         if self.like is not None and not self.calibrates:
             return self.like._calibration_shift
         plan = self.calibration_plan
         modelled = self.uncalibrated.modelled(plan.regions, self.judge.graph)
         figures = self._add(plan, modelled, is_compiled=True).figures
-        shift = 0 if figures is None else figures.temp_bytes - modelled
-        spared = self._all_saved_bytes - modelled
-        return 0 if shift > UNDONE * spared > 0 else shift
+        compiled = modelled if figures is None else figures.temp_bytes
+        return shift_of(modelled, compiled, self._all_saved_bytes)
 
     def _add(self, decisions: planners.Plan, predicted: int, is_compiled: bool) -> CompiledPlan:
         figures, has_failed = None, False

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import planners
 from planners.graph import Graph
+from planners.regions.segments import smallest_segments
 from planners.regions.simple_plans import certified
 from planners.regions.solved import SolvedBudgets
 from planners.regions.uniform import (
@@ -84,6 +85,20 @@ class Proposals:
     def smallest(self) -> planners.Plan:
         """The planner's smallest plan."""
         return self.checked(self.solved.smallest(self._compiled_plans.calibration_plan))
+
+    def segmented(self) -> planners.Plan | None:
+        """The smallest plan of segments that was found; None where a smaller plan is known.
+
+        It needs no planner, whose own smallest plan has the fewest live bytes, not the fewest bytes
+        by this model.
+        """
+        known = (self._compiled_plans.calibration_plan, self.smallest())
+        least = min(self.modelled(x.regions) for x in known)
+        found = smallest_segments(self.graph, self.modelled, POLISH_CANDIDATES)
+        if self.modelled(found) >= least:
+            return None
+        seconds = self.graph.seconds
+        return self.checked(certified(self.graph, found, planner="segments", bound_seconds=seconds))
 
     def checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan replayed in `compiled_plans.graph`, where the bound of another model is none."""
