@@ -9,6 +9,7 @@ from planners.plan import Region
 from planners.regions.simple_plans import certified, left_alone, minimal_region
 
 from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_bytes
+from ..compiler.compile import CompiledBytes
 from .judge import Judge
 
 #: The calibration plan is undone where it takes this share of all that it should spare. XLA:TPU
@@ -74,16 +75,19 @@ def calibration_plan_of(graph: Graph) -> planners.Plan:
     return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
 
 
-def shift_of(modelled: int, compiled: int, all_saved: int) -> int:
+def shift_of(modelled: int, figures: CompiledBytes | None, all_saved: int) -> int:
     """What the temporaries of the calibration plan say of other plans: compiled minus modelled.
 
     0 where the compiler has undone its recomputation, for that says nothing of others.
 
     Arguments:
-        modelled, compiled: temporaries of the calibration plan.
-        all_saved: where nothing is recomputed.
+        modelled: temporaries of the calibration plan.
+        figures: of it as compiled; None where the compiler failed.
+        all_saved: temporaries where nothing is recomputed.
     """
-    shift, spared = compiled - modelled, all_saved - modelled
+    if figures is None:
+        return 0
+    shift, spared = figures.temp_bytes - modelled, all_saved - modelled
     return 0 if shift > UNDONE * spared > 0 else shift
 
 

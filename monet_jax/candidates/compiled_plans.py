@@ -156,8 +156,7 @@ class CompiledPlans[SomeJudge: Judge]:
         plan = self.calibration_plan
         modelled = self.uncalibrated.modelled(plan.regions, self.judge.graph)
         figures = self._add(plan, modelled, is_compiled=True).figures
-        compiled = modelled if figures is None else figures.temp_bytes
-        return shift_of(modelled, compiled, self._all_saved_bytes)
+        return shift_of(modelled, figures, self._all_saved_bytes)
 
     def _add(self, decisions: planners.Plan, predicted: int, is_compiled: bool) -> CompiledPlan:
         figures, has_failed = None, False
