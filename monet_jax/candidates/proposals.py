@@ -8,7 +8,7 @@ times, and a local search follows.
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import planners
 from planners.graph import Graph
@@ -86,13 +86,12 @@ class Proposals:
         """The planner's smallest plan."""
         return self.checked(self.solved.smallest(self._compiled_plans.calibration_plan))
 
-    def segmented(self) -> planners.Plan | None:
-        """The smallest plan of segments that was found; None where a smaller plan is known.
+    def segmented(self, known: Sequence[planners.Plan]) -> planners.Plan | None:
+        """The smallest plan of segments that was found; None where a known plan is as small.
 
         It needs no planner, whose own smallest plan has the fewest live bytes, not the fewest bytes
         by this model.
         """
-        known = (self._compiled_plans.calibration_plan, self.smallest())
         least = min(self.modelled(x.regions) for x in known)
         found = smallest_segments(self.graph, self.modelled, POLISH_CANDIDATES)
         if self.modelled(found) >= least:

@@ -78,7 +78,8 @@ def _small_plans(space: Space) -> Iterator[planners.Plan]:
     yield plans.calibration_plan
     smallest = [model.smallest() for model in space.models]
     yield smallest[0]
-    if (segmented := space.models[0].segmented()) is not None:
+    known = plans.calibration_plan, smallest[0]
+    if (segmented := space.models[0].segmented(known)) is not None:
         yield segmented
     if space.moves and keeps_host(graph, moving := moving_inputs(space.models[0].graph)):
         yield with_regions(graph, smallest[0], moving)

@@ -5,6 +5,8 @@ algorithm 3, which tries some numbers of bytes as well; those of equal length ar
 single boundaries come and go.
 """
 
+import functools
+import itertools as it
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -31,20 +33,18 @@ def smallest_segments(
         max_candidates: segmentations to try beside the equal ones, at most.
     """
 
-    def taken(boundaries: Boundaries) -> int:
-        return min(map(nbytes_of, _plans(graph, boundaries)))
+    @functools.cache
+    def smallest(boundaries: Boundaries) -> tuple[Region, ...]:
+        return min(_plans(graph, boundaries), key=nbytes_of)
 
-    best = min(dict.fromkeys(_equal(graph)), key=taken)
-    least, calls, is_better = taken(best), 0, True
-    while is_better:
-        is_better = False
-        for places in _movable(graph):
-            if calls == max_candidates:
-                break
-            changed, calls = best ^ places, calls + 1
-            if (found := taken(changed)) < least:
-                best, least, is_better = changed, found, True
-    return min(_plans(graph, best), key=nbytes_of)
+    @functools.cache
+    def taken(boundaries: Boundaries) -> int:
+        return nbytes_of(smallest(boundaries))
+
+    best = min(_equal(graph), key=taken)
+    for places in it.islice(it.cycle(_movable(graph)), max_candidates):
+        best = min(best, best ^ places, key=taken)
+    return smallest(best)
 
 
 def _plans(graph: Graph, boundaries: Boundaries) -> list[tuple[Region, ...]]:
@@ -69,7 +69,7 @@ def _cut(graph: Graph, weights: Sequence[int], most: float) -> Boundaries:
     """Segments of stages of at most some weight together, or of one; iterations are cut alike."""
     boundaries = set[int]()
     for start, stop in graph.spans:
-        if any(loop.first < start < loop.stop for loop in graph.loops):
+        if (loop := loop_of(graph, start)) is not None and start != loop.first:
             continue  # as the first iteration
         total = 0.0
         for s in range(start, stop):

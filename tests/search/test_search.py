@@ -24,6 +24,7 @@ from synthetic_judge import (
 
 import planners
 from monet_jax.candidates import movable
+from monet_jax.candidates.calibration import calibration_plan_of
 from monet_jax.candidates.cap import Cap, CapReached
 from monet_jax.candidates.compiled_plans import CompiledPlans
 from monet_jax.candidates.worth import CLEARLY_FASTER, WORTH
@@ -178,8 +179,7 @@ class _UndoneWhereNothingIsSaved(SyntheticJudge):
     """The calibration plan takes nearly what saving all takes, others what the model says."""
 
     def bytes_of(self, regions):
-        plans = CompiledPlans(self)
-        is_undone = regions == plans.calibration_plan.regions
+        is_undone = regions == calibration_plan_of(self.graph).regions
         return super().bytes_of(planners.save_all(self.graph).regions if is_undone else regions)
 
 

@@ -122,21 +122,19 @@ class _Flattener:
         for var, value in zip(constvars, consts, strict=True):
             env[var] = self.new(var.aval)
             self.constants[env[var]] = value
-        for eqn in jaxpr.jaxpr.eqns:
+        for own in jaxpr.jaxpr.eqns:
+            eqn = compat.sourced_by(own, caller)
             inputs = tuple(map(read, eqn.invars))
             stack = compat.name_stack_of(eqn)
             stack = stack if outer is None else outer + stack
             region = compat.checkpointed(eqn) if self.inline_checkpoints else None
             if _is_plain_call(eqn) or region is not None:
-                call = compat.sourced_by(eqn, caller)
-                results = self._inline_call(region or eqn.params["jaxpr"], inputs, stack, call)
+                results = self._inline_call(region or eqn.params["jaxpr"], inputs, stack, eqn)
             elif (replacement := self.rewrite.equation(eqn)) is not None:
-                here = compat.sourced_by(eqn, caller)
-                results = self._inline_replacement(replacement, here, inputs, stack)
+                results = self._inline_replacement(replacement, eqn, inputs, stack)
             else:
-                here = compat.sourced_by(eqn, caller)
                 results = [self.new(var.aval) for var in eqn.outvars]
-                self.equations.append(Equation(here, inputs, tuple(results), stack))
+                self.equations.append(Equation(eqn, inputs, tuple(results), stack))
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(var) for var in jaxpr.jaxpr.outvars]
 
