@@ -20,7 +20,7 @@ comes before the backward of its iteration begins, or before that of the iterati
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from .errors import InvalidPlan
@@ -70,10 +70,9 @@ def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
     """
     saved = {graph.index[name] for region in regions for name in region.kept}
     found = [
-        Run(s, o, "forward")
-        for s, stage in enumerate(graph.stages)
-        for o, op in enumerate(stage.forward)
-        if not op.optional or not saved.isdisjoint(op.outputs)
+        run
+        for run, writes in _known(graph, None, lambda: _forward_runs(graph))
+        if writes is None or not saved.isdisjoint(writes)
     ]
     fetched: dict[int, list[Region]] = collections.defaultdict(list)
     for region in regions:
@@ -83,8 +82,25 @@ def runs(graph: Graph, regions: Sequence[Region]) -> tuple[Run, ...]:
         stages = range(region.last, region.first - 1, -1)
         for arriving in (x for s in stages for x in reversed(fetched[s])):
             found += fetches(graph, arriving)
-        found += backward_runs(graph, region)
+        found += _known(graph, region, lambda x=region: backward_runs(graph, x))
     return tuple(found)
+
+
+def _forward_runs(graph: Graph) -> list[tuple[Run, tuple[int, ...] | None]]:
+    """Each op's run of the first forward; of an optional op, the values that it writes."""
+    return [
+        (Run(s, o, "forward"), op.outputs if op.optional else None)
+        for s, stage in enumerate(graph.stages)
+        for o, op in enumerate(stage.forward)
+    ]
+
+
+def _known[Result](graph: Graph, of: Hashable, make: Callable[[], Result]) -> Result:
+    """What is known of a graph, made once and kept as long as it; plans differ in little."""
+    known: dict[Hashable, Result] = vars(graph).setdefault("_known_runs", {})
+    if of not in known:
+        known[of] = make()
+    return known[of]
 
 
 def fetched_before(graph: Graph, region: Region) -> int:

@@ -13,8 +13,7 @@ from collections.abc import Collection, Sequence, Set
 
 import jax
 
-from ..compiler.backend import Backend
-from ..compiler.workspace import copied_operand, workspace_bytes
+from ..compiler.backend import Backend, copied_operand, workspace_bytes
 from ..ir import compat
 from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once, traits_of
 from ..ir.program import Equation, Program, flatten

@@ -1,11 +1,14 @@
 """The spaces of plans that a search proposes from, as data, in order."""
 
+import contextlib
 import dataclasses
 import functools
+import itertools as it
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import planners
+from planners.errors import SolverStopped
 from planners.graph import Graph, Op
 from planners.regions.planner import RegionPlanner
 from planners.regions.solved import SolvedBudgets
@@ -139,8 +142,13 @@ def spaces_of(
     the exact codes before the lossy ones; last are those that move values to the host. The first
     space is searched much sooner, and a budget that one of its plans keeps for free needs no other.
     """
-    whole, lossy = plans.model.graph, plans.judge.lossy_codes
-    graph = without_host(whole)
+    graphs = _graphs_of(plans.model.graph, plans)
+    return tuple(Space(plans, _models_of(x, plans, planner), handicap) for x in graphs)
+
+
+def _graphs_of(whole: Graph, plans: CompiledPlans) -> list[Graph]:
+    """The graphs of the spaces, in order, given the one of all plans."""
+    graph, lossy = without_host(whole), plans.judge.lossy_codes
     graphs = [
         without_alternatives(graph),
         _with_alternatives(graph, lambda codes: codes.isdisjoint(lossy)),
@@ -148,8 +156,19 @@ def spaces_of(
         without_alternatives(whole),
         whole,
     ]
-    distinct = [x for n, x in enumerate(graphs) if x not in graphs[:n]]
-    return tuple(Space(plans, _models_of(x, plans, planner), handicap) for x in distinct)
+    return [x for n, x in enumerate(graphs) if x not in graphs[:n]]
+
+
+def steps_ahead(every: Sequence[CompiledPlans], planner: RegionPlanner) -> Iterator[None]:
+    """Do a step at a time what plans of some programs need, whatever calibrates their models.
+
+    A planner that shares what it knows of a function's graphs need not do it again.
+    """
+    graphs = (_graphs_of(plans.uncalibrated.graph, plans) for plans in every)
+    for some in it.zip_longest(*graphs):
+        for graph in filter(None, some):
+            with contextlib.suppress(SolverStopped):
+                yield from planner.prepare(graph).steps_ahead()
 
 
 def _models_of(graph: Graph, plans: CompiledPlans, planner: RegionPlanner) -> tuple[Proposals, ...]:

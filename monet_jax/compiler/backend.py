@@ -8,13 +8,15 @@ import math
 
 import jax
 
+from ..ir.program import Equation, aval_nbytes
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Backend:
     """One of XLA's compilers.
 
     Attributes:
-        needs_scratch: whether ops take memory beside their inputs and outputs (see `workspace`).
+        needs_scratch: whether ops take memory beside their inputs and outputs: `workspace_bytes`.
         narrows_operands: whether float32 values that only products read, at default precision, are
             kept as bfloat16.
         fuses_into_gathers: whether a gather computes the elements that it takes, instead of reading
@@ -83,3 +85,30 @@ def backend_of(target: str) -> Backend:
     A platform that is not known counts as a GPU, as it does in `targets`.
     """
     return _BACKENDS.get(target.partition(":")[0], _BACKENDS["gpu"])
+
+
+def workspace_bytes(equation: Equation) -> int:
+    """Bytes that XLA:CPU needs for an equation only while it runs: copies of operands and result.
+
+    It convolves batch-first, feature-last; a gradient with respect to a kernel sums over the batch,
+    so its operands are copied into another layout. Other backends fuse or stream what is counted
+    here.
+    """
+    if not _is_transposed(equation):
+        return 0
+    return sum(aval_nbytes(v.aval) for v in (*equation.eqn.invars, *equation.eqn.outvars))
+
+
+def copied_operand(equation: Equation) -> int | None:
+    """The value that an equation reads in another layout than it is in, as its left operand."""
+    if not _is_transposed(equation):
+        return None
+    operand = equation.inputs[0]
+    return operand if isinstance(operand, int) else None
+
+
+def _is_transposed(equation: Equation) -> bool:
+    if equation.primitive != "conv_general_dilated":
+        return False
+    lhs, _, _ = equation.eqn.params["dimension_numbers"]
+    return not (lhs[0] == 0 and lhs[1] == len(lhs) - 1)

@@ -55,11 +55,11 @@ def predicted_temp_bytes(
             counts such values as nothing.
     """
     buffers, stages = _buffers(graph, regions, output_bytes)
-    homes: list[_Spans] = []  # per result: when its memory is taken
+    homes: list[tuple[int, _Spans]] = []  # per result: when it is written, what lies there before
     heap: list[_Buffer] = []
     for buffer in sorted(buffers, key=_order_of_placement):
         if buffer.is_output:
-            homes.append([(buffer.start, buffer.stop)])
+            homes.append((buffer.start, []))
         elif buffer.is_stacked or not _finds_home(buffer, homes):
             heap.append(buffer)
     return _peak_bytes(heap, stages)
@@ -117,15 +117,15 @@ def _order_of_placement(buffer: _Buffer) -> tuple[int, bool, int]:
     return -buffer.nbytes, not buffer.is_output, buffer.place
 
 
-def _finds_home(buffer: _Buffer, homes: Sequence[_Spans]) -> bool:
+def _finds_home(buffer: _Buffer, homes: Sequence[tuple[int, _Spans]]) -> bool:
     """Puts the buffer into the smallest result in whose memory nothing lives at the same time."""
-    for spans in reversed(homes):
-        k = bisect.bisect(spans, (buffer.start, buffer.stop))
-        is_free = (k == 0 or spans[k - 1][1] < buffer.start) and (
-            k == len(spans) or buffer.stop < spans[k][0]
-        )
-        if is_free:
-            spans.insert(k, (buffer.start, buffer.stop))
+    start, stop = buffer.start, buffer.stop
+    for written, spans in reversed(homes):
+        if stop >= written:  # a result lives until the end
+            continue
+        k = bisect.bisect(spans, (start, stop))
+        if (k == 0 or spans[k - 1][1] < start) and (k == len(spans) or stop < spans[k][0]):
+            spans.insert(k, (start, stop))
             return True
     return False
 
@@ -159,7 +159,7 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
             place = places[value.name]
             found.append(_Buffer(nbytes, start, len(schedule), True, place=place))
         elif nbytes:
-            branch = graph.branch_of_all(used_in[i])
+            branch = graph.branch_of_all(used_in[i]) if graph.choices else None
             is_stacked = waits and i in in_loops
             found.append(_Buffer(nbytes, start, stop, False, is_stacked, branch))
 
@@ -231,8 +231,8 @@ def begun_in_results(buffers: list[_Buffer], elementwise: Collection[int]) -> li
     """
     ending: dict[tuple[int, int], list[_Buffer]] = collections.defaultdict(list)
     for buffer in buffers:
-        is_whole = not (buffer.is_output or buffer.is_stacked or buffer.branch)
-        if is_whole and buffer.start < buffer.stop:
+        is_read = buffer.start < buffer.stop and buffer.stop in elementwise
+        if is_read and not (buffer.is_output or buffer.is_stacked or buffer.branch):
             ending[buffer.stop, buffer.nbytes].append(buffer)
     merged, found = set[int](), []
     for buffer in buffers:

@@ -20,6 +20,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from . import worker
 from .targets import Target, topology_of
+from .waiting import waited_for
 
 # What a compiler child needs to come up without its device. It must not look for a real one.
 _CHILD_ENVIRONMENT = {
@@ -86,10 +87,14 @@ class _Request:
 
 
 def compiled_in_child(
-    target: Target, program: bytes, donated: tuple[bool, ...], mesh: dict[str, Any] | None
+    target: Target,
+    program: bytes,
+    donated: tuple[bool, ...],
+    mesh: dict[str, Any] | None,
+    in_full: bool = False,
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Options -> the figures of a program."""
-    end = target.gpu_config, _AFTER_ASSIGNMENT[target.platform]
+    """Options -> the figures of a program, once memory is assigned or, `in_full`, code made."""
+    end = target.gpu_config, None if in_full else _AFTER_ASSIGNMENT[target.platform]
     return lambda options: _ask(target, _Request(program, donated, mesh, options, *end))
 
 
@@ -136,7 +141,7 @@ class _Process:
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """One message there and one back."""
         worker.send(self.pipes[0], message)
-        return worker.receive(self.pipes[1])
+        return waited_for(worker.receive, self.pipes[1])
 
     def end(self) -> str:
         """Ends the process, and returns the last lines that it wrote."""

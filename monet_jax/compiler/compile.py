@@ -26,6 +26,7 @@ from .estimates import Estimate as Estimate
 from .export import Mesh, described_mesh, exported_program
 from .options import Options
 from .targets import Target, compiler_version, require_compiler, resolve_target
+from .waiting import waited_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,10 +122,7 @@ def compile_bytes(
     traced = jitted.trace(*args, **(kwargs or {}))
     mesh = mesh_of((args, kwargs))
     if target.attached and not isinstance(mesh, jax.sharding.AbstractMesh):
-        figures_of = worker.compiled_figures
-        if target.platform == "tpu":
-            figures_of = worker.figures_in_full
-        compiled = functools.partial(figures_of, traced.lower())
+        compiled = functools.partial(_compiled_here, target, traced.lower())
     else:
         require_compiler(target)
         program = exported_program(jitted, args, dict(kwargs or {}), traced, target, mesh)
@@ -137,6 +135,15 @@ def compile_bytes(
         kind = CompilerDied if isinstance(error, CompilerDied) else CompilerFailed
         raise kind(_failure(str(error), traced, target)) from error
     return _to_compiled_bytes(figures, traced, target, str(options))
+
+
+def _compiled_here(
+    target: Target, lowered: jax.stages.Lowered, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The figures of a program, compiled in this process."""
+    is_dumped = target.platform == "tpu"
+    figures_of = worker.figures_in_full if is_dumped else worker.compiled_figures
+    return waited_for(figures_of, lowered, options)
 
 
 def _failure(said: str, traced: jax.stages.Traced, target: Target) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import planners
@@ -20,6 +20,7 @@ from ..compiler.compile import CompiledBytes, CompilerFailed, compile_bytes, dev
 from ..compiler.host import HostMemory
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
+from ..compiler.waiting import meanwhile
 from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
 from ..seconds.attained import modelled
@@ -214,8 +215,17 @@ class TracedJudge(Judge):
         return plain
 
     def unplanned_bytes(self) -> CompiledBytes:
-        """Compile the function as it is."""
-        return self.compiler.bytes_of(self.traced)
+        """Compile the function as it is, and analyze its programs meanwhile."""
+        with meanwhile(self._analyses()):
+            return self.compiler.bytes_of(self.traced)
+
+    def _analyses(self) -> Iterator[None]:
+        """Analyze the function's programs; none where the clock runs ops, which needs quiet."""
+        if self.devices > 1 or not measures(self.target, self.compiler.costs):
+            _ = self.graph
+            yield
+            _ = self.plain.graph
+            yield
 
     def planned_bytes(self, decisions: planners.Plan) -> CompiledBytes:
         """Compile a plan.

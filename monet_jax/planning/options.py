@@ -11,6 +11,7 @@ from typing import Any
 
 import planners
 from planners.regions.planner import FunctionPlanner, RegionPlanner
+from planners.regions.stages import one_function
 
 from ..analyzer.pins import Pins, find, make_pins, saved_by_name
 from ..candidates.cap import Cap
@@ -137,7 +138,7 @@ class PlanOptions:
             return planners.EmittedSchedules(self.planner)
         if self.planner is not None:
             return FunctionPlanner(self.planner)
-        return None if self.time_limit is None else planners.Stages(time_limit=self.time_limit)
+        return None if self.time_limit is None else one_function(self.time_limit)
 
     @property
     def is_share(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import planners
 from planners.regions.planner import RegionPlanner
 from planners.regions.simple_plans import certified
+from planners.regions.stages import one_function
 
 from ..analyzer import pins
 from ..candidates.cap import CapReached
@@ -167,7 +168,7 @@ def _planner_for(compile_seconds: float) -> RegionPlanner:
     """Our planner, with time in proportion to what its plans take to compile."""
     most = planners.Stages().time_limit
     seconds = min(most, max(LEAST_SECONDS, SOLVER_SHARE * compile_seconds))
-    return planners.Stages(time_limit=seconds)
+    return one_function(seconds)
 
 
 def _unplanned_bytes(plans: TracedPlans, reserved_bytes: int) -> int:

@@ -21,8 +21,9 @@ from ..candidates.compiled_plans import CompiledPlans, seconds_of
 from ..candidates.free import compile_free_plan, solved_as_jax
 from ..candidates.judge import CompiledPlan, Key
 from ..candidates.proposals import Proposals
-from ..candidates.spaces import Space, free_seconds_of, spaces_of
+from ..candidates.spaces import Space, free_seconds_of, spaces_of, steps_ahead
 from ..candidates.worth import CLEARLY_FASTER, WORTH, is_free
+from ..compiler.waiting import meanwhile
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
 from .first_touch import fastest_limit
@@ -85,7 +86,10 @@ class Programs:
 
     @functools.cached_property
     def spaces(self) -> tuple[Space, ...]:
-        """The spaces to search, in order."""
+        """The spaces to search, in order; the model is calibrated for them."""
+        every = [x for x in (self.traced, self.without_operators) if x is not None]
+        with meanwhile(steps_ahead(every, self.planner)):
+            _ = self.traced.model
         if self.without_operators is None:
             return spaces_of(self.traced, self.planner)
         others = spaces_of(self.without_operators, self.planner)

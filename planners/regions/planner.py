@@ -5,7 +5,7 @@ budget is done once (as lineax's solvers, by `init` and `compute`).
 """
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import PlanningError
 from ..graph import Graph
@@ -41,6 +41,10 @@ class PreparedPlanner(abc.ABC):
     def bound_seconds(self, budget_bytes: int) -> float:
         """No plan of the space within the budget takes less; found sooner than the fastest plan."""
         return 0.0
+
+    def steps_ahead(self) -> Iterator[None]:
+        """Do a step at a time what any budget needs; each takes a second or so."""
+        return iter(())
 
     @property
     def singles(self) -> Sequence[Sequence[Candidate]] | None:

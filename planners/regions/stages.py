@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from ..graph import Graph
 from ..plan import Plan
+from .effects.shapes import Shapes
 from .planner import RegionPlanner
 
 if TYPE_CHECKING:
@@ -44,11 +45,14 @@ class Stages(RegionPlanner):
             that.
         gap: stop within this share of the step's seconds of the proven bound.
         max_options: of a stage, beside leaving it alone.
+        shapes: what is known of the graphs of one function, which have much in common; None where
+            each graph is planned by itself.
     """
 
     time_limit: float = 10.0
     gap: float = 1e-3
     max_options: int = 12
+    shapes: Shapes | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def warm_up(self) -> None:
         """Begin to import CVXPY in a thread: it takes seconds, as a first compilation does."""
@@ -67,4 +71,14 @@ class Stages(RegionPlanner):
         # Importing CVXPY takes seconds, and planning is all that needs it.
         from .search.search import search_of
 
-        return search_of(graph, self.time_limit, self.gap, self.max_options)
+        shapes = Shapes() if self.shapes is None else self.shapes
+        return search_of(graph, shapes, self.time_limit, self.gap, self.max_options)
+
+
+def one_function(time_limit: float) -> Stages:
+    """The planner of the graphs of one function, which share what is known of them.
+
+    Arguments:
+        time_limit: as of `Stages`.
+    """
+    return Stages(time_limit, shapes=Shapes())

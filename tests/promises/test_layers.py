@@ -85,7 +85,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/compiler/target_table.py": ("compiler/test_compile.py",),
     "monet_jax/compiler/targets.py": ("compiler/test_compile.py", "promises/test_sharding.py"),
     "monet_jax/compiler/worker.py": ("compiler/test_compile.py", "compiler/test_backend.py"),
-    "monet_jax/compiler/workspace.py": ("compiler/test_backend.py",),
     # Seconds
     "monet_jax/seconds/sources.py": ("seconds/test_compiled.py",),
     "monet_jax/seconds/attained.py": ("seconds/test_roofline.py",),

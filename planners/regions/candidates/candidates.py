@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ...graph import Graph
 from ...plan import Region
 from ..effects.candidate import Candidate
+from ..effects.shapes import Shapes
 from ..effects.walker import Walker
 from ..iterations import neighbours
 from ..simple_plans import minimal_region
@@ -31,15 +32,16 @@ class Candidates:
         singles: for each stage the candidates that it may be by itself.
     """
 
-    def __init__(self, graph: Graph, *, max_options: int, deadline: float):
+    def __init__(self, graph: Graph, shapes: Shapes, *, max_options: int, deadline: float):
         """Solves the stage programs.
 
         Arguments:
             graph: the step.
+            shapes: what other graphs share with it.
             max_options: of one stage.
             deadline: stop solving at this reading of `time.monotonic`, in seconds.
         """
-        self._graph, self._walker = graph, Walker(graph)
+        self._graph, self._walker = graph, Walker(graph, shapes)
         self._free = read_by_others(graph)
         solved = solve_stages(graph, self._walker, max_options=max_options, deadline=deadline)
         moving = solve_moving(graph, self._walker, max_options=max_options, deadline=deadline)

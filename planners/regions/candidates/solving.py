@@ -2,6 +2,7 @@
 
 import itertools as it
 import math
+import time
 from collections.abc import Hashable, Mapping
 
 from ...graph import Graph
@@ -40,7 +41,10 @@ def solve_stages(
     count = max(min(max_options, _MOST_SOLVES // max(len(set(keys)), 1)), 3)
     solved: dict[Hashable, list[_Option]] = {}
     for s, (stage, key) in enumerate(zip(stages, keys, strict=True)):
-        if key not in solved:
+        known = key, graph.most_error, count
+        if known in walker.shapes.options:
+            solved[key] = walker.shapes.options[known]
+        elif key not in solved:
             distinct = {free.intersection(stage.values[0]): free for free in frees}
             found = (
                 options(graph, s, free=free, count=count, deadline=deadline)
@@ -50,6 +54,8 @@ def solve_stages(
             some = some or options_by_multiplier(graph, s, count=_BY_MULTIPLIER)
             number = {i: k for k, i in enumerate(stage.values[0])}
             solved[key] = [tuple(number[i] for i in o) for o in some]
+            if time.monotonic() < deadline:
+                walker.shapes.options[known] = solved[key]
     return [
         [tuple(stage.values[0][k] for k in o) for o in solved[key]]
         for stage, key in zip(stages, keys, strict=True)

@@ -24,6 +24,7 @@ from ...transfers import (
 )
 from .candidate import Candidate, Sample
 from .gradients import gradients_of
+from .shapes import Shapes
 from .walk import alone_bytes, walked
 
 _Place = tuple[int, int]  # of a value in an interval: see `Interval`
@@ -86,16 +87,19 @@ class _Local:
 
 
 class Walker:
-    """Turns regions of one graph into candidates."""
+    """Turns regions of one graph into candidates.
 
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    Arguments:
+        graph: of the regions.
+        shapes: what other graphs share with it.
+    """
+
+    def __init__(self, graph: Graph, shapes: Shapes | None = None):
+        self.graph, self.shapes = graph, shapes or Shapes()
         self._gradients = gradients_of(graph)
-        self._shapes: dict[Hashable, int] = {}
         self._touching = _touching(graph)
         self._stages = [self._local(s) for s in range(len(graph.stages))]
         self._intervals: dict[tuple[int, int], Interval] = {}
-        self._effects: dict[Hashable, _Effect] = {}
 
     def interval(self, first: int, last: int) -> Interval:
         """The stages from `first` to `last`."""
@@ -109,9 +113,10 @@ class Walker:
                 for k in stage.linked
                 if (place := self._place(first, stage.values[k]))[0] < s
             )
+            # How many guests there are also says whether recomputation is late.
             key = tuple(stage.shape for stage in stages), links, aliasing
             values = tuple(stage.values for stage in stages)
-            self._intervals[first, last] = Interval(self._number(key), first, values)
+            self._intervals[first, last] = Interval(self.shapes.number(key), first, values)
         return self._intervals[first, last]
 
     def candidate(self, region: Region) -> Candidate:
@@ -122,10 +127,10 @@ class Walker:
         """
         first, interval = region.first, self.interval(region.first, region.last)
         returning = len(fetches(self.graph, region))
-        key = (interval.shape, self._relative(region, first), returning)
-        if key not in self._effects:
-            self._effects[key] = self._effect(region)
-        effect = self._effects[key]
+        key = (interval.shape, self._relative(region, first), returning, self._alone(region))
+        effect: _Effect | None = self.shapes.effects.get(key)
+        if effect is None:
+            effect = self.shapes.effects[key] = self._effect(region)
         return Candidate(
             region=region,
             seconds=effect.seconds + _waiting_seconds(self.graph, region),
@@ -189,6 +194,12 @@ class Walker:
             tuple(self._relative(inner, first) for inner in region.inner),
         )
 
+    def _alone(self, region: Region) -> Hashable:
+        """What the stages of a region take, beside their values, where they are left alone."""
+        leaves = (leaf for leaf in region.walk() if leaf.alone)
+        stages = (x for leaf in leaves for x in self.graph.stages[leaf.first : leaf.last + 1])
+        return tuple((stage.alone_bytes, stage.alone_seconds) for stage in stages)
+
     def _local(self, s: int) -> _Local:
         """The stage, reduced to what isomorphic stages share."""
         graph = self.graph
@@ -220,13 +231,8 @@ class Walker:
         )
         shared = tuple(i in graph.shared for i in number)
         varying = self._gradients[s].varying
-        alone = stage.alone_bytes, stage.alone_seconds
-        key = len(stage.forward), alone, costs, pattern, values, shared, varying
-        return _Local(self._number(key), tuple(number), number, linked)
-
-    def _number(self, key: Hashable) -> int:
-        """Equal for equal keys."""
-        return self._shapes.setdefault(key, len(self._shapes))
+        key = len(stage.forward), costs, pattern, values, shared, varying
+        return _Local(self.shapes.number(key), tuple(number), number, linked)
 
 
 def _waiting_seconds(graph: Graph, region: Region) -> float:

@@ -14,6 +14,7 @@ Every plan that leaves this file was replayed.
 
 import dataclasses
 import itertools as it
+from collections.abc import Iterator
 
 from ...errors import InfeasibleBudget, SolverStopped
 from ...graph import Graph
@@ -21,6 +22,7 @@ from ...plan import Plan, Region
 from ...replay import replay
 from ..composition.program import Composition
 from ..effects.candidate import Candidate
+from ..effects.shapes import Shapes
 from ..planner import PreparedPlanner
 from .clock import Clock
 from .guesses import Guesses
@@ -39,10 +41,12 @@ _WALKS = 4
 _MORE = 1.5
 
 
-def search_of(graph: Graph, time_limit: float, gap: float, max_options: int) -> "Search":
+def search_of(
+    graph: Graph, shapes: Shapes, time_limit: float, gap: float, max_options: int
+) -> "Search":
     """The search of one graph; see `Stages` for its arguments."""
     clock = Clock(time_limit)
-    return Search(graph, clock, gap, Replays(graph), Spaces(graph, clock, max_options))
+    return Search(graph, clock, gap, Replays(graph), Spaces(graph, shapes, clock, max_options))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ class Search(PreparedPlanner):
         clock = Clock(self._clock.limit_seconds)
         spaces = SingleStageSpaces(self._spaces, clock)
         return Search(self._graph, clock, self._gap, self._replays, spaces)
+
+    def steps_ahead(self) -> Iterator[None]:
+        """Find the candidates: of single stages, then all."""
+        return self._spaces.steps_ahead()
 
     def fastest(self, budget_bytes: int) -> Plan:
         """The fastest plan within the budget; see `Stages`."""
@@ -183,11 +191,7 @@ class Search(PreparedPlanner):
         return _Attempt(None, False, bound)
 
     def _saving_nothing(self, budget_bytes: int) -> Plan:
-        """The plan that saves nothing, where there is no time for another.
-
-        Raises:
-            SolverStopped: it does not fit.
-        """
+        """The plan that saves nothing, where there is no time for another; it has to fit."""
         if self._replays.save_nothing.peak_bytes > budget_bytes:
             raise _stopped(self._clock, budget_bytes)
         return self._certified(self._replays.save_nothing.regions, 0.0)

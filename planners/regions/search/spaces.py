@@ -2,12 +2,13 @@
 
 import functools as ft
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...graph import Graph
 from ..candidates.candidates import Candidates
 from ..composition.program import Composition
 from ..effects.candidate import Candidate
+from ..effects.shapes import Shapes
 from .chain import ChainHeuristic
 from .clock import Clock
 
@@ -18,9 +19,18 @@ FIRST, SECOND = 0.5, 0.8
 class Spaces:
     """Candidates and programs of one graph, for any number of budgets."""
 
-    def __init__(self, graph: Graph, clock: Clock, max_options: int):
-        self._graph, self._clock, self._max_options = graph, clock, max_options
+    def __init__(self, graph: Graph, shapes: Shapes, clock: Clock, max_options: int):
+        self._graph, self._shapes = graph, shapes
+        self._clock, self._max_options = clock, max_options
         self._seconds_per_candidate = 0.0  # that setting up a composition takes
+
+    def steps_ahead(self) -> Iterator[None]:
+        """Find all candidates, in two steps."""
+        self._clock.restart()
+        _ = self.candidates
+        yield
+        _ = self.everything
+        yield
 
     @property
     def are_known(self) -> bool:
@@ -31,7 +41,8 @@ class Spaces:
     def candidates(self) -> Candidates:
         """The candidates of single stages."""
         deadline = self._clock.at(FIRST)
-        return Candidates(self._graph, max_options=self._max_options, deadline=deadline)
+        most = self._max_options
+        return Candidates(self._graph, self._shapes, max_options=most, deadline=deadline)
 
     @ft.cached_property
     def singles(self) -> list[Candidate]:
@@ -76,7 +87,7 @@ class SingleStageSpaces(Spaces):
     """The part of some spaces whose regions are single stages; its candidates are the same ones."""
 
     def __init__(self, spaces: Spaces, clock: Clock):
-        super().__init__(spaces._graph, clock, spaces._max_options)
+        super().__init__(spaces._graph, spaces._shapes, clock, spaces._max_options)
         self._spaces = spaces
 
     @property

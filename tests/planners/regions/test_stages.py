@@ -39,6 +39,7 @@ from planners import (
     save_nothing,
     saved_bytes,
 )
+from planners.regions.candidates import solving
 from planners.regions.candidates.candidates import Candidates
 from planners.regions.composition import memory, program, rows
 from planners.regions.composition.program import Composition
@@ -46,6 +47,7 @@ from planners.regions.composition.variables import Variables
 from planners.regions.effects import walk, walker
 from planners.regions.effects.candidate import Candidate
 from planners.regions.effects.gradients import Gradients
+from planners.regions.effects.shapes import Shapes
 from planners.regions.effects.walker import Walker
 from planners.regions.search import search
 from planners.regions.stage_program import options as options_module
@@ -91,9 +93,9 @@ def space(graph: Graph, plans) -> Space:
     return Space(graph, tuple(costs))
 
 
-def candidates(graph: Graph) -> list[Candidate]:
+def candidates(graph: Graph, shapes: Shapes | None = None) -> list[Candidate]:
     forever = time.monotonic() + 60
-    found = Candidates(graph, max_options=12, deadline=forever)
+    found = Candidates(graph, shapes or Shapes(), max_options=12, deadline=forever)
     return [x for some in found.singles for x in some] + found.intervals(forever)
 
 
@@ -329,7 +331,7 @@ def test_stages_that_differ_in_nothing_but_errors_have_options_of_their_own(monk
         forward=tuple(dataclasses.replace(op, error=op.error / 100) for op in stages[2].forward),
     )
     graph = dataclasses.replace(graph, stages=tuple(stages))
-    found = Candidates(graph, max_options=12, deadline=time.monotonic() + 60).singles
+    found = Candidates(graph, Shapes(), max_options=12, deadline=time.monotonic() + 60).singles
     assert [max(x.error for x in some) for some in found] == [0.0, 0.0, 0.03, 0.0]
 
 
@@ -545,7 +547,7 @@ def test_stages_are_run_again_as_one_but_for_products():
         backward.append([make.op(f"b{s}", read, f"d{s}:400!")])
     graph = make.graph(forward, backward[::-1])
     until = time.monotonic() + 60
-    found = Candidates(graph, max_options=12, deadline=until).intervals(until)
+    found = Candidates(graph, Shapes(), max_options=12, deadline=until).intervals(until)
     saved = {x.region.saved for x in found if (x.region.first, x.region.last) == (2, 3)}
     assert ("t2", "u2", "p2") in saved
 
@@ -589,6 +591,37 @@ def test_isomorphic_stages_share_one_stage_program(monkeypatch):
     Stages()(graphs.blocks(12, kinds=2), save_all(graphs.blocks(12, kinds=2)).peak_bytes // 2)
     # Stem, head and two kinds, of which the first block reads what no other stage's backward does.
     assert len(solved) <= 5
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_graphs_that_share_what_is_known_have_the_candidates_of_their_own(seed):
+    graph, shapes = some_graph(seed), Shapes()
+    stages = [dataclasses.replace(x, alone_bytes=x.alone_bytes + 1000) for x in graph.stages]
+    graphs_of_one = [
+        graph,
+        dataclasses.replace(graph, stages=tuple(stages)),
+        dataclasses.replace(graph, recomputes_late=not graph.recomputes_late),
+        graphs.with_saving(graph, seed + 1),
+    ]
+    for some in graphs_of_one:
+        known = len(shapes.effects)
+        assert candidates(some, shapes) == candidates(some)
+    assert 0 < known < len(shapes.effects)
+
+
+def test_what_is_known_is_not_found_out_again(monkeypatch):
+    graph, shapes = graphs.blocks(6), Shapes()
+    found = candidates(graph, shapes)
+    stages = [dataclasses.replace(x, alone_bytes=x.alone_bytes + 1000) for x in graph.stages]
+    monkeypatch.setattr(walker, "walked", None)
+    monkeypatch.setattr(solving, "options", None)
+    assert candidates(graph, shapes) == found
+    other = Walker(dataclasses.replace(graph, stages=tuple(stages)), shapes)
+    assert all(map(other.allowed, (x.region for x in found if not has_alone(x.region))))
+
+
+def has_alone(region: Region) -> bool:
+    return any(leaf.alone for leaf in region.walk())
 
 
 @pytest.mark.parametrize("share", [0.7, 0.4, 0.2])

@@ -1,0 +1,54 @@
+"""What is done while a compiler works: planning ahead, on another core.
+
+A compiler works for seconds in another process, or in a thread that does not hold Python's lock.
+What is known to be needed next can be found out meanwhile.
+"""
+
+import contextlib
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+
+#: None where nothing is to be done.
+_STEPS = contextvars.ContextVar[Iterator[None] | None]("steps", default=None)
+
+
+@contextlib.contextmanager
+def meanwhile(steps: Iterable[None]) -> Iterator[None]:
+    """Take steps while programs are compiled in this context, as many as there is time for.
+
+    Arguments:
+        steps: each takes about a second, and compiles nothing.
+    """
+    token = _STEPS.set(iter(steps))
+    try:
+        yield
+    finally:
+        _STEPS.reset(token)
+
+
+def waited_for[**P, Result](work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
+    """What some work returns or raises; it has a thread of its own where there are steps to take.
+
+    A step that has begun is finished first. What a step raises is raised at once, and the work is
+    left to itself.
+    """
+    steps = _STEPS.get()
+    if steps is None:
+        return work(*args, **kwargs)
+    future: Future[Result] = Future()
+    finish = functools.partial(_finish, future, functools.partial(work, *args, **kwargs))
+    threading.Thread(target=finish, daemon=True).start()
+    for _ in steps:
+        if future.done():
+            break
+    return future.result()
+
+
+def _finish[Result](future: Future[Result], work: Callable[[], Result]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # whatever it is, `waited_for` raises it
+        future.set_exception(error)

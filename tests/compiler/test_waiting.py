@@ -1,0 +1,80 @@
+"""Steps are taken while a compiler works, and change nothing of what it says."""
+
+import dataclasses
+import threading
+import time
+
+import jax.numpy as jnp
+import pytest
+from jax import ShapeDtypeStruct as Spec
+
+from monet_jax.compiler import child
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import TARGETS, resolve_target
+from monet_jax.compiler.waiting import meanwhile, waited_for
+
+CPU_CHILD = dataclasses.replace(TARGETS["cpu"], attached=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_child_outlives_the_tests():
+    yield
+    child._stop_children()
+
+
+def test_steps_are_taken_as_long_as_the_work_takes():
+    taken, is_enough = [], threading.Event()
+
+    def steps():
+        for n in range(1_000_000):
+            taken.append(n)
+            if n == 3:
+                is_enough.set()
+            yield
+
+    def work(value):
+        assert is_enough.wait(60)
+        return value
+
+    with meanwhile(steps()):
+        assert waited_for(work, 5) == 5
+        assert 4 <= len(taken) < 1_000_000
+    assert waited_for(threading.get_ident) == threading.get_ident()  # no steps, no thread
+
+
+def test_what_the_work_raises_is_raised_and_so_is_what_a_step_raises():
+    def fails(error):
+        raise error
+        yield
+
+    with meanwhile(iter([None])), pytest.raises(ZeroDivisionError):
+        waited_for(lambda: 1 / 0)
+    with meanwhile(fails(KeyboardInterrupt())), pytest.raises(KeyboardInterrupt):
+        waited_for(time.sleep, 0)
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_program_has_the_same_bytes_whatever_is_done_meanwhile(attached):
+    target = resolve_target("cpu") if attached else CPU_CHILD
+
+    def compiled(n):
+        return compile_bytes(lambda x: jnp.sin(x) * n, (Spec((n,), jnp.float32),), target=target)
+
+    taken = []
+    with meanwhile(taken.append(n) for n in range(3)):
+        figures = compiled(1_001)
+    assert taken
+    assert figures.total_bytes == compiled(1_002).total_bytes - 8
+
+
+def test_an_interrupted_step_leaves_a_child_that_answers():
+    def steps():
+        raise KeyboardInterrupt
+        yield
+
+    def compiled(n):
+        return compile_bytes(lambda x: x * n, (Spec((n,), jnp.float32),), target=CPU_CHILD)
+
+    with meanwhile(steps()), pytest.raises(KeyboardInterrupt):
+        compiled(1_003)
+    assert compiled(1_004).output_bytes == 4 * 1_004
