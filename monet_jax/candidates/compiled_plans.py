@@ -176,3 +176,20 @@ def seconds_of(plans: CompiledPlans, plan: CompiledPlan) -> float:
     """Modelled seconds of a plan: of its ops, and of touching its temporaries."""
     touched = plans.judge.touch_seconds_per_byte * plans.temp_bytes(plan)
     return plan.decisions.seconds + touched
+
+
+def most_excess_bytes(plans: CompiledPlans) -> int:
+    """The most of compiled minus predicted temporaries, over the compiled plans; at least 0.
+
+    The calibration plan is left out: what it takes is what the prediction rests on.
+    """
+    some = (x for x in plans if x.decisions.regions != plans.calibration_plan.regions)
+    return max([0, *(plans.excess_bytes(x) for x in some)])
+
+
+def least_excess_bytes(plans: CompiledPlans) -> int:
+    """The least of compiled minus predicted temporaries, over the compiled plans.
+
+    It is negative where some plan takes less than predicted: so may others.
+    """
+    return min(map(plans.excess_bytes, plans), default=0)

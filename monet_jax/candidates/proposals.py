@@ -6,9 +6,7 @@ times, and a local search follows.
 """
 
 import dataclasses
-import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import planners
 from planners.graph import Graph
@@ -28,15 +26,10 @@ from .compiled_plans import CompiledPlans
 from .live_bytes import fastest_within
 from .worth import is_free
 
-#: Where a plan takes less than this share of its live bytes, more live bytes are tried.
-CLEARLY_LESS = 0.98
-#: Then the planner's budgets are up to the first times the limit, in steps by the second factor.
-REACH, STRIDE = 1.25, 1.04
 #: Plans that the local search after each plan of the planner may try.
-POLISH_CANDIDATES = 60
-#: Shares of output-aliased bytes that local search charges to the peak: pessimistic, then
-#: optimistic, for they take nothing until the results are full.
-ALIASED_SHARES = (1.0, 0.1)
+POLISH_CANDIDATES = 20
+#: Segmentations that are tried for the smallest plan.
+SEGMENTATIONS = 60
 
 
 class Proposals:
@@ -93,7 +86,7 @@ class Proposals:
         by this model.
         """
         least = min(self.modelled(x.regions) for x in known)
-        found = smallest_segments(self.graph, self.modelled, POLISH_CANDIDATES)
+        found = smallest_segments(self.graph, self.modelled, SEGMENTATIONS)
         if self.modelled(found) >= least:
             return None
         seconds = self.graph.seconds
@@ -110,11 +103,6 @@ class Proposals:
 
     def _fastest(self, limit: int) -> planners.Plan | None:
         best = self._polished(self._planned(limit), limit)
-        if best is not None and self._takes_less(best) and not self._is_free(best):
-            others = [x for x in self._with_more_live(limit) if self.modelled(x.regions) <= limit]
-            other = min(others, key=lambda x: x.seconds, default=best)
-            if other.seconds < best.seconds:
-                best = self._polished(other, limit) or other
         return None if best is None else self.checked(best)
 
     def _planned(self, limit: int) -> planners.Plan | None:
@@ -133,54 +121,27 @@ class Proposals:
         """Whether no plan of this model is faster, whatever memory it takes."""
         return is_free(decisions, self.solved.free_seconds)
 
-    def _takes_less(self, decisions: planners.Plan) -> bool:
-        """Whether some live values take no memory of their own: they reuse output buffers."""
-        return self.modelled(decisions.regions) < CLEARLY_LESS * decisions.peak_bytes
-
-    def _with_more_live(self, limit: int) -> Iterator[planners.Plan]:
-        """Plans with more live bytes than `limit`, some of which may take no more than it.
-
-        Plans differ in how many bytes take no memory, so budgets are tried all along the way, while
-        there is time. They are the same whatever the limit, so that each is solved once.
-        """
-        solved = self.solved.of_single_stages or self.solved  # which answers soon
-        first = math.ceil(math.log(max(limit, solved.floor, 1), STRIDE))
-        for n in range(first, int(math.log(max(REACH * limit, 1), STRIDE)) + 1):
-            if solved.has_used(0.5):
-                break
-            decisions = solved.fastest(int(STRIDE**n))
-            if decisions is not None:
-                yield decisions
-
     def _polished(self, decisions: planners.Plan | None, limit: int) -> planners.Plan | None:
         """A faster plan that keeps a limit on modelled temporaries, if local search finds one.
 
-        Its bound is the planner's for as many live bytes as it takes.
+        Where the planner has none, it begins with the plan that saves nothing. Its bound is the
+        planner's for as many live bytes as it takes.
         """
         singles = self.solved.prepared.singles
-        starts = [
-            x
-            for x in (decisions, self._compiled_plans.calibration_plan)
-            if x and self.modelled(x.regions) <= limit
-        ]
-        if singles is None or not starts or self._is_free(starts[0]):
+        start = decisions or self._compiled_plans.calibration_plan
+        if singles is None or self._is_free(start) or self.modelled(start.regions) > limit:
             return decisions
-        found = starts[0]
-        for start, aliased_share in itertools.product(starts, ALIASED_SHARES):
-            regions = planners.polished(
-                self.graph,
-                start.regions,
-                singles,
-                lambda some: self._fits(uniform_regions(self.graph, some), limit),
-                max_candidates=POLISH_CANDIDATES,
-                aliased_share=aliased_share,
-            )
-            plan = with_uniform_iterations(self.graph, with_regions(self.graph, start, regions))
-            if self._fits(plan.regions, limit):
-                found = min(found, plan, key=lambda x: x.seconds)
-        if found is decisions:
-            return decisions
-        bound = self.solved.bound_seconds(max(found.peak_bytes, starts[0].peak_bytes))
+        regions = planners.polished(
+            self.graph,
+            start.regions,
+            singles,
+            lambda some: self._fits(uniform_regions(self.graph, some), limit),
+            max_candidates=POLISH_CANDIDATES,
+        )
+        found = with_uniform_iterations(self.graph, with_regions(self.graph, start, regions))
+        if found.seconds >= start.seconds or not self._fits(found.regions, limit):
+            return start
+        bound = self.solved.bound_seconds(max(found.peak_bytes, start.peak_bytes))
         return dataclasses.replace(found, bound_seconds=min(bound, found.seconds))
 
     def _fits(self, regions: Regions, limit: int) -> bool:

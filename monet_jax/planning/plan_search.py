@@ -13,10 +13,11 @@ from planners.regions.stages import one_function
 from ..analyzer import pins
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.programs import Programs, fastest_within
 from ..candidates.worth import CLEARLY_FASTER
 from ..plans.record import PlanRecord
 from ..search.by_clock import find_by_clock
-from ..search.search import Found, Programs, fastest_within, find
+from ..search.search import Found, find
 from ..tracing.passes.nested_scans import chunking
 from .judge import OtherOptions, TracedPlans
 from .outcome import Effort, cut_short, no_plan_fits, record_of

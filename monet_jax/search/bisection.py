@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..candidates.cap import Cap
-from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.compiled_plans import CompiledPlans, least_excess_bytes, most_excess_bytes
 from ..candidates.spaces import Proposal, Space, free_seconds_of, propose
 from ..candidates.worth import WORTH
 
@@ -226,20 +226,3 @@ def hoped_for_bytes(plans: CompiledPlans, limit: int) -> int:
     """
     fits = plans.fastest_within(limit) is not None
     return limit - least_excess_bytes(plans) if fits else 0
-
-
-def most_excess_bytes(plans: CompiledPlans) -> int:
-    """The most of compiled minus predicted temporaries, over the compiled plans; at least 0.
-
-    The calibration plan is left out: what it takes is what the prediction rests on.
-    """
-    some = (x for x in plans if x.decisions.regions != plans.calibration_plan.regions)
-    return max([0, *(plans.excess_bytes(x) for x in some)])
-
-
-def least_excess_bytes(plans: CompiledPlans) -> int:
-    """The least of compiled minus predicted temporaries, over the compiled plans.
-
-    It is negative where some plan takes less than predicted: so may others.
-    """
-    return min(map(plans.excess_bytes, plans), default=0)

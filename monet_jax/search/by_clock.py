@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompiledPlan
+from ..candidates.programs import Programs
 from ..seconds.clock import in_turns, ratio
 from .bisection import compile_proposals
-from .search import Found, Programs, find
+from .search import Found, find
 
 #: Shares of the limit on temporaries that further candidates are made for.
 SMALLER = (0.7, 0.45)

@@ -10,9 +10,8 @@ from planners.regions.simple_plans import left_alone, moving_inputs, saving_all
 from planners.regions.uniform import with_regions
 from planners.transfers import keeps_host
 
-from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.compiled_plans import CompiledPlans, least_excess_bytes
 from ..candidates.spaces import Space, propose
-from .bisection import least_excess_bytes
 
 #: A plan may compile to this share of its predicted bytes.
 MAY_BE_OFF = 0.75

@@ -42,7 +42,6 @@ def polished(
     fits: Callable[[tuple[Region, ...]], bool],
     *,
     max_candidates: int,
-    aliased_share: float = 1.0,
 ) -> tuple[Region, ...]:
     """The plan after all changes of single stages that save time and still fit.
 
@@ -54,10 +53,8 @@ def polished(
         singles: for each stage the regions that it may be by itself.
         fits: whether a plan fits.
         max_candidates: calls of `fits`, at most.
-        aliased_share: of the bytes of a value that may lie in the memory of a result, what counts.
-            Whether it does lie there is for `fits` to say.
     """
-    changes = _Changes(graph, singles, aliased_share)
+    changes = _Changes(graph, singles)
     plan, calls = _furthest(changes.path(tuple(regions)), fits, max_candidates)
     for _ in range(max_candidates - calls):
         change = changes.best(plan)
@@ -100,8 +97,8 @@ class _Changes:
     Of equal ones the last stage's comes first.
     """
 
-    def __init__(self, graph: Graph, singles: Sequence[Sequence[Candidate]], aliased_share: float):
-        self._graph, self._singles, self._aliased_share = graph, singles, aliased_share
+    def __init__(self, graph: Graph, singles: Sequence[Sequence[Candidate]]):
+        self._graph, self._singles = graph, singles
         self._known = {x.region: x for some in singles for x in some}
         self._refused = set[Region]()  # less fits once more is saved elsewhere
         self._after: dict[Region, tuple[float, Region] | None] = {}
@@ -149,10 +146,6 @@ class _Changes:
         more = self._nbytes(new) - self._nbytes(old)
         return (old.seconds - new.seconds) / max(more, 1)
 
-    def _nbytes(self, x: Candidate) -> float:
-        """Bytes that are retained; values that reuse output buffers count for a share."""
-        retained, aliased = (
-            sum(self._graph.values[i].waiting_bytes for i in some)
-            for some in (x.retained, x.aliased)
-        )
-        return x.alone_bytes + retained - (1 - self._aliased_share) * aliased
+    def _nbytes(self, x: Candidate) -> int:
+        """Bytes that are retained, in the memory of a result or not: that is for `fits` to say."""
+        return x.alone_bytes + sum(self._graph.values[i].waiting_bytes for i in x.retained)

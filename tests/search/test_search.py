@@ -27,8 +27,9 @@ from monet_jax.candidates import movable
 from monet_jax.candidates.calibration import calibration_plan_of
 from monet_jax.candidates.cap import Cap, CapReached
 from monet_jax.candidates.compiled_plans import CompiledPlans
+from monet_jax.candidates.programs import Programs
 from monet_jax.candidates.worth import CLEARLY_FASTER, WORTH
-from monet_jax.search.search import Found, Programs, find
+from monet_jax.search.search import Found, find
 from planners.graph import Graph, Link
 from planners.regions.simple_plans import certified, moving_inputs
 
