@@ -1,10 +1,12 @@
-"""Measures the rates that the attached device attains: products, traffic, and the host's link.
+"""Measures the rates that the attached device attains: products, traffic, pooling, the host's link.
 
     python docs/measurements/rates.py --out docs/measurements/rates-h100.json
+    python docs/measurements/rates.py --only windows --out docs/measurements/windows-cpu.json
 
 Products of square matrices by side and dtype, against the rate that the roofline takes
-(`monet_jax.seconds.attained`); the sum of two arrays, by bytes; copies of pinned host memory to the
-device and back, by bytes, each way alone and both at once.
+(`monet_jax.seconds.attained`); the sum of two arrays, by bytes; the gradient of max pooling, by
+elements of windows; copies of pinned host memory to the device and back, by bytes, each way alone
+and both at once.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keeping
+from flax import linen as nn
 from jax.sharding import SingleDeviceSharding
 
 from monet_jax.compiler.targets import resolve_target
@@ -26,6 +29,13 @@ SIDES = 1024, 2048, 4096, 8192
 DTYPES = "bfloat16", "float32"
 SUM_BYTES = 2**20, 2**24, 2**28, 2**30
 LINK_BYTES = 2**20, 2**24, 2**26, 2**28
+#: Operands of poolings, and the stride of their windows of 3 x 3.
+POOLINGS = (
+    ((8, 28, 28, 192), 1),
+    ((32, 28, 28, 192), 1),
+    ((32, 56, 56, 64), 2),
+    ((32, 112, 112, 64), 2),
+)
 RUNS, SECONDS = 10, 0.3
 
 
@@ -73,6 +83,22 @@ def sums() -> list[dict[str, Any]]:
     return rows
 
 
+def windows() -> list[dict[str, Any]]:
+    """Gradients of max pooling, as JAX takes them."""
+    rows = []
+    for shape, stride in POOLINGS:
+        pool = functools.partial(
+            nn.max_pool, window_shape=(3, 3), strides=(stride, stride), padding="SAME"
+        )
+        x = jax.random.normal(jax.random.key(0), shape)
+        y = pool(x)
+        run = jax.jit(lambda x, y, pool=pool: jax.vjp(pool, x)[1](y))
+        seconds = seconds_of(functools.partial(run, x, y))
+        row = {"what": "gradient of max pooling", "shape": shape, "stride": stride}
+        rows.append(row | {"seconds": seconds, "seconds_per_element": seconds / (9 * y.size)})
+    return rows
+
+
 def links() -> list[dict[str, Any]]:
     """Copies between pinned host memory and the device."""
     device, rows = jax.devices()[0], []
@@ -100,9 +126,11 @@ def main() -> None:
     """Measures all of it, and keeps it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", help="of products, sums, windows and links")
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for measure in (products, sums, links):
+    every = products, sums, windows, links
+    for measure in (x for x in every if not given.only or x.__name__ in given.only):
         made = measure()
         rows += made
         print(*made, sep="\n", flush=True)

@@ -12,6 +12,8 @@ from . import compat
 from .primitives import Kind, kind_of, traits_of
 from .program import Equation
 
+#: Primitives by which JAX differentiates max pooling.
+_COMPARING = ("select_and_scatter", "select_and_scatter_add")
 #: Trips charged to a loop whose length is not known before it runs.
 UNKNOWN_TRIPS = 1
 
@@ -40,10 +42,12 @@ class Work:
     Attributes:
         products: matrix products and convolutions.
         instructions: of everything else, one for each simple elementwise result.
+        compared: elements of windows that the gradient of max pooling looks for the largest in.
     """
 
     products: tuple[Product, ...] = ()
     instructions: int = 0
+    compared: int = 0
 
     @property
     def flops(self) -> int:
@@ -52,17 +56,18 @@ class Work:
 
     def __add__(self, other: "Work") -> "Work":
         instructions = self.instructions + other.instructions
-        return Work(self.products + other.products, instructions)
+        return Work(self.products + other.products, instructions, self.compared + other.compared)
 
     def times(self, trips: int) -> "Work":
         """The work of `trips` repetitions."""
         products = (dataclasses.replace(x, flops=x.flops * trips) for x in self.products)
-        return Work(tuple(products), self.instructions * trips)
+        return Work(tuple(products), self.instructions * trips, self.compared * trips)
 
     def with_flops(self, flops: int) -> "Work":
         """The same with other products, whose shapes are those of the largest one."""
         largest = max(self.products, key=lambda x: x.flops, default=Product(0, "float32"))
-        return Work((dataclasses.replace(largest, flops=flops),), self.instructions)
+        products = (dataclasses.replace(largest, flops=flops),)
+        return dataclasses.replace(self, products=products)
 
 
 def work_of(equation: Equation) -> Work:
@@ -108,7 +113,9 @@ def _elementwise_work(eqn: Any) -> Work:
     ]
     if "window_dimensions" in eqn.params:  # every window is looked at whole
         sizes.append(min(sizes) * math.prod(eqn.params["window_dimensions"]))
-    return Work((), max(sizes, default=0) * traits_of(eqn.primitive.name).instructions)
+    compared = sizes[-1] if eqn.primitive.name in _COMPARING else 0
+    instructions = max(sizes, default=0) * traits_of(eqn.primitive.name).instructions
+    return Work((), instructions, compared)
 
 
 def _dot(eqn: Any) -> Product:

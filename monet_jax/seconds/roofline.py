@@ -44,6 +44,8 @@ class Roofline:
         bandwidth_bytes_per_second: of the device's main memory.
         tile: of the matrix units.
         launch_seconds: the least that any op takes: what starting it takes the host.
+        compare_seconds: of an element of a window, in the gradient of max pooling, beyond what its
+            instructions take.
     """
 
     matmul_flops_per_second: Mapping[str, float]
@@ -51,11 +53,13 @@ class Roofline:
     bandwidth_bytes_per_second: float
     tile: Tile = Tile()
     launch_seconds: float = 0.0
+    compare_seconds: float = 0.0
 
     def seconds(self, work: Work, moved_bytes: int) -> float:
         """Seconds of an op with this work that reads and writes `moved_bytes`."""
         products = sum(map(self.product_seconds, work.products))
         arithmetic = products + work.instructions / self.vector_flops_per_second
+        arithmetic += work.compared * self.compare_seconds
         return max(arithmetic, moved_bytes / self.bandwidth_bytes_per_second)
 
     def product_seconds(self, product: Product) -> float:

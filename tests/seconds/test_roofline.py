@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import linen as nn
 
 from monet_jax.analyzer.analyze import analyze
 from monet_jax.analyzer.step_costs import step_costs
@@ -41,6 +42,21 @@ def test_an_op_takes_a_gpu_at_least_as_long_as_to_launch_it():
     assert seconds("gpu:h100", steps, (8, 8)) == pytest.approx(200 * 4e-6)
     assert seconds("gpu:h100", lambda x: x.T, (8, 8)) == 0
     assert seconds("tpu:v5e", steps, (8, 8)) < 1e-5
+
+
+def test_a_cpu_looks_through_the_windows_of_a_pooling_one_by_one():
+    def pooled(x, stride):
+        pool = functools.partial(nn.max_pool, window_shape=(3, 3), strides=(stride, stride))
+        return jax.vjp(pool, x)[1](jnp.ones(jax.eval_shape(pool, x).shape))[0]
+
+    for stride, sides in ((1, 62), (2, 31)):
+        pool = functools.partial(pooled, stride=stride)
+        elements = 8 * sides**2 * 32 * 9
+        found = seconds("cpu", pool, (8, 64, 64, 32), dtype=jnp.float32)
+        assert 1.0 < found / (elements * 6.5e-9) < 1.2
+        assert seconds("gpu:h100", pool, (8, 64, 64, 32), dtype=jnp.float32) < 1e-4
+    loop = functools.partial(jax.lax.map, functools.partial(pooled, stride=2))
+    assert seconds("cpu", loop, (5, 8, 64, 64, 32), dtype=jnp.float32) > 5 * elements * 6.5e-9
 
 
 def test_what_is_loop_invariant_is_priced_and_kept_once():
