@@ -40,7 +40,7 @@ def waited_for[**P, Result](work: Callable[P, Result], *args: P.args, **kwargs: 
         return work(*args, **kwargs)
     future: Future[Result] = Future()
     finish = functools.partial(_finish, future, functools.partial(work, *args, **kwargs))
-    threading.Thread(target=finish, daemon=True).start()
+    threading.Thread(target=finish).start()  # the interpreter waits for it: no compiler is cut off
     for _ in steps:
         if future.done():
             break
