@@ -160,15 +160,12 @@ def _graphs_of(whole: Graph, plans: CompiledPlans) -> list[Graph]:
 
 
 def steps_ahead(every: Sequence[CompiledPlans], planner: RegionPlanner) -> Iterator[None]:
-    """Do a step at a time what plans of some programs need, whatever calibrates their models.
-
-    A planner that shares what it knows of a function's graphs need not do it again.
-    """
+    """Find out, a step at a time, what plans of some programs need, whatever calibrates them."""
     graphs = (_graphs_of(plans.uncalibrated.graph, plans) for plans in every)
     for some in it.zip_longest(*graphs):
         for graph in filter(None, some):
             with contextlib.suppress(SolverStopped):
-                yield from planner.prepare(graph).steps_ahead()
+                yield from planner.steps_ahead(graph)
 
 
 def _models_of(graph: Graph, plans: CompiledPlans, planner: RegionPlanner) -> tuple[Proposals, ...]:

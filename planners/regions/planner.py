@@ -42,10 +42,6 @@ class PreparedPlanner(abc.ABC):
         """No plan of the space within the budget takes less; found sooner than the fastest plan."""
         return 0.0
 
-    def steps_ahead(self) -> Iterator[None]:
-        """Do a step at a time what any budget needs; each takes a second or so."""
-        return iter(())
-
     @property
     def singles(self) -> Sequence[Sequence[Candidate]] | None:
         """For each stage the regions that it may be by itself; None where that is not known."""
@@ -73,6 +69,10 @@ class RegionPlanner(abc.ABC):
     def warm_up(self) -> None:
         """Begin, in a thread, what takes seconds and depends on no graph, such as an import."""
         return
+
+    def steps_ahead(self, graph: Graph) -> Iterator[None]:
+        """Find out, in steps of a second or so, what plans of a graph like this one will need."""
+        return iter(())
 
     def __call__(self, graph: Graph, budget_bytes: int) -> Plan:
         """The fastest plan of one graph for one budget; see `PreparedPlanner.fastest`."""

@@ -23,6 +23,7 @@ import dataclasses
 import importlib
 import sys
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..graph import Graph
@@ -58,6 +59,10 @@ class Stages(RegionPlanner):
         """Begin to import CVXPY in a thread: it takes seconds, as a first compilation does."""
         if "cvxpy" not in sys.modules:
             threading.Thread(target=importlib.import_module, args=("cvxpy",)).start()
+
+    def steps_ahead(self, graph: Graph) -> Iterator[None]:
+        """Find a graph's candidates, where the graphs after it share what is known of them."""
+        return iter(()) if self.shapes is None else self.prepare(graph).steps_ahead()
 
     def smallest(self, graph: Graph) -> Plan:
         """The plan of the space with the least peak, and then least seconds within that peak."""
