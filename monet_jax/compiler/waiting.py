@@ -6,10 +6,8 @@ What is known to be needed next can be found out meanwhile.
 
 import contextlib
 import contextvars
-import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 
 #: None where nothing is to be done.
 _STEPS = contextvars.ContextVar[Iterator[None] | None]("steps", default=None)
@@ -38,17 +36,9 @@ def waited_for[**P, Result](work: Callable[P, Result], *args: P.args, **kwargs: 
     steps = _STEPS.get()
     if steps is None:
         return work(*args, **kwargs)
-    future: Future[Result] = Future()
-    finish = functools.partial(_finish, future, functools.partial(work, *args, **kwargs))
-    threading.Thread(target=finish).start()  # the interpreter waits for it: no compiler is cut off
+    # The interpreter waits for this thread before it ends: no compiler is cut off.
+    future = ThreadPoolExecutor(1).submit(work, *args, **kwargs)
     for _ in steps:
         if future.done():
             break
     return future.result()
-
-
-def _finish[Result](future: Future[Result], work: Callable[[], Result]) -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:  # whatever it is, `waited_for` raises it
-        future.set_exception(error)

@@ -12,8 +12,6 @@ from . import compat
 from .primitives import Kind, kind_of, traits_of
 from .program import Equation
 
-#: Primitives by which JAX differentiates max pooling.
-_COMPARING = ("select_and_scatter", "select_and_scatter_add")
 #: Trips charged to a loop whose length is not known before it runs.
 UNKNOWN_TRIPS = 1
 
@@ -113,9 +111,9 @@ def _elementwise_work(eqn: Any) -> Work:
     ]
     if "window_dimensions" in eqn.params:  # every window is looked at whole
         sizes.append(min(sizes) * math.prod(eqn.params["window_dimensions"]))
-    compared = sizes[-1] if eqn.primitive.name in _COMPARING else 0
-    instructions = max(sizes, default=0) * traits_of(eqn.primitive.name).instructions
-    return Work((), instructions, compared)
+    traits = traits_of(eqn.primitive.name)
+    compared = sizes[-1] if traits.compares_windows else 0
+    return Work((), max(sizes, default=0) * traits.instructions, compared)
 
 
 def _dot(eqn: Any) -> Product:

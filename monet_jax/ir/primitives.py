@@ -38,6 +38,7 @@ class Traits:
         is_call: whether it only calls what it holds.
         is_product: whether the matrix units run it.
         stops_tangents: whether no tangent passes it.
+        compares_windows: whether it is the gradient of max pooling, as JAX takes it.
         updates_in_place: whether XLA writes its result over its first operand.
         draws: whether it draws random bits.
         runs_once: whether it may give another result, or be noticed, if it runs again.
@@ -49,6 +50,7 @@ class Traits:
     is_call: bool = False
     is_product: bool = False
     stops_tangents: bool = False
+    compares_windows: bool = False
     updates_in_place: bool = False
     draws: bool = False
     runs_once: bool = False
@@ -108,6 +110,7 @@ TRAITS: dict[str, Traits] = {
     **_all(Traits(Kind.SOLID, draws=True, runs_once=True), "rng_bit_generator rng_uniform"),
     "random_gamma": Traits(Kind.SOLID, depends_on_key=True),
     "pure_callback": Traits(Kind.SOLID, runs_once=True),
+    **_all(Traits(Kind.SOLID, compares_windows=True), "select_and_scatter select_and_scatter_add"),
     **_all(Traits(Kind.SOLID, is_call=True), "custom_jvp_call closed_call core_call"),
     **_all(
         Traits(Kind.SOLID),
@@ -119,8 +122,8 @@ TRAITS: dict[str, Traits] = {
         lu_pivots_to_permutation ormqr pmax pmin ppermute psum qr ragged_all_to_all
         ragged_dot_general reduce_window reduce_window_max reduce_window_min
         reduce_window_sum regularized_incomplete_beta remat2 scan schur
-        select_and_gather_add select_and_scatter select_and_scatter_add sort stage svd swap
-        symmetric_product top_k triangular_solve tridiagonal tridiagonal_solve while zeta
+        select_and_gather_add sort stage svd swap symmetric_product top_k triangular_solve
+        tridiagonal tridiagonal_solve while zeta
         """,
     ),
 }

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compilers import foreign_target
+from compilers import CPU_CHILD, foreign_target
 
 import monet_jax
 from monet_jax import zoo
@@ -24,8 +24,6 @@ from monet_jax.compiler.targets import TARGETS, TargetUnavailable, resolve_targe
 
 Spec = jax.ShapeDtypeStruct
 WIDTH = 256
-# The same compiler as this process's, but asked in a child: what the two say must be equal.
-CPU_CHILD = dataclasses.replace(TARGETS["cpu"], attached=False)
 
 
 @pytest.fixture(scope="module", autouse=True)

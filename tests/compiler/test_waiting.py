@@ -1,19 +1,17 @@
 """Steps are taken while a compiler works, and change nothing of what it says."""
 
-import dataclasses
 import threading
 import time
 
 import jax.numpy as jnp
 import pytest
+from compilers import CPU_CHILD
 from jax import ShapeDtypeStruct as Spec
 
 from monet_jax.compiler import child
 from monet_jax.compiler.compile import compile_bytes
-from monet_jax.compiler.targets import TARGETS, resolve_target
+from monet_jax.compiler.targets import resolve_target
 from monet_jax.compiler.waiting import meanwhile, waited_for
-
-CPU_CHILD = dataclasses.replace(TARGETS["cpu"], attached=False)
 
 
 @pytest.fixture(scope="module", autouse=True)

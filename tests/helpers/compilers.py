@@ -1,8 +1,13 @@
 """Compilers that a test may need, as parameters that are skipped where one is not installed."""
 
+import dataclasses
+
 import pytest
 
 from monet_jax.compiler.targets import TARGETS, TargetUnavailable, require_compiler
+
+#: The same compiler as this process's, but asked in a child: what the two say must be equal.
+CPU_CHILD = dataclasses.replace(TARGETS["cpu"], attached=False)
 
 
 def is_installed(name):
