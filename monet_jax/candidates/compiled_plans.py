@@ -103,9 +103,10 @@ class CompiledPlans[SomeJudge: Judge]:
         Raises:
             CapReached: it is new, and nothing more may be compiled.
         """
-        if decisions.regions not in self._made:
+        if decisions not in self:
             predicted = self.predicted_temp_bytes(decisions.regions)
-            self._add(decisions, predicted, is_compiled=self.verify)
+            if decisions not in self:  # or else it is the one by which plans are predicted
+                self._add(decisions, predicted, is_compiled=self.verify)
         return self._made[decisions.regions]
 
     def of_uncalibrated(self, decisions: planners.Plan) -> CompiledPlan:
@@ -122,10 +123,6 @@ class CompiledPlans[SomeJudge: Judge]:
         if plan.figures is None:
             return plan.predicted_temp_bytes
         return plan.figures.total_bytes - self.fixed_bytes
-
-    def excess_bytes(self, plan: CompiledPlan) -> int:
-        """Compiled minus predicted bytes of a plan, by what is known of the program by now."""
-        return self.temp_bytes(plan) - self.predicted_temp_bytes(plan.decisions.regions)
 
     def smallest(self) -> CompiledPlan | None:
         """The plan with the least temporaries."""
@@ -178,13 +175,18 @@ def seconds_of(plans: CompiledPlans, plan: CompiledPlan) -> float:
     return plan.decisions.seconds + touched
 
 
+def excess_bytes(plans: CompiledPlans, plan: CompiledPlan) -> int:
+    """Compiled minus predicted bytes of a plan, by what is known of the program by now."""
+    return plans.temp_bytes(plan) - plans.predicted_temp_bytes(plan.decisions.regions)
+
+
 def most_excess_bytes(plans: CompiledPlans) -> int:
     """The most of compiled minus predicted temporaries, over the compiled plans; at least 0.
 
     The calibration plan is left out: what it takes is what the prediction rests on.
     """
     some = (x for x in plans if x.decisions.regions != plans.calibration_plan.regions)
-    return max([0, *(plans.excess_bytes(x) for x in some)])
+    return max([0, *(excess_bytes(plans, x) for x in some)])
 
 
 def least_excess_bytes(plans: CompiledPlans) -> int:
@@ -192,4 +194,4 @@ def least_excess_bytes(plans: CompiledPlans) -> int:
 
     It is negative where some plan takes less than predicted: so may others.
     """
-    return min(map(plans.excess_bytes, plans), default=0)
+    return min((excess_bytes(plans, x) for x in plans), default=0)

@@ -23,7 +23,7 @@ class Programs:
     """The plans of a function's programs, which share one unplanned program and one cap.
 
     Attributes:
-        traced: of the function as it is traced.
+        as_traced: of the function as it is traced.
         without_operators: of the function without operators; None where these change nothing
             unless a plan chooses them.
         make_nested: makes those of the function with nested scans, a last resort; None where these
@@ -34,7 +34,7 @@ class Programs:
             where any plan may be taken.
     """
 
-    traced: CompiledPlans
+    as_traced: CompiledPlans
     without_operators: CompiledPlans | None
     make_nested: Callable[[], CompiledPlans | None]
     planner: RegionPlanner
@@ -48,8 +48,8 @@ class Programs:
         Raises:
             CapReached: there is no time left.
         """
-        self.traced.cap.check_seconds()
-        return solved_as_jax(self.planner, self.traced.uncalibrated.graph)
+        self.as_traced.cap.check_seconds()
+        return solved_as_jax(self.planner, self.as_traced.uncalibrated.graph)
 
     @functools.cached_property
     def free_seconds(self) -> float:
@@ -58,7 +58,7 @@ class Programs:
         Raises:
             CapReached: there is no time left.
         """
-        found, judge = self.uncalibrated.free_seconds, self.traced.judge
+        found, judge = self.uncalibrated.free_seconds, self.as_traced.judge
         if judge.plain is judge:
             return found
         # Operators may take longer than what they replace.
@@ -69,19 +69,19 @@ class Programs:
 
         What a loop saves is written to memory and read again; to compute it again can take less.
         """
-        as_written = planners.save_all(self.traced.judge.plain.graph).seconds
+        as_written = planners.save_all(self.as_traced.judge.plain.graph).seconds
         return self.least_gain is None or seconds <= (1 - self.least_gain) * as_written
 
     @functools.cached_property
     def spaces(self) -> tuple[Space, ...]:
         """The spaces to search, in order; the model is calibrated for them."""
-        every = [x for x in (self.traced, self.without_operators) if x is not None]
+        every = [x for x in (self.as_traced, self.without_operators) if x is not None]
         with meanwhile(steps_ahead(every, self.planner)):
-            _ = self.traced.model
+            _ = self.as_traced.model
         if self.without_operators is None:
-            return spaces_of(self.traced, self.planner)
+            return spaces_of(self.as_traced, self.planner)
         others = spaces_of(self.without_operators, self.planner)
-        return (*spaces_of(self.traced, self.planner, WORTH), *others[:1])
+        return (*spaces_of(self.as_traced, self.planner, WORTH), *others[:1])
 
     @property
     def moving_spaces(self) -> list[Space]:
@@ -105,7 +105,7 @@ class Programs:
             moves: whether they are those whose plans move values to the host's memory, or the
                 others.
         """
-        plans = [self.traced, *(x.plans for x in self.nested_spaces[:1]), self.without_operators]
+        plans = [self.as_traced, *(x.plans for x in self.nested_spaces[:1]), self.without_operators]
         every = [x for x in self.every_space() if x.moves == moves]
         found = [[x for x in every if x.plans is y] for y in plans if y is not None]
         return [spaces for spaces in found if spaces]
@@ -113,7 +113,7 @@ class Programs:
     @property
     def all_plans(self) -> list[CompiledPlans]:
         """The plans of each program that was needed so far."""
-        every = (self.traced, self.without_operators, *(x.plans for x in self._known_spaces))
+        every = (self.as_traced, self.without_operators, *(x.plans for x in self._known_spaces))
         return list(dict.fromkeys(plans for plans in every if plans is not None))
 
     def stopped(self) -> SolverStopped | None:
@@ -123,7 +123,7 @@ class Programs:
     def restart(self) -> None:
         """Count the planner's seconds from here."""
         for model in self._models():
-            model.solved.restart(self.traced.cap.seconds_left)
+            model.solved.restart(self.as_traced.cap.seconds_left)
 
     @property
     def _known_spaces(self) -> list[Space]:

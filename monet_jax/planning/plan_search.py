@@ -90,12 +90,16 @@ class PlanSearch:
         """
         if self.renews_cap:
             self.compiled_plans.cap.renew()
+        return self.comparable(lambda: self._planned(budget, reserved_bytes, known))
+
+    def comparable[Result](self, search: Callable[[], Result]) -> Result:
+        """What a search returns whose programs are compiled under the same options, all of them."""
         try:
-            return self._planned(budget, reserved_bytes, known)
+            return search()
         except OtherOptions:  # only bytes under the same options can be compared
             self.compiled_plans = _anew(self.compiled_plans)
             vars(self).pop("programs", None)
-            return self._planned(budget, reserved_bytes, known)
+            return search()
 
     def best_so_far(self) -> PlanRecord | None:
         """The fastest plan that the last search had found when it was interrupted, if any."""

@@ -38,7 +38,7 @@ def find_by_clock(programs: Programs, limit: int) -> Found:
     Raises:
         CapReached: nothing was compiled that could be returned.
     """
-    plans = programs.traced
+    plans = programs.as_traced
     limit = min(limit, plans.unplanned.total_bytes)
     found = find(programs, limit)
     if not found.fits:
@@ -59,15 +59,15 @@ def _compile_smaller(programs: Programs, limit: int) -> None:
     """Compile plans for less than a limit on temporaries, as far as the cap allows."""
     programs.restart()
     with contextlib.suppress(CapReached):
-        _ = programs.traced.model  # the plan that calibrates it saves nothing
+        _ = programs.as_traced.model  # the plan that calibrates it saves nothing
         for share in SMALLER:
             compile_proposals(programs.spaces, int(share * limit))
 
 
 def _within(programs: Programs, limit: int) -> Iterator[_Candidate]:
     """The function as it is and its compiled plans, where they keep a limit."""
-    if programs.as_written_may_do and programs.traced.unplanned.total_bytes <= limit:
-        yield programs.traced, None
+    if programs.as_written_may_do and programs.as_traced.unplanned.total_bytes <= limit:
+        yield programs.as_traced, None
     fits = (
         (plans, plan)
         for plans in programs.all_plans

@@ -55,7 +55,7 @@ def find(programs: Programs, limit: int) -> Found:
     Raises:
         CapReached: nothing was compiled that could be returned.
     """
-    plans, cap = programs.traced, programs.traced.cap
+    plans, cap = programs.as_traced, programs.as_traced.cap
     fits_as_written = programs.as_written_may_do and plans.unplanned.total_bytes <= limit
     if fits_as_written and _stays_as_written(programs):
         return Found(plans, None, True, "")
@@ -99,12 +99,12 @@ def _compile_moving(programs: Programs, limit: int) -> None:
 
     They come after the others, with as many compilations once more: so no plan is worse for them.
     """
-    if programs.traced.judge.graph.link is None:
+    if programs.as_traced.judge.graph.link is None:
         return
     best = fastest_within(programs, limit)
     if best is not None and is_free(best[1].decisions, free_seconds_of(programs.spaces)):
         return
-    programs.traced.cap.allow_again()
+    programs.as_traced.cap.allow_again()
     with contextlib.suppress(CapReached):
         spaces = programs.moving_spaces
         programs.restart()
@@ -121,7 +121,7 @@ def _compile_small(programs: Programs, limit: int, moves: bool = False) -> None:
         limit: bytes for temporaries.
         moves: whether to compile plans that move values to the host's memory, or others.
     """
-    programs.traced.cap.allow_again()
+    programs.as_traced.cap.allow_again()
     with contextlib.suppress(CapReached):
         compile_small_plans(programs.spaces_of_each(moves), limit)
         found = fastest_within(programs, limit)
@@ -139,5 +139,5 @@ def _smallest(programs: Programs) -> tuple[CompiledPlans, CompiledPlan]:
     found = ((plans, plans.smallest()) for plans in programs.all_plans)
     some = [(plans, plan) for plans, plan in found if plan is not None]
     if not some:
-        raise CapReached(programs.traced.cap.reached or "no plan compiled")
+        raise CapReached(programs.as_traced.cap.reached or "no plan compiled")
     return min(some, key=lambda x: x[0].temp_bytes(x[1]))

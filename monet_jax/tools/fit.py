@@ -4,7 +4,6 @@ Compiled bytes are nearly linear in such a size, so two programs say where to lo
 found, and the next one up, are then confirmed by their own compiled bytes.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -20,7 +19,8 @@ from .fit_result import Fit, FitSize
 from .sizes.accumulation import STEPS, accumulated
 from .sizes.accumulation_result import AccumulatedFit
 from .sizes.largest import largest
-from .sizes.sized import Probe, Sized
+from .sizes.probes import Probe
+from .sizes.sized import Sized
 
 
 @overload
@@ -124,7 +124,7 @@ def _fitted(sized: Sized, unit: int, limit: int) -> Fit:
     reserved, count = sized.reserved_bytes(unit), limit // unit
     with progress() as say:
         probes = _Probes(sized, sized.budget_bytes - reserved, reserved, say)
-        planned, above = largest(probes.planned, probes.limit_bytes, count, unit, {})
+        planned, above = _largest_planned(probes, count, unit)
         if planned is None:
             raise _nothing_fits(sized, unit, probes)
         known = {n: probes.plain(n) for n in sorted(probes.found)[:2]}
@@ -134,7 +134,7 @@ def _fitted(sized: Sized, unit: int, limit: int) -> Fit:
     return Fit(
         sized.keywords[0],
         FitSize(planned, plan.compiled_bytes),
-        _size(above, probes.planned),
+        _size(above, lambda size: probes.planned[size]),
         _size(plain, probes.plain),
         _size(plain_above, probes.plain),
         plan,
@@ -149,6 +149,20 @@ def _size(size: int | None, need: Callable[[int], int]) -> FitSize | None:
     return None if size is None else FitSize(size, need(size))
 
 
+def _largest_planned(probes: "_Probes", count: int, unit: int) -> tuple[int | None, int | None]:
+    """The largest size that fits as planned, and the next one, as in `largest`.
+
+    Sizes are tried with one small plan each. Where the next size does not fit with it, a search for
+    smaller plans says whether it does; what it finds is the small plan of other sizes from then on.
+    """
+    limit, fits = probes.limit_bytes, {}
+    while True:
+        low, high = largest(probes.small, limit, count, unit, fits)
+        if high is None or probes.least(high) > limit:
+            return low, high
+        fits = {n: nbytes for n, nbytes in probes.planned.items() if nbytes <= limit}
+
+
 class _Probes:
     """The bytes of a step at each size that was tried.
 
@@ -157,29 +171,40 @@ class _Probes:
         limit_bytes: bytes that it may take.
         reserved: bytes of the budget for other things.
         say: shows the progress.
+
+    Attributes:
+        found: size -> its programs.
+        planned: size -> compiled bytes of the smallest program so far.
     """
 
     def __init__(self, sized: Sized, limit_bytes: int, reserved: int, say: Callable[[str], None]):
         self.sized, self.limit_bytes, self.reserved, self.say = sized, limit_bytes, reserved, say
         self.found: dict[int, Probe] = {}
-        self.planned = functools.cache(self._planned)
+        self.planned: dict[int, int] = {}
+        self._like: Probe | None = None
 
     def plain(self, size: int) -> int:
         """Compiled bytes of the step as it is written."""
-        self.say(f"compiling at {size}")
-        return self._probe(size).plain_bytes
+        return self._at(size).plain_bytes
 
     def plan(self, size: int) -> Plan | StepPlan:
         """The plan for a size that fits."""
-        self.say(f"planning at {size}")
-        return self._probe(size).plan(self.limit_bytes)
+        return self._at(size).plan(self.limit_bytes)
 
-    def _planned(self, size: int) -> int:
-        """Compiled bytes of the smallest known plan; it is searched for only where none fits."""
-        self.say(f"compiling at {size}")
-        return self._probe(size).least_bytes(self.limit_bytes)
+    def small(self, size: int) -> int:
+        """Compiled bytes of a small plan; it is not searched for."""
+        self.planned[size] = self._at(size).small_bytes(self._like)
+        return self.planned[size]
 
-    def _probe(self, size: int) -> Probe:
+    def least(self, size: int) -> int:
+        """Compiled bytes of the smallest plan that a search finds, or of one that fits."""
+        probe = self._at(size)
+        self.planned[size] = probe.least_bytes(self.limit_bytes, self._like)
+        self._like = probe
+        return self.planned[size]
+
+    def _at(self, size: int) -> Probe:
+        self.say(f"{self.sized.keywords[0]} {size}")
         if size not in self.found:
             is_step = isinstance(self.sized.fun, PlannedStep)
             made = self.sized.step_probe if is_step else self._function_probe
@@ -199,7 +224,7 @@ def _check_sizes(step: int, limit: int) -> None:
 
 
 def _nothing_fits(sized: Sized, size: int, probes: _Probes) -> InfeasibleBudget:
-    least = probes.planned(size) + probes.reserved
+    least = probes.planned[size] + probes.reserved
     return InfeasibleBudget(
         f"No plan fits in {sized.budget_bytes:,} bytes with `{sized.keywords[0]}={size}`; the "
         f"smallest one found takes {least:,}, of which {probes.reserved:,} are reserved. Raise "

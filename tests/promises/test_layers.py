@@ -199,6 +199,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/tools/diff.py": ("tools/test_check.py",),
     "monet_jax/tools/fit_result.py": ("tools/test_fit.py",),
     "monet_jax/tools/sizes/largest.py": ("tools/test_fit.py",),
+    "monet_jax/tools/sizes/small.py": ("tools/sizes/test_probes.py",),
     "monet_jax/tools/sizes/sized.py": ("tools/test_fit.py", "tools/test_steps.py"),
     "monet_jax/tools/sweep_plot.py": ("tools/test_sweep.py",),
     "monet_jax/tools/sweep_points.py": ("tools/test_sweep.py",),

@@ -13,7 +13,8 @@ from ...planning.failures import InfeasibleBudget
 from ...planning.progress import progress
 from ...step.step_plan import StepPlan
 from .accumulation_result import AccumulatedFit, AccumulatedSize
-from .sized import Sized, StepProbe
+from .probes import StepProbe
+from .sized import Sized
 
 #: The keyword by which the number of accumulation steps is handed to the user's function.
 STEPS = "accumulation_steps"
@@ -83,8 +84,10 @@ class _Search:
 
     def fits(self, size: int) -> bool:
         """Whether a micro-batch fits as planned."""
-        self.least[size] = self.probe(size).least_bytes(self.sized.budget_bytes)
-        return self.least[size] <= self.sized.budget_bytes
+        probe, budget = self.probe(size), self.sized.budget_bytes
+        small = probe.small_bytes()
+        self.least[size] = small if small <= budget else probe.least_bytes(budget)
+        return self.least[size] <= budget
 
     def consider(self, size: int) -> None:
         """Plan a micro-batch that fits, unless another one is faster than it is as written."""
