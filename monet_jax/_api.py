@@ -5,12 +5,11 @@ plan      analyze, solve, emit, compile, correct       -> a plan whose compiled 
 emit      the program again, stage by stage            -> a function
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ._calls import plan_flat as plan_flat
+from ._calls import plan_call as plan_call
 from ._calls import within_error as within_error
 from ._plan import Plan
 from ._sources import Fixed
@@ -32,7 +31,7 @@ from .step.marks import source_for as source_for
 from .step.questions import plan_of_step, refuse_step
 from .step.step_plan import StepPlan
 from .step.stored import stored_step
-from .tracing.modules import Given, OnArrays, on_arrays
+from .tracing.modules import Given
 
 
 @budget_by_keyword
@@ -230,11 +229,7 @@ def plan(
     if budget is None:
         raise TypeError('`plan` needs a budget: give it one, as in `budget="12GiB"`.')
     refuse_states(options)
-
-    def flat(args: Sequence[Any]) -> OnArrays:
-        return on_arrays(fun, args, kwargs or {}, options.given)
-
-    return plan_flat(options, flat, args, error, sample)
+    return plan_call(options, fun, args, kwargs or {}, error, sample)
 
 
 def apply(
@@ -289,10 +284,10 @@ def _own_plan(
     with progress():
         traced = source.traced(marked)
         refuse(traced, marked.name)
-        made = source.plan_for(traced, marked)
-    if made is None:
+        record = source.plan_for(traced, marked)
+    if record is None:
         raise ValueError(f"No plan was made for `{marked.name}`; the warning before says why.")
-    return Plan.of(dataclasses.replace(made, name=marked.name))
+    return Plan.of(record)
 
 
 def _decorate(source: Source, given: Given, fun: Callable[..., Any]) -> Any:

@@ -1,8 +1,7 @@
 """The plan of one call of a function, within options that are checked."""
 
-import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ._plan import Plan
@@ -14,7 +13,7 @@ from .planning.pipeline import plan_traced
 from .planning.progress import progress
 from .tracing import trace
 from .tracing.marked import name_of
-from .tracing.modules import OnArrays
+from .tracing.modules import OnArrays, on_arrays
 
 
 def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
@@ -22,30 +21,32 @@ def within_error(operators: str | Sequence[str], error: float | None) -> str | S
     return GRADED if error is not None and operators == "lossy" else operators
 
 
-def plan_flat(
+def plan_call(
     options: PlanOptions,
-    flat: Callable[[Sequence[Any]], OnArrays],
+    fun: Callable[..., Any],
     args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     error: float | None,
     sample: Sequence[Any] | None,
+    on_arrays: Callable[..., OnArrays] = on_arrays,
 ) -> Plan:
     """The plan of a function for one call of it.
 
     Arguments:
         options: of the plan.
-        flat: arguments -> the function on arrays, and its call with these arguments.
-        args: the arguments to plan for.
+        fun, args, kwargs: the function, and the arguments to plan for.
         error, sample: as in `plan`.
+        on_arrays: makes of a function and its arguments a function of arrays, and a call of it.
     """
     started = time.perf_counter()
     with progress():
-        fun, call = flat(args)
+        fun_on_arrays, call = on_arrays(fun, args, kwargs, options.given)
         limit = None
         if error is not None:
-            samples = [flat(some)[1] for some in samples_of(args, sample)]
-            limit = limit_of(error, options.terms, call, samples)
-        request = options.for_call(call)
-        traced = trace.trace(fun, call, options.rewrite(call), options.terms)
-        refuse(traced, name_of(fun))
-        made = plan_traced(traced, request, limit, started)
-        return Plan.of(dataclasses.replace(made, name=name_of(fun)))
+            some = samples_of(args, sample)
+            calls = [on_arrays(fun, given, kwargs, options.given)[1] for given in some]
+            limit = limit_of(error, options.terms, call, calls)
+        request = options.for_call(call, name_of(fun_on_arrays))
+        traced = trace.trace(fun_on_arrays, call, options.rewrite(call), options.terms)
+        refuse(traced, request.name)
+        return Plan.of(plan_traced(traced, request, limit, started))

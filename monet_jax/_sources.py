@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -34,10 +34,7 @@ from .plans.record import PlanMismatch, PlanRecord
 from .tracing import trace
 from .tracing.marked import Marked, Traces
 from .tracing.trace import Terms, Traced
-from .transformer.apply import as_planned, as_traced_for, check_plan
-
-#: Flat outputs from flat inputs.
-type FlatResults = Callable[[Sequence[Any]], Sequence[Any]]
+from .transformer.apply import as_planned, check_plan, outputs_as_planned
 
 
 class Source(abc.ABC):
@@ -58,24 +55,8 @@ class Source(abc.ABC):
         """The trace of a call that plans are made for."""
 
     @abc.abstractmethod
-    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
-        """Flat outputs from flat inputs, as planned; None where the function must be called."""
-
-    @abc.abstractmethod
-    def give_up(self, traced: Traced, marked: Marked) -> None:
-        """Told that what `function_for` returned has failed."""
-
-
-def planned_by(plan: PlanRecord, traced: Traced) -> FlatResults:
-    """A traced function as a plan says: flat outputs from flat inputs."""
-    if plan.decisions is None:  # it fits the budget as it is, which includes what is inside it
-        return traced.flat
-
-    def outputs(inputs: Sequence[Any]) -> Sequence[Any]:
-        rewritten = as_traced_for(traced, plan)
-        return as_planned(rewritten, plan)(inputs, rewritten.constants)
-
-    return outputs
+    def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any] | None:
+        """Flat outputs of a call, as planned; None where the function must be called as it is."""
 
 
 class Planned(Source):
@@ -102,16 +83,22 @@ class Planned(Source):
         rewrite = self.options.rewrite(marked.call)
         return self._traces.traced(marked, rewrite, self.options.terms, target)
 
-    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
-        """The function as planned, or None; see `Source`."""
-        plan = self.plan_for(traced, marked)
-        return None if plan is None else planned_by(plan, traced)
+    def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any] | None:
+        """Flat outputs as planned, or None; see `Source`."""
+        record = self.plan_for(traced, marked)
+        if record is None:
+            return None
+        try:
+            return outputs_as_planned(traced, record, marked.call.leaves)
+        except Exception:
+            self._give_up(traced, marked)
+            raise
 
     def plan_for(self, traced: Traced, marked: Marked) -> PlanRecord | None:
         """The plan; None where the function must run as it is."""
         axes = trace.outer_axes(traced, marked.call)
         with statements():
-            request = self.options.for_call(marked.call)
+            request = self.options.for_call(marked.call, marked.name)
         key = self._key(traced, marked, axes, request)
         with self._lock:
             if key not in self._plans:
@@ -119,7 +106,7 @@ class Planned(Source):
                 self._plans[key] = None if axes else self._made(traced, marked, request)
             return self._plans[key]
 
-    def give_up(self, traced: Traced, marked: Marked) -> None:
+    def _give_up(self, traced: Traced, marked: Marked) -> None:
         """From now on the function runs as it is, called like that."""
         axes = trace.outer_axes(traced, marked.call)
         request = self.options.for_call(marked.call)
@@ -251,22 +238,18 @@ class Fixed(Source):
         terms = Terms(self.plan.operators, self.plan.checkpoints)
         return self._traces.traced(marked, rewrite, terms, self.plan.target)
 
-    def function_for(self, traced: Traced, marked: Marked) -> FlatResults:
-        """The function as planned, once the plan is known to be for it.
+    def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any]:
+        """Flat outputs as planned, once the plan is known to be for the function.
 
         Raises:
             PlanMismatch: it is not.
         """
-        del marked
         check_plan(traced, self.plan)
         with self._lock:
             if not self._trusted:
                 self._verify_again(traced)
                 self._trusted = True
-        return planned_by(self.plan, traced)
-
-    def give_up(self, traced: Traced, marked: Marked) -> None:
-        """Does nothing: the next call tries again."""
+        return outputs_as_planned(traced, self.plan, marked.call.leaves)
 
     def _verify_again(self, traced: Traced) -> None:
         """Warn where a plan of other versions or devices cannot be verified, or is too large."""
@@ -282,7 +265,7 @@ class Fixed(Source):
             return
 
         def taken_bytes() -> int:
-            step = step_to_compile(traced, as_planned(traced, self.plan))
+            step = step_to_compile(*as_planned(traced, self.plan))
             return compile_bytes(*step, target=target).total_bytes
 
         limit = self.plan.budget_bytes - self.plan.reserved_bytes

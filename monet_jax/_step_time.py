@@ -15,7 +15,7 @@ from .seconds.clock import Ratio, Timing, in_turns, ratio
 from .seconds.running import made_up
 from .tracing.modules import Given, on_arrays
 from .tracing.trace import Terms, trace
-from .transformer.apply import as_planned, as_traced_for
+from .transformer.apply import as_planned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +69,7 @@ def step_seconds(
     context = Context(backend_of(plan.target), plan.devices > 1)
     rewrite = rewriter(selected(plan.operators), context)
     traced = trace(pure, call, rewrite, Terms(plan.operators, plan.checkpoints))
-    rewritten = as_traced_for(traced, plan)
-    planned = rewritten.flat if plan.decisions is None else as_planned(rewritten, plan)
-    pairs = (traced, traced.flat), (rewritten, planned)
+    pairs = (traced, traced.flat), as_planned(traced, plan)
     runs = [step_on(some, function, lambda: leaves) for some, function in pairs]
     plain, timing = in_turns(runs, turns)
     return StepSeconds(plain, timing, default_device().device_kind)

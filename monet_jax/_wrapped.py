@@ -139,7 +139,7 @@ def _outputs(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | 
     """Flat outputs of a call; None where the function must be called as it is."""
     operands = (*marked.call.leaves, *traced.recorded.closed_over)
     if any(map(compat.carries_tangent, operands)):
-        return _differentiated(source, traced, marked)
+        return source.outputs(traced, marked)
     if not compat.is_staged() or outer_axes(traced, marked.call):
         return None
     if mutable_references(traced.program):
@@ -148,18 +148,6 @@ def _outputs(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | 
         mistake = missing_gradient(traced) or OWN_GRADIENT
         warn(f"Nothing is planned for `{marked.name}`: {mistake}.")
     return _until_differentiated(source, traced, marked)
-
-
-def _differentiated(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | None:
-    """Flat outputs as planned; None where the function must be called as it is."""
-    function = source.function_for(traced, marked)
-    if function is None:
-        return None
-    try:
-        return function(marked.call.leaves)
-    except Exception:
-        source.give_up(traced, marked)
-        raise
 
 
 def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> list[Any]:
@@ -176,7 +164,7 @@ def _until_differentiated(source: Source, traced: Traced, marked: Marked) -> lis
         call = dataclasses.replace(later.call, leaves=operands[count:])
         now = dataclasses.replace(later, call=call, started=time.perf_counter())
         try:
-            outputs = _differentiated(source, bound, now)
+            outputs = source.outputs(bound, now)
         except _PASSED:
             raise
         except Exception as error:

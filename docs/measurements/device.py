@@ -31,7 +31,7 @@ from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.step import step_to_compile
 from monet_jax.seconds.clock import in_turns, ratio
 from monet_jax.tracing.signature import make_options, take_apart
-from monet_jax.transformer.apply import as_planned, as_traced_for
+from monet_jax.transformer.apply import as_planned
 
 #: All programs of a model run this often at least and at most, and for about so many seconds.
 LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 8, 40, 15.0
@@ -55,8 +55,7 @@ def lowered(cell: dict[str, Any], row: dict[str, Any], folder: Path, loss: Any, 
     function = traced.flat
     if row["file"]:
         plan = load_plan(folder / row["file"])
-        traced = as_traced_for(traced, plan)
-        function = as_planned(traced, plan)
+        traced, function = as_planned(traced, plan)
     step, avals = step_to_compile(traced, function)
     leaves = take_apart(make_options(loss, 0, (), ()), args, {}).leaves
     ones = [jnp.ones(x.shape, x.dtype) for x in avals[2]]

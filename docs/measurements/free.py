@@ -36,7 +36,7 @@ from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.planning.step import step_to_compile
 from monet_jax.tools.baselines import Costs, costs_of, work_of_step
 from monet_jax.tracing.trace import Traced, trace_for
-from monet_jax.transformer.apply import as_planned, as_traced_for
+from monet_jax.transformer.apply import as_planned
 
 HERE = Path(__file__).parent
 #: FLOPs over plain's that count as no more, and the share of temporaries to which one bisects.
@@ -84,8 +84,7 @@ class Free:
         return found
 
     def _temps(self, plan: monet_jax.Plan, fixed_bytes: int) -> float:
-        traced = self._traced_for(plan)
-        step = step_to_compile(traced, as_planned(traced, plan))
+        step = step_to_compile(*as_planned(self.traced, plan))
         figures = compile_bytes(*step, target=self.target)
         return (figures.total_bytes - fixed_bytes) / self.plain.bytes.temp_bytes
 
@@ -99,11 +98,7 @@ class Free:
     def _work(self, plan: monet_jax.Plan) -> StepCosts:
         if plan.decisions is None:
             return self.plain.work
-        traced = self._traced_for(plan)
-        return work_of_step(traced, as_planned(traced, plan), self.target)
-
-    def _traced_for(self, plan: monet_jax.Plan) -> Traced:
-        return as_traced_for(self.traced, plan)
+        return work_of_step(*as_planned(self.traced, plan), self.target)
 
 
 def _of_dear_flops(target: Target) -> Target:

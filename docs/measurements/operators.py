@@ -50,7 +50,7 @@ def row(problem: Any, plain: Costs, target: Target, share: float, operators: str
     work = plain.work
     if plan.decisions is not None:
         traced = trace_for(target, problem.loss, problem.args, operators=plan.operators or "none")
-        work = work_of_step(traced, as_planned(traced, plan), target)
+        work = work_of_step(*as_planned(traced, plan), target)
     return found | {
         "temps": round(((plan.compiled_bytes or 0) - fixed) / plain.bytes.temp_bytes, 4),
         "predicted": round((plan.predicted_bytes - fixed) / plain.bytes.temp_bytes, 4),

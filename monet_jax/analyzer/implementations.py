@@ -50,29 +50,29 @@ class _Representation:
 
 
 def with_encoders(
-    traced: TracedStage, ops: Sequence[LocalOp], fusions: Sequence[Fusion]
+    trace: TracedStage, ops: Sequence[LocalOp], fusions: Sequence[Fusion]
 ) -> list[LocalOp]:
     """The ops of fusions, backward ones with all implementations, and the encoders for them."""
     found = []
     for op, fusion in zip(ops, fusions, strict=True):
         if not op.forward and op.outputs:
             op = dataclasses.replace(
-                op, implementations=tuple(_implementations(traced, fusion, op.seconds))
+                op, implementations=tuple(_implementations(trace, fusion, op.seconds))
             )
         found.append(op)
     read = {
         i for op in found for implementation in op.implementations for i in implementation.inputs
     }
-    for hook in filter(is_hook, traced.program.equations):
-        found = placed(_encoders(traced, hook, read), found)
+    for hook in filter(is_hook, trace.program.equations):
+        found = placed(_encoders(trace, hook, read), found)
     return found
 
 
 def _implementations(
-    traced: TracedStage, fusion: Fusion, least_seconds: float
+    trace: TracedStage, fusion: Fusion, least_seconds: float
 ) -> Iterator[LocalImplementation]:
     """The implementations of an op beside its own, the best ones last."""
-    equation, fusions = fusion.equation, traced.fusions
+    equation, fusions = fusion.equation, trace.fusions
     _, hooks = fusions.reads_past(equation)
     if not hooks:
         return
@@ -84,7 +84,7 @@ def _implementations(
         # A hook spares nothing where the other hooks read the same.
         if fusions.reads_past(equation, hooks.keys() - {i})[0] > fewest:
             representations[i] = [
-                x for x in _representations(traced, hook) if x.codes[0] not in read
+                x for x in _representations(trace, hook) if x.codes[0] not in read
             ]
     representations = {i: some for i, some in representations.items() if some}
     seen = [read]
@@ -97,14 +97,14 @@ def _implementations(
         if any(inputs.issuperset(other) for other in seen):
             continue
         seen.append(inputs)
-        moved = sum(traced.program.nbytes(i) for i in {*inputs, *fusion.outputs})
-        work, more_bytes = _work_by(traced, fusion, known)
-        seconds = max(traced.prices.of_work(work, moved), least_seconds)
+        moved = sum(trace.program.nbytes(i) for i in {*inputs, *fusion.outputs})
+        work, more_bytes = _work_by(trace, fusion, known)
+        seconds = max(trace.prices.of_work(work, moved), least_seconds)
         yield LocalImplementation(tuple(sorted(inputs)), seconds, work.flops, more_bytes)
 
 
 def _work_by(
-    traced: TracedStage, fusion: Fusion, known: Mapping[int, _Representation]
+    trace: TracedStage, fusion: Fusion, known: Mapping[int, _Representation]
 ) -> tuple[Work, int]:
     """The work of an op that reads some representations, and their bytes of workspace."""
     work, nbytes = fusion.work, 0
@@ -113,18 +113,18 @@ def _work_by(
             work = work.with_flops(representation.direct.flops)
             nbytes += representation.direct.workspace_bytes
         elif kind_of(fusion.equation) is Kind.SOLID:
-            nbytes += traced.program.nbytes(i)
+            nbytes += trace.program.nbytes(i)
     return work, nbytes
 
 
-def _representations(traced: TracedStage, hook: Equation) -> list[_Representation]:
+def _representations(trace: TracedStage, hook: Equation) -> list[_Representation]:
     """The representations of a hook that a plan can use: this stage keeps what they read."""
     found = []
     for representation, values in representations_of(hook):
-        roots = tuple(traced.fusions.root(i) for i in values)
-        kept = all(i in traced.primal and traced.fusions.is_kept(i) for i in roots[:1])
+        roots = tuple(trace.fusions.root(i) for i in values)
+        kept = all(i in trace.primal and trace.fusions.is_kept(i) for i in roots[:1])
         if roots and (kept or not isinstance(representation, Derived)):
-            others, _ = traced.fusions.kept_behind(others_of(representation, hook))
+            others, _ = trace.fusions.kept_behind(others_of(representation, hook))
             codec, direct = (
                 getattr(representation, "codec", None),
                 getattr(representation, "direct", None),
@@ -133,7 +133,7 @@ def _representations(traced: TracedStage, hook: Equation) -> list[_Representatio
     return found
 
 
-def _encoders(traced: TracedStage, hook: Equation, read: Set[int]) -> list[LocalOp]:
+def _encoders(trace: TracedStage, hook: Equation, read: Set[int]) -> list[LocalOp]:
     """The ops that write a hook's compressed residuals and selectors, where some op reads them.
 
     A selector costs nothing to write.
@@ -145,23 +145,23 @@ def _encoders(traced: TracedStage, hook: Equation, read: Set[int]) -> list[Local
     ]
     if not written:
         return []
-    traced.primal |= _primal_codes(traced, hook)
-    inputs = tuple(sorted(traced.fusions.reads_past(hook)[0]))
-    work = Work(instructions=math.prod(traced.program.avals[hook.outputs[0]].shape))
+    trace.primal |= _primal_codes(trace, hook)
+    inputs = tuple(sorted(trace.fusions.reads_past(hook)[0]))
+    work = Work(instructions=math.prod(trace.program.avals[hook.outputs[0]].shape))
 
     def encoder(representation: Derived | Stored, values: tuple[int, ...]) -> LocalOp:
         if isinstance(representation, Derived):
             return _encoder((), values[-1:], 0.0)
-        moved = sum(map(traced.program.nbytes, (*inputs, *values)))
-        return _encoder(inputs, values, traced.prices.of_work(work, moved))
+        moved = sum(map(trace.program.nbytes, (*inputs, *values)))
+        return _encoder(inputs, values, trace.prices.of_work(work, moved))
 
     return list(it.starmap(encoder, written))
 
 
-def _primal_codes(traced: TracedStage, hook: Equation) -> dict[int, int]:
+def _primal_codes(trace: TracedStage, hook: Equation) -> dict[int, int]:
     """Compressed residual in the joint program -> the same in the stage."""
-    named = next(traced.hooked[i] for i in hook.outputs if i in traced.hooked)
-    (original,) = (e for e in traced.stage.equations if named in e.outputs)
+    named = next(trace.hooked[i] for i in hook.outputs if i in trace.hooked)
+    (original,) = (e for e in trace.stage.equations if named in e.outputs)
     return dict(zip(hook.outputs[1:], original.outputs[1:], strict=True))
 
 

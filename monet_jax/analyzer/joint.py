@@ -78,136 +78,136 @@ def joint_of(
         invariant: of a stage in a loop, values that are the same in every iteration; None where
             what JAX saves of the stage is not asked for.
     """
-    traced = traced_stage(program, stage, prices, backend, pinned)
-    ops, root = _ops(traced), traced.fusions.root
-    outputs = [root(i) if isinstance(i, int) else None for i in traced.program.outputs]
+    trace = traced_stage(program, stage, prices, backend, pinned)
+    ops, root = _ops(trace), trace.fusions.root
+    outputs = [root(i) if isinstance(i, int) else None for i in trace.program.outputs]
     split = len(stage.outputs)
-    given = traced.program.inputs[: len(stage.inputs)]
-    saved = set[int]() if invariant is None else residuals(traced, invariant)
+    given = trace.program.inputs[: len(stage.inputs)]
+    saved = set[int]() if invariant is None else residuals(trace, invariant)
     return Joint(
-        traced.program,
-        with_reuse(ops, traced.program, {*outputs, *given}),
-        traced.primal,
+        trace.program,
+        with_reuse(ops, trace.program, {*outputs, *given}),
+        trace.primal,
         given,
         tuple(outputs[:split]),
-        traced.cotangents,
+        trace.cotangents,
         tuple(outputs[split:]),
-        sum(map(traced.program.nbytes, saved)),
-        _more_seconds(traced, saved) if saved else 0.0,
+        sum(map(trace.program.nbytes, saved)),
+        _more_seconds(trace, saved) if saved else 0.0,
     )
 
 
-def _more_seconds(traced: TracedStage, written: Set[int]) -> float:
+def _more_seconds(trace: TracedStage, written: Set[int]) -> float:
     """What ops take more by the roofline where some values are written that would be fused.
 
     One kernel writes several of these, so that they cost no launches.
     """
-    prices = ByRoofline(dataclasses.replace(traced.prices.roofline, launch_seconds=0.0))
-    known = {i for i in traced.hooked if traced.fusions.is_kept(i)}
-    fusions = Fusions(traced.program, traced.backend, known | written)
-    return seconds_of(fusions, prices) - seconds_of(traced.fusions, prices)
+    prices = ByRoofline(dataclasses.replace(trace.prices.roofline, launch_seconds=0.0))
+    known = {i for i in trace.hooked if trace.fusions.is_kept(i)}
+    fusions = Fusions(trace.program, trace.backend, known | written)
+    return seconds_of(fusions, prices) - seconds_of(trace.fusions, prices)
 
 
-def _ops(traced: TracedStage) -> tuple[LocalOp, ...]:
-    fusions = list(traced.fusions.all())
-    made = with_what_forward_ops_need([_op(traced, fusion) for fusion in fusions])
-    if any(map(is_hook, traced.program.equations)):
-        made = with_encoders(traced, made, fusions)
-    made = _with_copies(traced, made)
+def _ops(trace: TracedStage) -> tuple[LocalOp, ...]:
+    fusions = list(trace.fusions.all())
+    made = with_what_forward_ops_need([_op(trace, fusion) for fusion in fusions])
+    if any(map(is_hook, trace.program.equations)):
+        made = with_encoders(trace, made, fusions)
+    made = _with_copies(trace, made)
     forward = [op for op in made if op.forward]
     later = [op for op in made if not op.forward]
-    pulled = [op for op in later if traced.backward.intersection(op.outputs)]
+    pulled = [op for op in later if trace.backward.intersection(op.outputs)]
     return tuple(forward + each_after_its_inputs(pulled, later))
 
 
-def _with_copies(traced: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
+def _with_copies(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
     """The ops; a separate op copies each forward value that gradients of kernels read.
 
     XLA:CPU runs the copy as soon as it can, so that the copy waits for the
     backward, beside its original where that is needed too. In a region that runs again, the
     copy runs again as well; it costs nothing more, since the forward then makes none.
     """
-    sources = [_copied(traced, op) for op in ops]
-    copies = {i: traced.new(i) for i in dict.fromkeys(sources) if i is not None}
+    sources = [_copied(trace, op) for op in ops]
+    copies = {i: trace.new(i) for i in dict.fromkeys(sources) if i is not None}
     ready = {i for op in ops for i in op.outputs}
     found = [_copy(i, j) for i, j in copies.items() if i not in ready]
     for op, source in zip(ops, sources, strict=True):
         if source is not None:
             op = reading(op, {source: copies[source]})
-            workspace = op.workspace_bytes - traced.program.nbytes(source)
+            workspace = op.workspace_bytes - trace.program.nbytes(source)
             op = dataclasses.replace(op, workspace_bytes=workspace)
         found.append(op)
         found += [_copy(i, copies[i]) for i in op.outputs if i in copies]
     return found
 
 
-def _copied(traced: TracedStage, op: LocalOp) -> int | None:
+def _copied(trace: TracedStage, op: LocalOp) -> int | None:
     """The value of the forward pass that a backward op reads through a copy."""
     if op.forward or op.copied is None:
         return None
-    source = traced.fusions.root(op.copied)
-    return source if source in op.inputs and source not in traced.backward else None
+    source = trace.fusions.root(op.copied)
+    return source if source in op.inputs and source not in trace.backward else None
 
 
-def _op(traced: TracedStage, fusion: Fusion) -> LocalOp:
+def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:
     equation, outputs = fusion.equation, fusion.outputs
     has_effects = bool(equation.eqn.effects)
-    is_primal = has_effects or any(i in traced.primal for i in outputs)
-    scratch = traced.backend.needs_scratch
-    price = price_of(traced.fusions, fusion, traced.prices)
+    is_primal = has_effects or any(i in trace.primal for i in outputs)
+    scratch = trace.backend.needs_scratch
+    price = price_of(trace.fusions, fusion, trace.prices)
     return LocalOp(
         equation.primitive,
         fusion.inputs,
         outputs,
         price.seconds,
         fusion.work.flops,
-        is_primal and not traced.backward.intersection(outputs),
+        is_primal and not trace.backward.intersection(outputs),
         not any(must_run_once(e) for e in (equation, *fusion.fused)),
         has_effects,
         kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place,
-        _carries(traced, equation),
-        _narrowed(traced, equation),
+        _carries(trace, equation),
+        _narrowed(trace, equation),
         copied_operand(equation) if scratch else None,
-        _workspace_bytes(traced, equation),
+        _workspace_bytes(trace, equation),
         source=compat.source_of(equation.eqn),
         priced_by=price.source,
     )
 
 
-def _workspace_bytes(traced: TracedStage, equation: Equation) -> int:
+def _workspace_bytes(trace: TracedStage, equation: Equation) -> int:
     """What an op takes beside its operands and results; the body of a loop has temporaries.
 
     They are counted for loops that only add up, such as a chunked loss. Those of loops that JAX
     differentiates are small beside what these stack; counted, they only blur the smallest budgets.
     """
-    if equation.primitive == "scan" and _only_adds_up(traced, equation):
+    if equation.primitive == "scan" and _only_adds_up(trace, equation):
         bodies = map(flatten, compat.subjaxprs(equation.eqn))
-        return max(temporary_bytes(body, traced.backend) for body in bodies)
+        return max(temporary_bytes(body, trace.backend) for body in bodies)
     if equation.primitive == "dot_general":
-        return traced.backend.product_bytes
-    return workspace_bytes(equation) if traced.backend.needs_scratch else 0
+        return trace.backend.product_bytes
+    return workspace_bytes(equation) if trace.backend.needs_scratch else 0
 
 
-def _only_adds_up(traced: TracedStage, equation: Equation) -> bool:
+def _only_adds_up(trace: TracedStage, equation: Equation) -> bool:
     """Whether a loop of the forward pass stacks nothing."""
     _, carried, _ = compat.scan_counts(equation.eqn)
-    is_forward = not traced.backward.intersection(equation.outputs)
+    is_forward = not trace.backward.intersection(equation.outputs)
     return is_forward and len(equation.outputs) == carried
 
 
-def _carries(traced: TracedStage, equation: Equation) -> tuple[int, ...]:
+def _carries(trace: TracedStage, equation: Equation) -> tuple[int, ...]:
     """What a loop begins with: inputs whose memory its results take."""
     if equation.primitive != "scan":
         return ()
     constants, carried, _ = compat.scan_counts(equation.eqn)
     carries = equation.inputs[constants : constants + carried]
-    return tuple(traced.fusions.root(i) for i in carries if isinstance(i, int))
+    return tuple(trace.fusions.root(i) for i in carries if isinstance(i, int))
 
 
-def _narrowed(traced: TracedStage, equation: Equation) -> tuple[int, ...]:
+def _narrowed(trace: TracedStage, equation: Equation) -> tuple[int, ...]:
     """The operands of a product; not what its fusion computes them from."""
-    if traced.backend.narrows_operands and _is_default_product(equation):
-        return tuple(traced.fusions.root(i) for i in equation.reads)
+    if trace.backend.narrows_operands and _is_default_product(equation):
+        return tuple(trace.fusions.root(i) for i in equation.reads)
     return ()
 
 

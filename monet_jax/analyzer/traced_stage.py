@@ -52,15 +52,15 @@ class TracedStage:
         return len(avals) - 1
 
 
-def residuals(traced: TracedStage, invariant: Collection[int]) -> set[int]:
+def residuals(trace: TracedStage, invariant: Collection[int]) -> set[int]:
     """The joint values that JAX saves of a stage for its derivative, but for loop-invariant ones.
 
     A compiler fuses much of it away, but not out of a loop, whose stacks hold all of it.
     """
-    program, backward = traced.program, traced.backward
+    program, backward = trace.program, trace.backward
     named = {e.outputs[0]: i for e in program.equations for _ in _named(e) for i in e.reads}
-    given = program.inputs[: len(traced.stage.inputs)]
-    fixed = {j for j, i in traced.hooked.items() if i in invariant}
+    given = program.inputs[: len(trace.stage.inputs)]
+    fixed = {j for j, i in trace.hooked.items() if i in invariant}
     varying = (e for e in program.equations if fixed.isdisjoint(e.outputs))
     own = dependents(varying, given) - backward - {*given}
     read = (i for e in program.equations if backward.intersection(e.outputs) for i in e.reads)

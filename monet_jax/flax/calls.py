@@ -80,7 +80,7 @@ class FlatCall:
 
     Attributes:
         fun: list of arrays -> results, except those that are arguments.
-        call: the call of it, for `run_planned` and `plan_flat`.
+        call: the call of it, for `run_planned` and `plan_call`.
         finish: results of `fun` -> results of the original function.
     """
 

@@ -144,11 +144,7 @@ def plan(
         cache=cache,
         costs=costs,
     )
-
-    def flat(args: Sequence[Any]) -> OnArrays:
-        return on_arrays(fun, args, kwargs or {}, options.given)
-
-    return _api.plan_flat(options, flat, args, error, sample)
+    return _api.plan_call(options, fun, args, kwargs or {}, error, sample, on_arrays)
 
 
 def on_arrays(

@@ -160,13 +160,13 @@ class PlanOptions:
         pure, call = on_arrays(fun, args, kwargs or {}, self.given)
         return trace.trace(pure, call, self.rewrite(call), self.terms)
 
-    def for_call(self, call: Call) -> "PlanRequest":
-        """The options for one call.
+    def for_call(self, call: Call, name: str = "") -> "PlanRequest":
+        """The options for one call of a function, which has a name.
 
         Raises:
             ValueError: the optimizer to reserve for cannot make a state from its parameters.
         """
-        return PlanRequest(self, reserved_bytes(self.reserved, call.params))
+        return PlanRequest(self, reserved_bytes(self.reserved, call.params), name=name)
 
     def budget_bytes(self, target: Target, unplanned_bytes: Callable[[], int]) -> int:
         """The budget in bytes.
@@ -192,11 +192,13 @@ class PlanRequest:
             state for the parameters of the call.
         floor_bytes: a budget that is a share is a share of at least these bytes: the largest
             program of the function, of those that were planned before, takes them unplanned.
+        name: of the function, for its plan.
     """
 
     options: PlanOptions
     reserved_bytes: int
     floor_bytes: int = 0
+    name: str = ""
 
     def budget_bytes(self, target: Target, unplanned_bytes: Callable[[], int]) -> int:
         """The budget in bytes; see `PlanOptions.budget_bytes`."""

@@ -48,11 +48,11 @@ class Effort:
     programs: Sequence[TracedPlans]
 
 
-def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
+def record_of(plans: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
     """The record of a plan.
 
     Arguments:
-        traced: plans of the function as it was traced.
+        plans: of the function as it was traced.
         found: the plan, of the program that it was made for.
         effort: of the search.
     """
@@ -60,8 +60,8 @@ def record_of(traced: TracedPlans, found: Found, effort: Effort) -> PlanRecord:
     decisions = best.decisions if best else None
     judge = found.plans.judge
     # Nested scans change the loops of the function as it is traced, and nothing else.
-    original = found.plans if judge.chunks is None else traced
-    as_it_is = planners.save_all(traced.judge.plain.graph).seconds
+    original = found.plans if judge.chunks is None else plans
+    as_it_is = planners.save_all(plans.judge.plain.graph).seconds
     compiled = tuple(_compiled_rows(effort.programs, found.step_seconds, as_it_is))
     before = _timeline(original, planners.save_all(original.graph).regions)
     return PlanRecord(

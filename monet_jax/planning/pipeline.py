@@ -11,6 +11,8 @@ import itertools
 import logging
 import time
 
+import jax
+
 from ..analyzer import pins as pins_module
 from ..compiler.compile import devices_of
 from ..compiler.targets import Target, resolve_target
@@ -76,13 +78,14 @@ def plan_traced(
     with progress():
         check_for(traced, request, limit)
         make = functools.partial(_found_or_made, traced, request, limit, started)
-        made = multihost.from_first_process(make, STATEMENTS)
-    if not _is_for(made, traced):
+        is_alone = jax.process_count() == 1
+        record = make() if is_alone else multihost.from_first_process(make, STATEMENTS)
+    if not _is_for(record, traced):
         raise PlanMismatch(
             "Process 0 has planned another function than this process: every process of a job "
             "must trace the same functions in the same order."
         )
-    return made
+    return dataclasses.replace(record, name=request.name)
 
 
 def _found_or_made(
@@ -190,11 +193,11 @@ def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanReco
 def _compiled_plans(traced: Traced, request: PlanRequest, target: Target) -> TracedPlans:
     """The plans of a request; what is compiled is said in the line of the call that plans."""
     options = request.options
-    cap = options.cap(announce=say)
-    given = traced, target, options.pinned
     return compiled_plans_of(
-        *given,
-        cap=cap,
+        traced,
+        target,
+        options.pinned,
+        cap=options.cap(announce=say),
         verify=bool(options.verify),
         costs=options.costs,
         host=options.host_memory(target),

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from .._sources import planned_by
 from ..compiler.compile import CompiledBytes
 from ..planning.judge import Compiler, PlannedProgram
 from ..plans.record import PlanRecord
 from ..tracing.trace import Terms, Traced, without_operators
+from ..transformer.apply import outputs_as_planned
 from .call import StepCall
 from .context import Applying, Emission, Tracer
 from .updates.layout import UpdateLayout
@@ -16,7 +16,7 @@ from .updates.layout import UpdateLayout
 
 def emission_of(plan: PlanRecord) -> Emission:
     """What runs a mark as a plan says."""
-    return lambda traced, inputs: planned_by(plan, traced)(inputs)
+    return lambda traced, inputs: outputs_as_planned(traced, plan, inputs)
 
 
 @dataclasses.dataclass(frozen=True)

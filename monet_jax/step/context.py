@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from .._sources import FlatResults, Source
+from .._sources import Source
 from ..compiler.backend import backend_of
 from ..operators import Context, rewriter, selected
 from ..planning.failures import warn
@@ -72,8 +72,8 @@ class StepTrace(abc.ABC):
         del marked
 
     @abc.abstractmethod
-    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
-        """A mark's function in this trace; None where it runs as it is."""
+    def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any] | None:
+        """Flat outputs of a mark's call in this trace; None where it is called as it is."""
 
 
 class Recording(StepTrace):
@@ -95,8 +95,8 @@ class Recording(StepTrace):
         """A marked function is called; whether a gradient passes it is not known yet."""
         self.unplanned.setdefault(marked.name, NOT_DIFFERENTIATED)
 
-    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
-        """The function as it is; a program that is known already needs no plan of its own."""
+    def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any] | None:
+        """Flat outputs of the function as it is; a program that is known needs no other plan."""
         mistake = missing_gradient(traced)
         if axes := outer_axes(traced, marked.call):
             mistake = f"it depends on the mapped axes {axes} of what it is called in"
@@ -108,7 +108,7 @@ class Recording(StepTrace):
         abstract = map(abstract_leaf, traced.recorded.closed_over)  # tracers end with their trace
         self.found.setdefault(traced.program_hash, traced.closing_over([*abstract]))
         self.names.setdefault(traced.program_hash, marked.name)
-        return traced.flat  # in which marks are no marks: the outer one decides
+        return traced.flat(marked.call.leaves)  # in which no mark is one: the outer one decides
 
 
 class Applying(StepTrace):
@@ -131,13 +131,13 @@ class Applying(StepTrace):
         super().__init__(tracer)
         self.emissions, self.known, self.layout = emissions, known, layout
 
-    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
-        """The function as planned."""
+    def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any] | None:
+        """Flat outputs of the function as planned."""
         emission = self.emissions.get(traced.program_hash)
         if emission is not None:
-            return lambda inputs: emission(traced, inputs)
+            return emission(traced, marked.call.leaves)
         if traced.program_hash in self.known:
-            return traced.flat
+            return traced.flat(marked.call.leaves)
         if missing_gradient(traced) is None and not outer_axes(traced, marked.call):
             self.tracer.warn_once(
                 f"`{marked.name}` is another program in this trace of its step than in the first: "
@@ -195,10 +195,7 @@ class MarkSource(Source):
         step.note_call(marked)
         return step.tracer.traced(marked)
 
-    def function_for(self, traced: Traced, marked: Marked) -> FlatResults | None:
-        """The function in this trace of the step."""
+    def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any] | None:
+        """Flat outputs of the function in this trace of the step."""
         step = _current.value  # none where a derivative is taken of the step itself, later
-        return None if step is None else step.function_for(traced, marked)
-
-    def give_up(self, traced: Traced, marked: Marked) -> None:
-        """Does nothing: each trace of a step is one try."""
+        return None if step is None else step.outputs(traced, marked)

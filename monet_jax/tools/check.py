@@ -164,11 +164,9 @@ def _compared(
 
 def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
     """The compiled bytes of a function as planned, or as it is."""
-    function = traced.flat
-    if plan is not None and plan.decisions is not None:
-        function = as_planned(traced, plan)
     options = options_of(target, traced.program_hash)
-    step = step_to_compile(traced, function)
+    program = (traced, traced.flat) if plan is None else as_planned(traced, plan)
+    step = step_to_compile(*program)
     return compile_bytes(*step, target=target, options=options).total_bytes
 
 

@@ -74,8 +74,8 @@ def compare(
     def traced(fun: Callable[..., Any], operators: Sequence[str] | str = "none") -> Traced:
         return dataclasses.replace(options, operators=operators).traced(fun, args, kwargs)
 
-    planned = as_traced_for(traced(fun, plan.operators), plan)
-    check_plan(planned, plan)
+    planned = traced(fun, plan.operators)
+    check_plan(as_traced_for(planned, plan), plan)
     programs = _programs(plan, planned, traced(fun), named["policies"])
     target = resolve_target(plan.target)
     programs += [
@@ -97,10 +97,10 @@ def _programs(
 ) -> list[_Program]:
     """The function as it is, the plan, and the function under each policy."""
     target, place = resolve_target(plan.target), place_of(plain)
-    function = planned.flat if plan.decisions is None else as_planned(planned, plan)
+    rewritten, function = as_planned(planned, plan)
     return [
         ("the function as it is", partial(costs_of, plain, target)),
-        ("the plan", partial(costs_of, planned, target, function)),
+        ("the plan", partial(costs_of, rewritten, target, function)),
         *(
             (f"{name}, {place}", partial(costs_of, plain, target, under_policy(plain, policy)))
             for name, policy in policies.items()

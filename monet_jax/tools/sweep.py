@@ -21,7 +21,7 @@ from ..step.jit import PlannedStep
 from ..step.questions import StepNow, step_options
 from ..tracing.marked import name_of
 from ..tracing.trace import Traced
-from ..transformer.apply import as_planned, as_traced_for
+from ..transformer.apply import as_planned
 from .baselines import POLICIES, Costs, costs_of, round_the_loss, work_of_step
 from .sweep_points import SweepPoint, baseline_point, planned_points, point_of
 from .sweep_result import Sweep
@@ -139,8 +139,7 @@ def _planned(
 
     def planned(budget: int) -> tuple[int, StepCosts]:
         plan = plan_search.plan(lambda _: budget)
-        traced = as_traced_for(compiled_plans.judge.traced, plan)
-        function = as_planned(traced, plan) if plan.decisions else traced.flat
+        traced, function = as_planned(compiled_plans.judge.traced, plan)
         assert plan.compiled_bytes is not None  # `CompiledPlans` verifies every plan
         return plan.compiled_bytes, work_of_step(traced, function, compiled_plans.judge.target)
 

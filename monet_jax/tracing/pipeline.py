@@ -12,15 +12,14 @@ from .passes.hoist import hoist_invariants
 from .passes.loops import unroll_loops
 from .passes.nested_scans import nest_scans
 from .passes.partition import cut_into_stages
-from .passes.rewrites import inline_calls, replace_equations, replace_subprograms
+from .passes.rewrites import replace_equations, replace_subprograms
 from .passes.stage_rewrites import compress_residuals, rewrite_stages
 from .staged import StagedProgram
 
 PASSES = Passes(
     program=(
-        ProgramPass("inline calls and checkpoints", inline_calls),
         ProgramPass("replace several equations by one", replace_subprograms),
-        ProgramPass("replace single equations", replace_equations),
+        ProgramPass("list all equations, and replace single ones", replace_equations),
     ),
     stages=(
         StagePass("run loops as nested scans", nest_scans, [Place.FUNCTION]),

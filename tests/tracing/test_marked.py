@@ -321,8 +321,8 @@ STEPS = [
     "planning.outcome.value_rows",
     "plans.cache.read",
     "plans.cache.write",
-    "_sources.as_traced_for",
-    "_sources.as_planned",
+    "_sources.outputs_as_planned",
+    "transformer.apply.as_traced_for",
     "transformer.apply.mismatch",
     "transformer.transform.run_region",
 ]

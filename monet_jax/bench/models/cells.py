@@ -18,7 +18,7 @@ from ...planning.options import PlanOptions
 from ...planning.plan_search import PlanSearch
 from ...plans.record import PlanRecord
 from ...tools.baselines import costs_of, work_of_step
-from ...transformer.apply import as_planned, as_traced_for
+from ...transformer.apply import as_planned
 from .capped import capped_fields, compile_capped
 from .fields import cost_fields, estimate_fields, plan_fields, work_fields
 from .programs import baselines, trace_loss
@@ -179,8 +179,7 @@ class Cell:
         if plan.decisions is None:
             function, key, work = traced.flat, "plain", self.plain_work
         else:
-            traced = as_traced_for(self.traced, plan)
-            function = as_planned(traced, plan)
+            traced, function = as_planned(self.traced, plan)
             key = plan.operators, plan.chunks, plan.decisions.regions
             work = work_of_step(traced, function, self.target)
         row = self._row(

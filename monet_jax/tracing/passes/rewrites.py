@@ -7,28 +7,19 @@ equations at once, as a chunked loss does, sees the program before single equati
 import dataclasses
 import functools
 
-from ...ir.program import flatten, with_replaced
+from ...ir.program import Program, Rewrite, flatten, unchanged, with_replaced
 from .draft import Listing
 
 
-def inline_calls(listing: Listing) -> Listing:
-    """Lists the equations of the jaxpr, and of the calls in it."""
-    program = flatten(
-        listing.jaxpr,
-        inline_checkpoints=listing.inlines_checkpoints,
-        closed_over=listing.closed_over,
-        caller=listing.caller,
-    )
-    return dataclasses.replace(listing, program=program)
-
-
 def replace_subprograms(listing: Listing) -> Listing:
-    """Replaces several equations by one, where an operator does so."""
+    """Replaces several equations by one, where an operator does so; or else lists none yet."""
     if listing.derivative_of is None or not listing.changes:
         return listing
-    derivative, plain = listing.derivative_of(listing.program), listing.program
+    plain = _listed(listing, unchanged)
+    derivative = listing.derivative_of(plain)
     changed = functools.reduce(lambda p, change: change(p, derivative), listing.changes, plain)
-    return dataclasses.replace(listing, program=changed, is_changed=changed is not plain)
+    is_changed = changed is not plain
+    return dataclasses.replace(listing, program=changed, is_changed=is_changed)
 
 
 def replace_equations(listing: Listing) -> Listing:
@@ -39,11 +30,16 @@ def replace_equations(listing: Listing) -> Listing:
         found = with_replaced(program, [rewrite.equation(e.eqn) for e in program.equations])
         program = dataclasses.replace(found, rewrite=rewrite)
     else:  # listed anew, so that values are numbered in the order in which they are computed
-        program = flatten(
-            listing.jaxpr,
-            rewrite=rewrite,
-            inline_checkpoints=listing.inlines_checkpoints,
-            closed_over=listing.closed_over,
-            caller=listing.caller,
-        )
+        program = _listed(listing, rewrite)
     return dataclasses.replace(listing, program=program)
+
+
+def _listed(listing: Listing, rewrite: Rewrite) -> Program:
+    """The equations of the jaxpr, and of the calls in it."""
+    return flatten(
+        listing.jaxpr,
+        rewrite=rewrite,
+        inline_checkpoints=listing.inlines_checkpoints,
+        closed_over=listing.closed_over,
+        caller=listing.caller,
+    )
