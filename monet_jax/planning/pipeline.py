@@ -77,9 +77,9 @@ def plan_traced(
     """
     with progress():
         check_for(traced, request, limit)
-        make = functools.partial(_found_or_made, traced, request, limit, started)
+        planned = functools.partial(_found_or_made, traced, request, limit, started)
         is_alone = jax.process_count() == 1
-        record = make() if is_alone else multihost.from_first_process(make, STATEMENTS)
+        record = planned() if is_alone else multihost.from_first_process(planned, STATEMENTS)
     if not _is_for(record, traced):
         raise PlanMismatch(
             "Process 0 has planned another function than this process: every process of a job "
@@ -94,20 +94,20 @@ def _found_or_made(
     target = resolve_target(request.options.target)
     traced = _as_pinned(traced, request, target)
 
-    def timed(made: PlanRecord) -> PlanRecord:
+    def timed(record: PlanRecord) -> PlanRecord:
         seconds, day = time.perf_counter() - started, datetime.date.today().isoformat()
-        return dataclasses.replace(made, planning_seconds=seconds, made=day)
+        return dataclasses.replace(record, planning_seconds=seconds, made=day)
 
     if limit is not None or not _uses_disk(request):
         return timed(_made(traced, request, target, limit))
     found = _found(traced, request, target)
     if found is not None:
         return dataclasses.replace(found, is_cached=True)
-    made = timed(_find_plan(traced, request, target))
-    floor = 0 if _is_largest(made, request) else request.floor_bytes
-    state = "cut short" if made.cut_short else "final"
-    cache_module.write(_key(traced, request, target, floor, state), made)
-    return made
+    record = timed(_find_plan(traced, request, target))
+    floor = 0 if _is_largest(record, request) else request.floor_bytes
+    state = "cut short" if record.cut_short else "final"
+    cache_module.write(_key(traced, request, target, floor, state), record)
+    return record
 
 
 def _as_pinned(traced: Traced, request: PlanRequest, target: Target) -> Traced:
@@ -221,11 +221,11 @@ def _planned(
     """
     target = plan_search.compiled_plans.judge.target
     budget = functools.partial(request.budget_bytes, target)
-    made = plan_search.plan(budget, request.reserved_bytes, known)
-    log.info("planned in %.1f s, %d compilations", made.planning_seconds, made.compilations)
+    record = plan_search.plan(budget, request.reserved_bytes, known)
+    log.info("planned in %.1f s, %d compilations", record.planning_seconds, record.compilations)
     if plan_search.stopped is not None:
         warn(f"A faster plan may exist: the planner was stopped ({plan_search.stopped}).")
-    return made
+    return record
 
 
 def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int, state: str) -> str:

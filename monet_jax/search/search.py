@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
+from ..candidates.first_touch import fastest_limit
 from ..candidates.free import compile_free_plan
 from ..candidates.judge import CompiledPlan, Key
 from ..candidates.programs import Programs, fastest_within
@@ -19,7 +20,6 @@ from ..candidates.spaces import free_seconds_of
 from ..candidates.worth import is_free
 from .bisection import compile_proposals
 from .crossover import compile_crossovers
-from .first_touch import fastest_limit
 from .smallest import compile_small_plans
 
 

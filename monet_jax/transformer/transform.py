@@ -35,13 +35,13 @@ from .scan_operands import Body, Hoisted
 
 
 def transform(
-    staged: StagedProgram, plan: planners.plan.Plan, encoding: Encoding | None = None
+    staged: StagedProgram, decisions: planners.plan.Plan, encoding: Encoding | None = None
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """The function `(inputs, constants) -> outputs` of a program, as planned.
 
     Arguments:
         staged: the program, cut as when the plan was made.
-        plan: the decisions.
+        decisions: what becomes of each value.
         encoding: how lossy codecs encode and decode; by default with noise drawn from the keys that
             the function is given, and from what is encoded.
 
@@ -54,7 +54,7 @@ def transform(
     def planned(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         given = (*program.inputs, *program.constants)
         env = dict(zip(given, accumulated([*inputs, *constants]), strict=True))
-        parts = parts_of(staged, plan.regions)
+        parts = parts_of(staged, decisions.regions)
         emission = Emission(staged, encoding or Encoding(_words(program, env)))
         _run_parts(emission, parts, env, _returned(program), None)
         pairs = zip(values_of(env, program.outputs), program.outputs, strict=True)

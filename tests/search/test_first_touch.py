@@ -9,8 +9,8 @@ from synthetic_judge import FIXED_BYTES, Enumeration, SyntheticJudge, exact, pla
 import planners
 from monet_jax.candidates.cap import Cap
 from monet_jax.candidates.compiled_plans import CompiledPlans
+from monet_jax.candidates.first_touch import SHARES
 from monet_jax.candidates.programs import Programs
-from monet_jax.search.first_touch import SHARES
 from monet_jax.search.search import find
 
 GRAPHS = [blocks(4, n_forward=4, seed=seed) for seed in range(6)]

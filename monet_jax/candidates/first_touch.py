@@ -8,7 +8,7 @@ for one of the limits below the budget.
 
 from collections.abc import Sequence
 
-from ..candidates.spaces import Space, propose
+from .spaces import Space, propose
 
 #: Shares of the budget that are tried. Between neighbours the sum differs by a sixth of what all
 #: temporaries take to be touched, at most.
