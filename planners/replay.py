@@ -101,7 +101,7 @@ def replay(graph: Graph, plan: Plan | Sequence[Region]) -> Replay:
     saving = sum(x.saving_seconds for x in saved) + _alone_seconds(graph, regions)
     return Replay(
         peak_bytes=int(live.max(initial=0)),
-        seconds=sum(op.seconds for op in ops) + saving + waiting,
+        seconds=sum(op.seconds for op in ops) - graph.spared_seconds + saving + waiting,
         flops=sum(op.flops for op in ops),
         live_bytes=tuple(live.tolist()),
         peak_run=peak,

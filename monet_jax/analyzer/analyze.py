@@ -132,6 +132,7 @@ def _graph(
         tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in staged.loops),
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
         uniform_blocks=True,
+        spared_seconds=state.spared_seconds,
     )
 
 

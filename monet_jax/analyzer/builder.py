@@ -113,15 +113,18 @@ def _add_op(
     reused_bytes = min(op.reused_bytes, state.total(inputs), state.total(outputs))
     if op.has_effects:
         outputs += (state.effect(),)
-    # JAX, or XLA, computes what is loop-invariant once, before the loop.
+    seconds = op.seconds * state.repeats * state.place.odds
+    # XLA computes what is loop-invariant once, before the loop; but not in an iteration that runs
+    # again, whose operands have passed a barrier.
     is_fixed = bool(op.outputs) and all(
         primal.get(j) in state.staged.invariant_values for j in op.outputs
     )
-    runs = min(state.repeats, 1) if op.forward and is_fixed else state.repeats
-    seconds = op.seconds * runs * state.place.odds
+    once = op.forward and is_fixed and state.repeats > 1 and not op.optional
+    spared = seconds - seconds / state.repeats if once else 0.0
+    state.spared_seconds += spared
     if op.priced_by and not op.optional:  # it runs in any case
         known = state.seconds_by_source
-        known[op.priced_by] = known.get(op.priced_by, 0.0) + seconds
+        known[op.priced_by] = known.get(op.priced_by, 0.0) + seconds - spared
     may_rerun = op.recomputable and all(state.pin(primal, j) != "save" for j in op.outputs)
     return Op(
         op.primitive,

@@ -60,6 +60,7 @@ class GraphState:
         buffers: stacked value -> graph value of its cotangent.
         kept_as: graph value -> the program value that is kept in its place.
         seconds_by_source: where seconds come from -> those of ops that run in any case.
+        spared_seconds: as in `Graph.spared_seconds`.
     """
 
     staged: StagedProgram
@@ -87,6 +88,7 @@ class GraphState:
     buffers: dict[int, int] = dataclasses.field(default_factory=dict)
     kept_as: dict[int, int] = dataclasses.field(default_factory=dict)
     seconds_by_source: dict[str, float] = dataclasses.field(default_factory=dict)
+    spared_seconds: float = 0.0
 
     @property
     def program(self) -> Program:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
+import planners
 from monet_jax.analyzer.analyze import analyze
 from monet_jax.analyzer.step_costs import step_costs
 from monet_jax.compiler.backend import backend_of
@@ -59,28 +60,49 @@ def test_a_cpu_looks_through_the_windows_of_a_pooling_one_by_one():
     assert seconds("cpu", loop, (5, 8, 64, 64, 32), dtype=jnp.float32) > 5 * elements * 6.5e-9
 
 
+def casting(inside, w, xs):
+    """A loss whose loop multiplies with weights that are cast in each iteration, or before it."""
+
+    def step(h, x):
+        return jnp.tanh(h + x @ (w.astype(jnp.bfloat16) if inside else w)), None
+
+    w = w if inside else w.astype(jnp.bfloat16)
+    return jnp.mean(jax.lax.scan(step, xs[0], xs)[0].astype(jnp.float32))
+
+
+def graph_of_casting(inside, operators):
+    shapes = ((4096, 4096), jnp.float32), ((64, 8, 4096), jnp.bfloat16)
+    args = [jax.ShapeDtypeStruct(*x) for x in shapes]
+    target = resolve_target("gpu:h100")
+    traced = trace_for(target, functools.partial(casting, inside), args, operators=operators)
+    return analyze(traced.staged(), modelled(target), backend_of(target.name))[0]
+
+
 def test_what_is_loop_invariant_is_priced_and_kept_once():
     """As JAX does without our operators: weights that each iteration casts cost what casting them
     before the loop does."""
 
-    def loss(inside, w, xs):
-        def step(h, x):
-            return jnp.tanh(h + x @ (w.astype(jnp.bfloat16) if inside else w)), None
-
-        w = w if inside else w.astype(jnp.bfloat16)
-        return jnp.mean(jax.lax.scan(step, xs[0], xs)[0].astype(jnp.float32))
-
-    def forward(inside):
+    def costs(inside):
         """Seconds of all forward ops, and bytes of what an iteration keeps if it is left alone."""
-        shapes = ((4096, 4096), jnp.float32), ((64, 8, 4096), jnp.bfloat16)
-        args = [jax.ShapeDtypeStruct(*x) for x in shapes]
-        target = resolve_target("gpu:h100")
-        traced = trace_for(target, functools.partial(loss, inside), args, operators=())
-        graph, _ = analyze(traced.staged(), modelled(target), backend_of(target.name))
-        ops = [op for stage in graph.stages for op in stage.forward]
-        return sum(op.seconds for op in ops), sum(stage.alone_bytes for stage in graph.stages)
+        graph = graph_of_casting(inside, operators=())
+        backward = sum(op.seconds for stage in graph.stages for op in stage.backward)
+        return graph.seconds - backward, sum(stage.alone_bytes for stage in graph.stages)
 
-    assert forward(inside=True) == pytest.approx(forward(inside=False), rel=0.1)
+    assert costs(inside=True) == pytest.approx(costs(inside=False), rel=0.02)
+
+
+@pytest.mark.parametrize(("operators", "casts"), [((), 64), ("exact", 1)])
+def test_an_iteration_that_runs_again_computes_what_is_loop_invariant_anew(operators, casts):
+    """Unless we hoist it out of the loop: XLA does not, past the barrier of the recomputation."""
+
+    def more(inside):
+        graph = graph_of_casting(inside, operators)
+        return planners.save_nothing(graph).seconds - planners.save_all(graph).seconds
+
+    forward = (op for stage in graph_of_casting(False, ()).stages for op in stage.forward)
+    (cast,) = (op.seconds for op in forward if op.name == "convert_element_type" and op.seconds)
+    found = more(inside=True) - more(inside=False)
+    assert found == pytest.approx(casts * cast, rel=0.1, abs=cast)
 
 
 def test_a_product_with_65_columns_takes_as_long_as_one_with_128_on_a_gpu():
