@@ -4,7 +4,6 @@ All plans but the smallest may compile to more bytes than predicted. Then no oth
 to fit, though some between the two do.
 """
 
-import math
 from collections.abc import Sequence
 
 import planners
@@ -28,10 +27,10 @@ def compile_crossovers(plans: CompiledPlans, limit: int) -> None:
     Raises:
         CapReached: nothing more may be compiled.
     """
-    best, near = plans.fastest_within(limit), _nearest_over(plans, limit)
-    if best is None or near is None:
+    best, faster = plans.fastest_within(limit), _steepest_over(plans, limit)
+    if best is None or faster is None:
         return
-    fits, over = best.decisions, near.decisions
+    fits, over = best.decisions, faster.decisions
     if fits.seconds - over.seconds < FAR * plans.graph.seconds:
         return
     late = planners.crossovers(plans.graph, fits.regions, over.regions)
@@ -65,9 +64,15 @@ def _fits(
     return not compiled.has_failed and plans.temp_bytes(compiled) <= limit
 
 
-def _nearest_over(plans: CompiledPlans, limit: int) -> CompiledPlan | None:
-    """The smallest of the plans that do not fit and are faster than all that do."""
+def _steepest_over(plans: CompiledPlans, limit: int) -> CompiledPlan | None:
+    """Of the plans that do not fit and are faster than all that do, that with most gain a byte."""
     best = plans.fastest_within(limit)
-    seconds = best.decisions.seconds if best else math.inf
-    over = (x for x in plans if plans.temp_bytes(x) > limit and x.decisions.seconds < seconds)
-    return min(over, key=plans.temp_bytes, default=None)
+    if best is None:
+        return None
+    bytes_of, seconds = plans.temp_bytes, best.decisions.seconds
+    over = (x for x in plans if bytes_of(x) > limit and x.decisions.seconds < seconds)
+
+    def gain(x: CompiledPlan) -> float:
+        return (seconds - x.decisions.seconds) / (bytes_of(x) - bytes_of(best))
+
+    return max(over, key=gain, default=None)
