@@ -176,7 +176,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/planning/pipeline.py": ("promises/test_api.py", "plans/test_cache.py"),
     "monet_jax/planning/step.py": ("planning/test_plan_search.py", "compiler/test_backend.py"),
     "monet_jax/search/bisection.py": ("search/test_search.py", "planning/test_plan_search.py"),
-    "monet_jax/search/crossover.py": ("search/test_search.py", "planning/test_plan_search.py"),
     "monet_jax/search/smallest.py": ("search/test_search.py", "planning/test_plan_search.py"),
     # Whole steps
     "monet_jax/step/call.py": ("step/test_jit.py", "step/test_planning.py"),
