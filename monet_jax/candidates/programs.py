@@ -145,3 +145,10 @@ def fastest_within(programs: Programs, limit: int) -> tuple[CompiledPlans, Compi
         return seconds_of(plans, plan) / (1 - WORTH if has_handicap else 1)
 
     return min(((x, plan) for x, plan in fits if plan is not None), key=seconds, default=None)
+
+
+def smallest_compiled(programs: Programs) -> tuple[CompiledPlans, CompiledPlan] | None:
+    """The compiled plan with the least temporaries, of all programs that were needed so far."""
+    found = ((plans, plans.smallest()) for plans in programs.all_plans)
+    some = ((plans, plan) for plans, plan in found if plan is not None)
+    return min(some, key=lambda x: x[0].temp_bytes(x[1]), default=None)

@@ -11,8 +11,6 @@ import itertools
 import logging
 import time
 
-import jax
-
 from ..analyzer import pins as pins_module
 from ..compiler.compile import devices_of
 from ..compiler.targets import Target, resolve_target
@@ -77,9 +75,8 @@ def plan_traced(
     """
     with progress():
         check_for(traced, request, limit)
-        planned = functools.partial(_found_or_made, traced, request, limit, started)
-        is_alone = jax.process_count() == 1
-        record = planned() if is_alone else multihost.from_first_process(planned, STATEMENTS)
+        make = functools.partial(_found_or_made, traced, request, limit, started)
+        record = multihost.from_first_process(make, STATEMENTS)
     if not _is_for(record, traced):
         raise PlanMismatch(
             "Process 0 has planned another function than this process: every process of a job "

@@ -15,7 +15,7 @@ from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.first_touch import fastest_limit
 from ..candidates.free import compile_free_plan
 from ..candidates.judge import CompiledPlan, Key
-from ..candidates.programs import Programs, fastest_within
+from ..candidates.programs import Programs, fastest_within, smallest_compiled
 from ..candidates.spaces import free_seconds_of
 from ..candidates.worth import is_free
 from .bisection import compile_proposals
@@ -136,8 +136,7 @@ def _smallest(programs: Programs) -> tuple[CompiledPlans, CompiledPlan]:
     Raises:
         CapReached: none was compiled.
     """
-    found = ((plans, plans.smallest()) for plans in programs.all_plans)
-    some = [(plans, plan) for plans, plan in found if plan is not None]
-    if not some:
+    found = smallest_compiled(programs)
+    if found is None:
         raise CapReached(programs.as_traced.cap.reached or "no plan compiled")
-    return min(some, key=lambda x: x[0].temp_bytes(x[1]))
+    return found

@@ -6,12 +6,12 @@ import functools
 from typing import Self
 
 from ..._plan import Plan
+from ...candidates.programs import smallest_compiled
 from ...planning.failures import InfeasibleBudget
-from ...planning.judge import TracedPlans
 from ...planning.plan_search import PlanSearch
 from ...step.questions import StepNow
 from ...step.step_plan import StepPlan
-from .small import compile_like, compile_within, smallest_of
+from .small import compile_like, compile_within
 
 
 class Probe(abc.ABC):
@@ -78,26 +78,22 @@ class FunctionProbe(Probe):
     def least_bytes(self, limit_bytes: int, like: Self | None = None) -> int:
         """Compiled bytes of the smallest program that is found, or of one that fits."""
         temps = limit_bytes - self.search.compiled_plans.fixed_bytes
-        knows_smallest = like is not None
-
-        def compiled() -> None:
-            compile_within(self.search.programs, temps, knows_smallest)
-
-        self.search.comparable(compiled)
+        known = like is not None
+        self.search.comparable(lambda: compile_within(self.search.programs, temps, known))
         return self._known_bytes()
 
     def _compile_small(self, like: Self | None) -> None:
-        plans: TracedPlans = self.search.compiled_plans
-        known = like and smallest_of(like.search.programs)
-        if known is None or not compile_like(self.search.programs, known):
+        plans, known = self.search.compiled_plans, like and smallest_compiled(like.search.programs)
+        if known is None or not compile_like(self.search.programs, known[1].key):
             plans.of(plans.calibration_plan)
 
     def _known_bytes(self) -> int:
         """Compiled bytes of the smallest program so far."""
-        plans = self.search.compiled_plans
-        every = self.search.programs.all_plans
-        temps = (some.temp_bytes(plan) for some in every for plan in some)
-        return min([self.plain_bytes, *(plans.fixed_bytes + x for x in temps)])
+        found = smallest_compiled(self.search.programs)
+        if found is None:
+            return self.plain_bytes
+        plans, plan = found
+        return min(self.plain_bytes, plans.fixed_bytes + plans.temp_bytes(plan))
 
 
 @dataclasses.dataclass

@@ -17,13 +17,6 @@ from ...search.bisection import compile_proposals
 from ...search.smallest import compile_small_plans
 
 
-def smallest_of(programs: Programs) -> Key | None:
-    """The plan with the least temporaries of those that were compiled."""
-    found = ((plans, plans.smallest()) for plans in programs.all_plans)
-    some = [(plans.temp_bytes(plan), plan.key) for plans, plan in found if plan is not None]
-    return min(some, key=lambda x: x[0])[1] if some else None
-
-
 def compile_within(programs: Programs, limit: int, knows_smallest: bool) -> None:
     """Compile plans that may keep a limit, as many as the cap allows.
 
