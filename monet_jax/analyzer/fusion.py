@@ -14,7 +14,15 @@ from typing import Any
 
 from ..compiler.backend import Backend
 from ..ir.costs import Work, work_of
-from ..ir.primitives import PRODUCTS, Kind, is_one_hot, is_random, kind_of, traits_of
+from ..ir.primitives import (
+    PRODUCTS,
+    Kind,
+    is_idle_rounding,
+    is_one_hot,
+    is_random,
+    kind_of,
+    traits_of,
+)
 from ..ir.program import Equation, Program, positions_of
 from ..ir.row_reductions import row_reductions
 from ..operators import is_hook
@@ -204,6 +212,8 @@ def _kinds_of(program: Program, backend: Backend) -> list[Kind]:
             return Kind.REDUCTION
         if backend.fuses_into_products and is_one_hot(equation):
             return Kind.FUSED
+        if backend.drops_idle_rounding and is_idle_rounding(equation):
+            return Kind.VIEW
         return kind_of(equation)
 
     kinds = [*map(kind, program.equations)]

@@ -36,6 +36,8 @@ class Backend:
             that another implementation is better (see `operators/pooling`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
+        drops_idle_rounding: whether a rounding to the precision that a value has is no op, which
+            `jax.checkpoint` adds to what it saves.
         makes_zeros_early: whether zeros that gradients are added to are made when the program
             starts, and wait.
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
@@ -52,6 +54,7 @@ class Backend:
     recomputes_late: bool = True
     expands_pooling: bool = True
     fuses_gradients: bool = False
+    drops_idle_rounding: bool = False
     makes_zeros_early: bool = False
     product_bytes: int = 0
 
@@ -66,6 +69,7 @@ _BACKENDS = {
         fuses_into_gathers=True,
         fuses_row_reductions=True,
         fuses_gradients=True,
+        drops_idle_rounding=True,
         makes_zeros_early=True,
         product_bytes=_CUBLAS_BYTES,
     ),

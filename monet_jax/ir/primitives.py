@@ -14,6 +14,8 @@ import enum
 import math
 from typing import Any
 
+import jax.numpy as jnp
+
 from . import compat
 from .program import Equation
 
@@ -140,17 +142,25 @@ STOPS = frozenset(name for name, traits in TRAITS.items() if traits.stops_tangen
 PRODUCTS = frozenset(name for name, traits in TRAITS.items() if traits.is_product)
 
 
+_MAY_ONLY_RESHAPE = frozenset(
+    """
+    broadcast_in_dim convert_element_type reduce_sum reduce_max reduce_min reduce_prod reduce_and
+    reduce_or reduce_xor
+    """.split()
+)
+
+
 def kind_of(equation: Equation) -> Kind:
     """How XLA treats the result of `equation`; unknown primitives are `SOLID`."""
     traits = traits_of(equation.primitive)
-    if _is_free_broadcast(equation):
+    if _only_reshapes(equation):
         return Kind.VIEW
     return _kind_of_call(equation.eqn) if traits.is_call else traits.kind
 
 
-def _is_free_broadcast(equation: Equation) -> bool:
-    """A broadcast that adds only axes of size one."""
-    if equation.primitive not in ("broadcast_in_dim", "convert_element_type"):
+def _only_reshapes(equation: Equation) -> bool:
+    """Whether a broadcast adds, or a reduction removes, only axes of size one."""
+    if equation.primitive not in _MAY_ONLY_RESHAPE:
         return False
     operand, result = equation.eqn.invars[0].aval, equation.eqn.outvars[0].aval
     return operand.dtype == result.dtype and math.prod(operand.shape) == math.prod(result.shape)
@@ -183,6 +193,17 @@ def is_one_hot(equation: Equation) -> bool:
     numbers = equation.eqn.params["dimension_numbers"]
     rows = math.prod(n for axis, n in enumerate(operand) if axis in numbers.operand_batching_dims)
     return rows == math.prod(updates) and len(numbers.operand_batching_dims) == len(operand) - 1
+
+
+def is_idle_rounding(equation: Equation) -> bool:
+    """Whether an equation rounds to the precision that its operand has.
+
+    `jax.checkpoint` rounds so what it saves.
+    """
+    if equation.primitive != "reduce_precision":
+        return False
+    params, kept = equation.eqn.params, jnp.finfo(equation.eqn.outvars[0].aval.dtype)
+    return (params["exponent_bits"], params["mantissa_bits"]) == (kept.nexp, kept.nmant)
 
 
 def must_run_once(equation: Equation) -> bool:
