@@ -275,25 +275,6 @@ def _reading(equation: Equation, passed: Mapping[int, Any]) -> Equation:
     return dataclasses.replace(equation, inputs=tuple(inputs))
 
 
-def temporary_bytes(program: Program, backend: Backend) -> int:
-    """The most bytes that ops of a program keep at once, inputs and results left out.
-
-    An op that updates an operand, or is elementwise, writes its result over one that ends there.
-    """
-    fusions = Fusions(program, backend)
-    ops = list(fusions.all())
-    outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
-    last = {i: n for n, op in enumerate(ops) for i in op.inputs}
-    live, most = 0, 0
-    for n, op in enumerate(ops):
-        written = sum(program.nbytes(i) for i in op.outputs if i not in outside)
-        ending = [program.nbytes(i) for i in op.inputs if last[i] == n and i not in outside]
-        reused = written if is_in_place(op.equation) and written <= max(ending, default=0) else 0
-        most = max(most, live + written - reused)
-        live += written - sum(ending)
-    return most
-
-
 def is_in_place(equation: Equation) -> bool:
     """Whether an op of an equation may write its result over an operand that ends there."""
     return kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place

@@ -15,12 +15,12 @@ import jax
 
 from ..compiler.backend import Backend, copied_operand, workspace_bytes
 from ..ir import compat
-from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once, traits_of
+from ..ir.primitives import PRODUCTS, must_run_once
 from ..ir.program import Equation, Program, flatten
 from ..ir.stage import Stage
 from ..operators import is_hook
 from ..seconds.prices import ByRoofline, Prices
-from .fusion import Fusion, Fusions, temporary_bytes
+from .fusion import Fusion, Fusions, is_in_place
 from .implementations import with_encoders
 from .local_ops import (
     LocalOp,
@@ -164,7 +164,7 @@ def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:
         is_primal and not trace.backward.intersection(outputs),
         not any(must_run_once(e) for e in (equation, *fusion.fused)),
         has_effects,
-        kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place,
+        is_in_place(equation),
         _carries(trace, equation),
         _narrowed(trace, equation),
         copied_operand(equation) if scratch else None,
@@ -182,10 +182,29 @@ def _workspace_bytes(trace: TracedStage, equation: Equation) -> int:
     """
     if equation.primitive == "scan" and _only_adds_up(trace, equation):
         bodies = map(flatten, compat.subjaxprs(equation.eqn))
-        return max(temporary_bytes(body, trace.backend) for body in bodies)
+        return max(_temporary_bytes(body, trace.backend) for body in bodies)
     if equation.primitive == "dot_general":
         return trace.backend.product_bytes
     return workspace_bytes(equation) if trace.backend.needs_scratch else 0
+
+
+def _temporary_bytes(program: Program, backend: Backend) -> int:
+    """The most bytes that ops of a program keep at once, inputs and results left out.
+
+    An op that updates an operand, or is elementwise, writes its result over one that ends there.
+    """
+    fusions = Fusions(program, backend)
+    ops = list(fusions.all())
+    outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
+    last = {i: n for n, op in enumerate(ops) for i in op.inputs}
+    live, most = 0, 0
+    for n, op in enumerate(ops):
+        written = sum(program.nbytes(i) for i in op.outputs if i not in outside)
+        ending = [program.nbytes(i) for i in op.inputs if last[i] == n and i not in outside]
+        reused = written if is_in_place(op.equation) and written <= max(ending, default=0) else 0
+        most = max(most, live + written - reused)
+        live += written - sum(ending)
+    return most
 
 
 def _only_adds_up(trace: TracedStage, equation: Equation) -> bool:

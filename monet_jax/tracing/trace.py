@@ -162,9 +162,11 @@ class Traced:
 def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = Terms()) -> Traced:
     """Trace a function on the abstract values of a call's leaves; nothing is computed.
 
-    Equations are replaced as `rewrite` says.
+    Equations are replaced as `rewrite` says, and the program is cut into stages.
     """
-    return traced_as(record(fun, call), call.differentiated, rewrite, terms)
+    traced = traced_as(record(fun, call), call.differentiated, rewrite, terms)
+    traced.staged()
+    return traced
 
 
 def record(fun: Callable[..., Any], call: Call) -> Recorded:
@@ -265,8 +267,7 @@ def trace_for(
         TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
     terms = Terms.of(operators, checkpoints)
-    given = argnums, static_argnums, static_argnames
-    pure, call = on_arrays(fun, args, kwargs or {}, given)
+    pure, call = on_arrays(fun, args, kwargs or {}, (argnums, static_argnums, static_argnames))
     return trace(pure, call, rewrite_for(terms, target.name, call), terms)
 
 
@@ -296,4 +297,4 @@ def outer_axes(traced: Traced, call: Call) -> tuple[str, ...]:
 
 def is_batched(traced: Traced, call: Call) -> bool:
     """Whether something is seen through `vmap`, which hides the size of its axis."""
-    return any(compat.is_batch_tracer(x) for x in (*call.leaves, *traced.constants))
+    return any(map(compat.is_batch_tracer, (*call.leaves, *traced.constants)))

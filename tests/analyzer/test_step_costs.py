@@ -108,3 +108,21 @@ def test_a_broadcast_that_jax_moves_out_of_a_loop_costs_the_loop_nothing():
         return jax.lax.scan(lambda x, _: (jnp.sin(x * ones), None), x, length=trips)[0]
 
     assert seconds(fun, ARRAY) == pytest.approx(trips * 2 * ONCE, rel=0.15)
+
+
+def test_a_reduction_of_axes_of_size_one_is_no_op():
+    def fun(x):
+        return jnp.exp(jnp.exp(x)[:, None].sum(1))
+
+    assert seconds(fun, ARRAY) == pytest.approx(2 * ONCE, rel=0.01)
+
+
+@pytest.mark.parametrize(("bits", "more"), [(23, 0), (7, 2 * ONCE)], ids=["idle", "coarser"])
+def test_rounding_to_the_precision_of_a_value_is_no_op(bits, more):
+    def product(x):
+        return x @ x
+
+    def rounded(x):
+        return jax.lax.reduce_precision(x @ x, exponent_bits=8, mantissa_bits=bits)
+
+    assert seconds(rounded, ARRAY) - seconds(product, ARRAY) == pytest.approx(more, abs=ONCE / 10)
