@@ -17,8 +17,11 @@ log = logging.getLogger("monet_jax")
 
 #: Set to "0", this environment variable turns progress off.
 SWITCH = "MONET_JAX_PROGRESS"
-#: Seconds between two signs of life; nobody should wait for three without one.
-EVERY_SECONDS = 2.0
+#: Seconds before the first sign of life.
+FIRST_SECONDS = 2.0
+#: Seconds between two signs. Nobody should wait for three without one, and a compiler that traces
+#: or lowers a large program may keep Python to itself for over one.
+EVERY_SECONDS = 1.0
 
 #: Shows a text, in the place of the one before.
 Show = Callable[[str], None]
@@ -43,9 +46,11 @@ class _Line:
         self._thread.join()
 
     def _repeat(self) -> None:
-        while not self._is_closed.wait(EVERY_SECONDS):
+        pause = FIRST_SECONDS
+        while not self._is_closed.wait(pause):
             seconds = time.perf_counter() - self._started
             self._show(f"monet_jax: {self._text} ({seconds:.0f} s)")
+            pause = EVERY_SECONDS
 
 
 _current: contextvars.ContextVar[_Line | None] = contextvars.ContextVar("line", default=None)

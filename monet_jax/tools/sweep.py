@@ -110,7 +110,7 @@ def _points(
     say("compiling the plain program")
     plain = traced(fun)
     refuse(plain, name_of(fun))
-    compiled_plans = compiled_plans_of(plain, target, options.pinned, cap=options.cap())
+    compiled_plans = compiled_plans_of(plain, target, options.pinned, cap=options.cap(announce=say))
     yield _plain(compiled_plans)
     for name, baseline in baselines.items():
         say(f"compiling {name}")
