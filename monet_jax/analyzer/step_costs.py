@@ -85,7 +85,8 @@ def price_of(fusions: Fusions, fusion: Fusion, prices: Prices) -> Price:
         return price
     (body,) = compat.subjaxprs(eqn)
     trip = _with_sunk(fusions, fusion.equation, flatten(body, inline_checkpoints=True))
-    inside = fusions_of(trip, fusions.backend)
+    # What is saved by its name in a loop is copied once more: its rounding stands for that.
+    inside = fusions_of(trip, dataclasses.replace(fusions.backend, drops_idle_rounding=False))
     copying = copying_seconds(_copied_bytes(eqn, inside), prices)
     seconds = eqn.params["length"] * (seconds_of(inside, prices) + copying)
     return dataclasses.replace(price, seconds=seconds)
