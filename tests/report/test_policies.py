@@ -49,7 +49,8 @@ def arguments_of(fun):
 
 @ft.cache
 def planned(fun, budget, operators="none"):
-    return monet_jax.plan(fun, *arguments_of(fun), budget=budget, operators=operators)
+    limits = {"budget": budget, "time_limit": 60}  # what is planned depends on no clock
+    return monet_jax.plan(fun, *arguments_of(fun), operators=operators, **limits)
 
 
 def residuals(fun):
