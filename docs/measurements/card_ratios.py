@@ -9,18 +9,14 @@ finished program. Nothing is compiled, and no card is needed.
 import json
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from monet_jax import zoo
-from monet_jax.analyzer.step_costs import program_costs
-from monet_jax.bench.models.programs import baselines
-from monet_jax.compiler.backend import backend_of
+from monet_jax.bench.models.programs import baselines, trace_loss
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.seconds.attained import modelled
+from monet_jax.tools.baselines import work_of_step
 
 CLOCKED = Path(__file__).parent / "device-h100.json"
 H100 = resolve_target("gpu:h100")
@@ -36,12 +32,11 @@ def clocked() -> dict[tuple[str, str], dict[str, float]]:
     return found
 
 
-def seconds_of(loss: Callable[..., Any], args: Sequence[Any]) -> tuple[float, bool]:
+def seconds_of(loss: Callable[..., Any], args: tuple[Any, ...]) -> tuple[float, bool]:
     """The roofline's seconds of a loss's value and gradient, and whether there is a loop in it."""
-    has_aux = isinstance(jax.eval_shape(loss, *args), tuple)
-    jaxpr = jax.jit(jax.value_and_grad(loss, has_aux=has_aux)).trace(*args).jaxpr
-    costs = program_costs(jaxpr, modelled(H100), backend_of(H100.name))
-    return costs.seconds, " scan[" in str(jaxpr)
+    traced = trace_loss(loss, args, H100)
+    has_loop = any(e.primitive == "scan" for e in traced.program.equations)
+    return work_of_step(traced, traced.flat, H100).seconds, has_loop
 
 
 def errors_of(model: str, dtype: str, seconds: Mapping[str, float]) -> Iterator[tuple[float, bool]]:

@@ -39,6 +39,8 @@ class Traits:
             instructions is not fused twice for free.
         is_call: whether it only calls what it holds.
         is_product: whether the matrix units run it.
+        may_reshape: whether it is a view where its result has as many elements as its operand: a
+            broadcast that adds, or a reduction that removes, only axes of size one.
         stops_tangents: whether no tangent passes it.
         compares_windows: whether it is the gradient of max pooling, as JAX takes it.
         updates_in_place: whether XLA writes its result over its first operand.
@@ -51,6 +53,7 @@ class Traits:
     instructions: int = 1
     is_call: bool = False
     is_product: bool = False
+    may_reshape: bool = False
     stops_tangents: bool = False
     compares_windows: bool = False
     updates_in_place: bool = False
@@ -81,7 +84,7 @@ TRAITS: dict[str, Traits] = {
         Traits(Kind.FUSED),
         """
         abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-        broadcast_in_dim cbrt ceil clamp clz complex concatenate conj convert_element_type cos cosh
+        cbrt ceil clamp clz complex concatenate conj cos cosh
         digamma div dynamic_slice empty2 eq eq_to erf_inv erfc exp2 expm1 floor full ge gt imag
         integer_pow iota is_finite le le_to lgamma log1p log2 logistic lt lt_to max min mul mulhi ne
         neg nextafter not one_minus_square or pad pbroadcast polygamma population_count pow pvary
@@ -90,18 +93,17 @@ TRAITS: dict[str, Traits] = {
         split sqrt square stack sub tan tile unstack xor zeros_like
         """,
     ),
+    **_all(Traits(Kind.FUSED, may_reshape=True), "broadcast_in_dim convert_element_type"),
     **_all(Traits(Kind.FUSED, instructions=8), "exp log"),
     **_all(Traits(Kind.FUSED, instructions=12), "tanh polynomial"),
     "erf": Traits(Kind.FUSED, instructions=16),
     "threefry2x32": Traits(Kind.FUSED, instructions=120, draws=True),
     "random_bits": Traits(Kind.FUSED, instructions=120, draws=True, depends_on_key=True),
     **_all(
-        Traits(Kind.REDUCTION),
-        """
-        reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin
-        reduce
-        """,
+        Traits(Kind.REDUCTION, may_reshape=True),
+        "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor",
     ),
+    **_all(Traits(Kind.REDUCTION), "argmax argmin reduce"),
     **_all(Traits(Kind.SOLID, is_product=True), "dot_general conv_general_dilated"),
     **_all(
         Traits(Kind.SOLID, updates_in_place=True),
@@ -142,14 +144,6 @@ STOPS = frozenset(name for name, traits in TRAITS.items() if traits.stops_tangen
 PRODUCTS = frozenset(name for name, traits in TRAITS.items() if traits.is_product)
 
 
-_MAY_ONLY_RESHAPE = frozenset(
-    """
-    broadcast_in_dim convert_element_type reduce_sum reduce_max reduce_min reduce_prod reduce_and
-    reduce_or reduce_xor
-    """.split()
-)
-
-
 def kind_of(equation: Equation) -> Kind:
     """How XLA treats the result of `equation`; unknown primitives are `SOLID`."""
     traits = traits_of(equation.primitive)
@@ -160,7 +154,7 @@ def kind_of(equation: Equation) -> Kind:
 
 def _only_reshapes(equation: Equation) -> bool:
     """Whether a broadcast adds, or a reduction removes, only axes of size one."""
-    if equation.primitive not in _MAY_ONLY_RESHAPE:
+    if not traits_of(equation.primitive).may_reshape:
         return False
     operand, result = equation.eqn.invars[0].aval, equation.eqn.outvars[0].aval
     return operand.dtype == result.dtype and math.prod(operand.shape) == math.prod(result.shape)

@@ -27,7 +27,8 @@ def compile_crossovers(plans: CompiledPlans, limit: int) -> None:
     Raises:
         CapReached: nothing more may be compiled.
     """
-    best, faster = plans.fastest_within(limit), _steepest_over(plans, limit)
+    best = plans.fastest_within(limit)
+    faster = best and _steepest_over(plans, limit, best)
     if best is None or faster is None:
         return
     fits, over = best.decisions, faster.decisions
@@ -64,11 +65,8 @@ def _fits(
     return not compiled.has_failed and plans.temp_bytes(compiled) <= limit
 
 
-def _steepest_over(plans: CompiledPlans, limit: int) -> CompiledPlan | None:
-    """Of the plans that do not fit and are faster than all that do, that with most gain a byte."""
-    best = plans.fastest_within(limit)
-    if best is None:
-        return None
+def _steepest_over(plans: CompiledPlans, limit: int, best: CompiledPlan) -> CompiledPlan | None:
+    """Of the plans that do not fit and are faster than the best, that with most gain a byte."""
     bytes_of, seconds = plans.temp_bytes, best.decisions.seconds
     over = (x for x in plans if bytes_of(x) > limit and x.decisions.seconds < seconds)
 

@@ -134,7 +134,13 @@ def _planned(
     """Plans from the unplanned bytes down to the smallest budget that works."""
     plan_search = PlanSearch(compiled_plans, planner)
     most = compiled_plans.unplanned.total_bytes
-    say("looking for the smallest budget")
+
+    def say_for_all(text: str) -> None:
+        """Say what the compilations from here on are for, and with each of them."""
+        say(text)
+        compiled_plans.cap.announce = lambda more: say(f"{text}; {more}")
+
+    say_for_all("looking for the smallest budget")
     least = _least(plan_search, compiled_plans.fixed_bytes + 1)
 
     def planned(budget: int) -> tuple[int, StepCosts]:
@@ -143,7 +149,9 @@ def _planned(
         assert plan.compiled_bytes is not None  # `CompiledPlans` verifies every plan
         return plan.compiled_bytes, work_of_step(traced, function, compiled_plans.judge.target)
 
-    yield from planned_points((least, most), points, compiled_plans.fixed_bytes, planned, say)
+    yield from planned_points(
+        (least, most), points, compiled_plans.fixed_bytes, planned, say_for_all
+    )
 
 
 def _least(plan_search: PlanSearch, impossible: int) -> int:

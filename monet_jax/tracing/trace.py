@@ -162,11 +162,9 @@ class Traced:
 def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = Terms()) -> Traced:
     """Trace a function on the abstract values of a call's leaves; nothing is computed.
 
-    Equations are replaced as `rewrite` says, and the program is cut into stages.
+    Equations are replaced as `rewrite` says.
     """
-    traced = traced_as(record(fun, call), call.differentiated, rewrite, terms)
-    traced.staged()
-    return traced
+    return traced_as(record(fun, call), call.differentiated, rewrite, terms)
 
 
 def record(fun: Callable[..., Any], call: Call) -> Recorded:
@@ -267,7 +265,8 @@ def trace_for(
         TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
     terms = Terms.of(operators, checkpoints)
-    pure, call = on_arrays(fun, args, kwargs or {}, (argnums, static_argnums, static_argnames))
+    given = argnums, static_argnums, static_argnames
+    pure, call = on_arrays(fun, args, kwargs or {}, given)
     return trace(pure, call, rewrite_for(terms, target.name, call), terms)
 
 
@@ -297,4 +296,4 @@ def outer_axes(traced: Traced, call: Call) -> tuple[str, ...]:
 
 def is_batched(traced: Traced, call: Call) -> bool:
     """Whether something is seen through `vmap`, which hides the size of its axis."""
-    return any(map(compat.is_batch_tracer, (*call.leaves, *traced.constants)))
+    return any(compat.is_batch_tracer(x) for x in (*call.leaves, *traced.constants))

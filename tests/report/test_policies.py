@@ -49,8 +49,9 @@ def arguments_of(fun):
 
 @ft.cache
 def planned(fun, budget, operators="none"):
-    limits = {"budget": budget, "time_limit": 60}  # what is planned depends on no clock
-    return monet_jax.plan(fun, *arguments_of(fun), operators=operators, **limits)
+    args = arguments_of(fun)
+    # What is planned depends on no clock.
+    return monet_jax.plan(fun, *args, budget=budget, operators=operators, time_limit=60)
 
 
 def residuals(fun):
