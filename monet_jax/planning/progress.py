@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
+from ..tracing.garbage import rarely_collected
+
 log = logging.getLogger("monet_jax")
 
 #: Set to "0", this environment variable turns progress off.
@@ -65,11 +67,15 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Show]:
-    """A function that says what the call does from here on; the line is removed at its end."""
+    """A function that says what the call does from here on; the line is removed at its end.
+
+    Calls that say what they do take long, so meanwhile garbage is collected less often.
+    """
     if _current.get() is not None or os.environ.get(SWITCH) == "0":
-        yield say
+        with rarely_collected():
+            yield say
         return
-    with _output() as show:
+    with rarely_collected(), _output() as show:
         line = _Line(show)
         token = _current.set(line)
         try:

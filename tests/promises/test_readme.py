@@ -35,6 +35,7 @@ def marked(path: Path):
         "docs/guides/fit.md",
         "docs/guides/operators.md",
         "docs/guides/host.md",
+        "docs/guides/recipes.md",
     )
     return pytest.param(path, marks=[pytest.mark.slow] * is_slow, id=named(path))
 
