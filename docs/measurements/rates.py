@@ -2,11 +2,13 @@
 
     python docs/measurements/rates.py --out docs/measurements/rates-h100.json
     python docs/measurements/rates.py --only windows --out docs/measurements/windows-cpu.json
+    python docs/measurements/rates.py --only copies --out docs/measurements/copies-cpu.json
 
 Products of square matrices by side and dtype, against the rate that the roofline takes
 (`monet_jax.seconds.attained`); the sum of two arrays, by bytes; the gradient of max pooling, by
-elements of windows; copies of pinned host memory to the device and back, by bytes, each way alone
-and both at once.
+elements of windows; the gradient of weights by one axis and by two, for which XLA:CPU copies the
+cotangent; copies of pinned host memory to the device and back, by bytes, each way alone and both at
+once.
 """
 
 import argparse
@@ -36,6 +38,8 @@ POOLINGS = (
     ((32, 56, 56, 64), 2),
     ((32, 112, 112, 64), 2),
 )
+#: Rows of weights, and their columns; of 4 sequences of 512 tokens.
+WEIGHTS = (1024, 1024), (2816, 1024), (1024, 2816), (768, 6144)
 RUNS, SECONDS = 10, 0.3
 
 
@@ -99,6 +103,23 @@ def windows() -> list[dict[str, Any]]:
     return rows
 
 
+def copies() -> list[dict[str, Any]]:
+    """Gradients of weights by batch and sequence, and by both as one axis."""
+    rows = []
+    for side, columns in WEIGHTS:
+        x, y = jnp.ones((4, 512, side)), jnp.ones((4, 512, columns))
+        shapes = {"one axis": (x.reshape(2048, -1), y.reshape(2048, -1)), "two axes": (x, y)}
+        seconds = {}
+        for name, (inputs, cotangent) in shapes.items():
+            weights = jnp.ones((side, columns))
+            run = jax.jit(lambda x, w, y: jax.vjp(jnp.matmul, x, w)[1](y)[1])
+            seconds[name] = seconds_of(functools.partial(run, inputs, weights, cotangent))
+        more = (seconds["two axes"] - seconds["one axis"]) / y.nbytes
+        row = {"what": "gradient of weights", "shape": [4, 512, side, columns], **seconds}
+        rows.append(row | {"seconds_per_byte": more})
+    return rows
+
+
 def links() -> list[dict[str, Any]]:
     """Copies between pinned host memory and the device."""
     device, rows = jax.devices()[0], []
@@ -126,10 +147,10 @@ def main() -> None:
     """Measures all of it, and keeps it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", help="of products, sums, windows and links")
+    parser.add_argument("--only", nargs="*", help="of products, sums, windows, copies and links")
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    every = products, sums, windows, links
+    every = products, sums, windows, copies, links
     for measure in (x for x in every if not given.only or x.__name__ in given.only):
         made = measure()
         rows += made

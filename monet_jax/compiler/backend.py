@@ -34,6 +34,8 @@ class Backend:
             all at the region's start.
         expands_pooling: whether the gradient of max pooling takes several times its operand, so
             that another implementation is better (see `operators/pooling`).
+        copies_summed_axes: whether an operand of a product that sums over several axes is copied
+            into another layout, at a cost beyond that of the product (see `operators/matrices`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
         drops_idle_rounding: whether a rounding to the precision that a value has is no op, which
@@ -53,6 +55,7 @@ class Backend:
     on_chip_bytes: float = math.inf
     recomputes_late: bool = True
     expands_pooling: bool = True
+    copies_summed_axes: bool = False
     fuses_gradients: bool = False
     drops_idle_rounding: bool = False
     makes_zeros_early: bool = False
@@ -64,7 +67,7 @@ _CUBLAS_BYTES = (4 if jax.__version_info__ >= (0, 12) else 32) * 2**20
 
 
 _BACKENDS = {
-    "cpu": Backend(needs_scratch=True, recomputes_late=False),
+    "cpu": Backend(needs_scratch=True, recomputes_late=False, copies_summed_axes=True),
     "gpu": Backend(
         fuses_into_gathers=True,
         fuses_row_reductions=True,

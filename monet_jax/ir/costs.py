@@ -10,7 +10,7 @@ from typing import Any
 
 from . import compat
 from .primitives import Kind, kind_of, traits_of
-from .program import Equation
+from .program import Equation, aval_nbytes
 
 #: Trips charged to a loop whose length is not known before it runs.
 UNKNOWN_TRIPS = 1
@@ -41,11 +41,14 @@ class Work:
         products: matrix products and convolutions.
         instructions: of everything else, one for each simple elementwise result.
         compared: elements of windows that the gradient of max pooling looks for the largest in.
+        relaid_bytes: of cotangents that are summed over several axes at once, for the gradient of
+            weights: XLA:CPU copies them into another layout (see `operators/matrices`).
     """
 
     products: tuple[Product, ...] = ()
     instructions: int = 0
     compared: int = 0
+    relaid_bytes: int = 0
 
     @property
     def flops(self) -> int:
@@ -53,13 +56,21 @@ class Work:
         return sum(product.flops for product in self.products)
 
     def __add__(self, other: "Work") -> "Work":
-        instructions = self.instructions + other.instructions
-        return Work(self.products + other.products, instructions, self.compared + other.compared)
+        return Work(
+            self.products + other.products,
+            self.instructions + other.instructions,
+            self.compared + other.compared,
+            self.relaid_bytes + other.relaid_bytes,
+        )
 
     def times(self, trips: int) -> "Work":
         """The work of `trips` repetitions."""
-        products = (dataclasses.replace(x, flops=x.flops * trips) for x in self.products)
-        return Work(tuple(products), self.instructions * trips, self.compared * trips)
+        return Work(
+            tuple(dataclasses.replace(x, flops=x.flops * trips) for x in self.products),
+            self.instructions * trips,
+            self.compared * trips,
+            self.relaid_bytes * trips,
+        )
 
     def with_flops(self, flops: int) -> "Work":
         """The same with other products, whose shapes are those of the largest one."""
@@ -81,7 +92,7 @@ def flops_of(equations: Iterable[Equation]) -> int:
 def _eqn_work(eqn: Any) -> Work:
     name = eqn.primitive.name
     if name == "dot_general":
-        return Work((_dot(eqn),))
+        return Work((_dot(eqn),), relaid_bytes=_relaid_bytes(eqn))
     if name == "conv_general_dilated":
         return Work((_convolution(eqn),))
     inner = [_jaxpr_work(jaxpr) for jaxpr in compat.subjaxprs(eqn)]
@@ -124,6 +135,14 @@ def _dot(eqn: Any) -> Product:
     flops = 2 * math.prod(eqn.outvars[0].aval.shape) * depth
     rows, columns = (_over(math.prod(shape), depth * batch) for shape in (lhs.shape, rhs))
     return Product(flops, str(lhs.dtype), rows, columns, depth)
+
+
+def _relaid_bytes(eqn: Any) -> int:
+    """The bytes of the left operand, where JAX sums both over several axes of a batch."""
+    summed, batched = eqn.params["dimension_numbers"]
+    leading = list(range(len(summed[0])))
+    is_relaid = len(leading) > 1 and not any(batched) and all([*x] == leading for x in summed)
+    return aval_nbytes(eqn.invars[0].aval) if is_relaid else 0
 
 
 def _convolution(eqn: Any) -> Product:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ir.program import Program, Replacement, Rewrite
 from ..ir.stage import Differentiation, Replaced, Stage
-from . import codecs, indices, masks, pooling, softmax
+from . import codecs, indices, masks, matrices, pooling, softmax
 from .codecs import Kind
 from .compression import local_derivatives, operands
 from .context import Context, Operator
@@ -120,6 +120,7 @@ def _at(
 
 register(Operator("mask", Kind.BITWISE, masks.rewrite))
 register(Operator("pool", Kind.REORDERED, pooling.rewrite))
+register(Operator("matrix", Kind.REORDERED, matrices.rewrite))
 register(Operator("head", Kind.REORDERED, program=chunked_loss.Head()))
 register(Operator("attention", Kind.REORDERED, program=attention.Attention(), by_name=True))
 register(Operator("softmax", Kind.REORDERED, stage=softmax.rewrite))

@@ -17,7 +17,7 @@ class Attained:
         tile: of the matrix units.
         measured: where the shares come from.
         launch_seconds: the least that an op takes.
-        compare_seconds: as in `Roofline`.
+        compare_seconds, relay_seconds: as in `Roofline`.
     """
 
     products: Mapping[str, float]
@@ -25,6 +25,7 @@ class Attained:
     measured: str
     launch_seconds: float = 0.0
     compare_seconds: float = 0.0
+    relay_seconds: float = 0.0
 
 
 #: Elementwise work and memory traffic are charged at their peaks: a sum of arrays of 1 GiB takes
@@ -54,6 +55,8 @@ _ATTAINED = {
         "on two cores of an AMD EPYC, JAX 0.12.0, as `compiler.target_table` says",
         # XLA:CPU looks through windows in a scalar loop (docs/measurements/windows-cpu.json).
         compare_seconds=6.5e-9,
+        # Gradients of weights by batch and sequence (docs/measurements/copies-cpu.json).
+        relay_seconds=1.0e-9,
     ),
 }
 
@@ -72,6 +75,7 @@ def roofline_of(target: Target) -> Roofline:
         attained.tile,
         attained.launch_seconds,
         attained.compare_seconds,
+        attained.relay_seconds,
     )
 
 

@@ -27,8 +27,8 @@ def measured_roofline(store: Store, table: Roofline) -> Roofline:
 
     Arguments:
         store: keeps the rates.
-        table: the roofline of the target's table: its tiles, its seconds of comparisons, and its
-            rates for those that the clock does not give twice alike.
+        table: the roofline of the target's table: its tiles, its seconds of comparisons and of
+            copies, and its rates for those that the clock does not give twice alike.
     """
     peaks = table.matmul_flops_per_second
     return Roofline(
@@ -43,6 +43,7 @@ def measured_roofline(store: Store, table: Roofline) -> Roofline:
         _rate(store, "bandwidth", 12 * ELEMENTS, _sum, table.bandwidth_bytes_per_second),
         table.tile,
         compare_seconds=table.compare_seconds,
+        relay_seconds=table.relay_seconds,
     )
 
 

@@ -46,6 +46,7 @@ class Roofline:
         launch_seconds: the least that any op takes: what starting it takes the host.
         compare_seconds: of an element of a window, in the gradient of max pooling, beyond what its
             instructions take.
+        relay_seconds: of a byte that is copied into another layout, element by element.
     """
 
     matmul_flops_per_second: Mapping[str, float]
@@ -54,13 +55,19 @@ class Roofline:
     tile: Tile = Tile()
     launch_seconds: float = 0.0
     compare_seconds: float = 0.0
+    relay_seconds: float = 0.0
 
     def seconds(self, work: Work, moved_bytes: int) -> float:
         """Seconds of an op with this work that reads and writes `moved_bytes`."""
         products = sum(map(self.product_seconds, work.products))
         arithmetic = products + work.instructions / self.vector_flops_per_second
         arithmetic += work.compared * self.compare_seconds
-        return max(arithmetic, moved_bytes / self.bandwidth_bytes_per_second)
+        in_place = max(arithmetic, moved_bytes / self.bandwidth_bytes_per_second)
+        return in_place + self.relaying_seconds(work)
+
+    def relaying_seconds(self, work: Work) -> float:
+        """Seconds of the copies into other layouts, which are ops of their own."""
+        return work.relaid_bytes * self.relay_seconds
 
     def product_seconds(self, product: Product) -> float:
         """Seconds of a product: in the matrix units, or outside where padding costs more."""

@@ -7,10 +7,12 @@ from emission import Case, Flat, emitted, flat, graph_and_stages
 
 from monet_jax.compiler.backend import Backend
 from monet_jax.ir import gradient
+from monet_jax.ir import program as program_module
 from monet_jax.ir.stage import Differentiation
 from monet_jax.operators import Context, rewriter, selected
 from monet_jax.tracing.passes.draft import Listing
 from monet_jax.tracing.pipeline import list_program
+from monet_jax.transformer import names
 from planners import Graph, Region
 from planners.regions.simple_plans import saving_codes
 
@@ -83,6 +85,20 @@ def same(ours, plain):
         a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(np.signbit(a[a == a]), np.signbit(b[b == b]))
+
+
+def rewritten(operator, backend, function, *args):
+    """The function as the planner sees it with one operator, and its flat program."""
+    rewrite = rewriter(selected([operator]), Context(backend))
+    program = program_module.flatten(jax.make_jaxpr(function)(*args), rewrite=rewrite)
+
+    def run(*inputs):
+        env = dict(zip(program.inputs, inputs, strict=True))
+        names.run_named(program.equations, env, {}, set())
+        (output,) = program.outputs
+        return env[output]
+
+    return run, program
 
 
 def program_with_indices(function, *args, chosen=("mask", "narrow")):

@@ -4,13 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from exact_operators import rewritten
 from jax import lax
 
-from monet_jax import operators
 from monet_jax.compiler.backend import Backend
 from monet_jax.ir import compat
-from monet_jax.ir import program as program_module
-from monet_jax.transformer import names
 
 #: Window, strides, padding, window dilation.
 WINDOWS = [
@@ -32,17 +30,7 @@ def _pool(combine, window, strides, padding, spread=(1, 1)):
 
 
 def _rewritten(function, *args):
-    """The function as the planner sees it, and its flat program."""
-    rewrite = operators.rewriter(operators.selected(["pool"]), operators.Context(Backend()))
-    program = program_module.flatten(jax.make_jaxpr(function)(*args), rewrite=rewrite)
-
-    def run(*inputs):
-        env = dict(zip(program.inputs, inputs, strict=True))
-        names.run_named(program.equations, env, {}, set())
-        (output,) = program.outputs
-        return env[output]
-
-    return run, program
+    return rewritten("pool", Backend(), function, *args)
 
 
 def _with_ties(dtype=jnp.float32):

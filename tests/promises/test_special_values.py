@@ -228,6 +228,6 @@ def test_what_is_finite_in_a_gradient_stays_so(operator, number, dtype):
 
 
 def test_no_operator_is_forgotten():
-    tested = {*FUNCTIONS, "head", "attention", "softmax", "result"}
+    tested = {*FUNCTIONS, "head", "attention", "softmax", "result", "matrix"}
     exact = {x.name for x in operators.registry._REGISTRY.values() if not x.kind.is_lossy}
     assert tested == exact

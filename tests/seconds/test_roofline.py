@@ -60,6 +60,29 @@ def test_a_cpu_looks_through_the_windows_of_a_pooling_one_by_one():
     assert seconds("cpu", loop, (5, 8, 64, 64, 32), dtype=jnp.float32) > 5 * elements * 6.5e-9
 
 
+def test_a_cpu_copies_the_cotangent_for_the_gradient_of_weights_by_several_axes():
+    def gradient(x, w, y):
+        return jax.vjp(jnp.matmul, x, w)[1](y)[1]
+
+    def found(target, *batch):
+        shapes = (*batch, 64), (64, 256), (*batch, 256)
+        return seconds(target, gradient, *shapes, dtype=jnp.float32)
+
+    copied = 4 * 2048 * 256 * 1.0e-9
+    assert found("cpu", 4, 512) == pytest.approx(found("cpu", 2048) + copied)
+    for target in ("gpu:h100", "tpu:v5e"):
+        assert found(target, 4, 512) == pytest.approx(found(target, 2048))
+    # A product over several axes of a layer, heads and their parts, is no such gradient.
+    products = [
+        seconds("cpu", functools.partial(jnp.einsum, axes), *shapes)
+        for axes, shapes in (
+            ("bshk,hkd->bsd", ((4, 512, 4, 16), (4, 16, 256))),
+            ("bsk,kd->bsd", ((4, 512, 64), (64, 256))),
+        )
+    ]
+    assert products[0] == pytest.approx(products[1])
+
+
 def casting(inside, w, xs):
     """A loss whose loop multiplies with weights that are cast in each iteration, or before it."""
 

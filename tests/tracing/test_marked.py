@@ -339,14 +339,14 @@ def test_a_fault_in_any_step_ends_in_the_function_as_it_is(
         raise KeyError("planted")
 
     monkeypatch.setattr(f"monet_jax.{step}", broken)
-    f = monet_jax.remat(wide, budget=0.5)
+    f = monet_jax.remat(wide, budget=0.5, time_limit=60)
     with pytest.warns(monet_jax.PlanningWarning, match="planted.*please report") as caught:
         got = call(f)(W, X)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert_same(got, jax.grad(wide)(W, X))
     monkeypatch.setenv(failures.STRICT, "1")
     with pytest.raises(KeyError, match="planted"):
-        call(monet_jax.remat(wide, budget=0.5))(W, X)
+        call(monet_jax.remat(wide, budget=0.5, time_limit=60))(W, X)
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, monet_jax.TargetUnavailable])
