@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from ..compiler.targets import Target, default_device, usable_bytes
+from ..ir.costs import Work, work_of
 from .attained import roofline_of
 from .clock import MOST_SPREAD, Timing, timed
 from .group import Group
@@ -62,8 +63,10 @@ class Measured(Prices):
         known = self._known[key]
         if known.source == ROOFLINE:
             return known
-        # XLA:CPU copies a cotangent where the product is transposed, which it is not alone.
-        relaying = self.roofline.relaying_seconds(group.work)
+        # XLA:CPU copies a cotangent where the product is transposed, as it is in a loop that was
+        # timed, and is not where it was timed alone.
+        alone = (work_of(e) for e in group.equations if e.primitive == "dot_general")
+        relaying = self.roofline.relaying_seconds(sum(alone, Work()))
         return dataclasses.replace(known, seconds=known.seconds + relaying)
 
     def finish(self) -> str:

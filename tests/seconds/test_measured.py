@@ -201,3 +201,20 @@ def test_a_busy_device_is_warned_of(clock, monkeypatch):
 def test_costs_are_checked():
     with pytest.raises(ValueError, match='"model" or "measured"'):
         monet_jax.remat(loss, budget=0.5, costs="clock")
+
+
+def test_the_copy_of_a_cotangent_is_added_to_a_product_that_was_timed_alone(clock):
+    def gradient(y, x):
+        return jnp.einsum("bsn,bsk->nk", y, x)
+
+    def summed(y, xs):
+        return jax.lax.scan(lambda sum, x: (sum + gradient(y, x), None), jnp.zeros((32, 16)), xs)[0]
+
+    y, x = jnp.ones((4, 8, 32)), jnp.ones((4, 8, 16))
+    (product,) = groups(gradient, y, x)
+    *_, scan = groups(summed, y, jnp.stack([x] * 3))
+    found, alone = prices(), 1 - OVERHEAD
+    copied = y.nbytes * found.roofline.relay_seconds
+    assert copied > 0 and found.of(product).seconds == pytest.approx(alone + copied, rel=1e-9)
+    assert scan.work.relaid_bytes == 3 * y.nbytes
+    assert found.of(scan).seconds == pytest.approx(alone, rel=1e-9)

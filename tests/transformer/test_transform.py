@@ -43,7 +43,7 @@ from planners.plan import Region
 #: Left out of some tests for time: they compile slowly, and others have the same features.
 SLOW = set("attention_raw_key keys conv_norm_relu updates bfloat16 ordering".split())
 SLOW |= {"branches_under_scan"}
-PLANS = 2  # random plans of each named program
+PLANS = 2  # random plans of a named program that must show a planted fault
 #: Under `jax_remat3` equations inside a checkpoint are hidden from the jaxpr (hijax), and a region
 #: inside of another one runs more or less often than in JAX's present `jax.checkpoint`.
 hidden = pytest.mark.skipif(jax.config.jax_remat3, reason="hijax hides what would be counted")
@@ -80,8 +80,8 @@ def _plain(name):
 @pytest.mark.parametrize("name", some_slow(NAMED, "branches_under_scan"))
 def test_named_program_keeps_value_and_gradient(name):
     f, plain, exact = _plain(name)
-    for made in random_emissions(f, 0, PLANS):
-        assert_same(pulled(f, made.function)(*f.leaves), plain, exact)
+    (made,) = random_emissions(f, 0, 1)
+    assert_same(pulled(f, made.function)(*f.leaves), plain, exact)
 
 
 @pytest.mark.parametrize("name", sorted({*NAMED} - SLOW))
