@@ -208,9 +208,10 @@ def test_the_copy_of_a_cotangent_is_added_to_a_product_that_was_timed_alone(cloc
         return jnp.einsum("bsn,bsk->nk", y, x)
 
     def summed(y, xs):
-        return jax.lax.scan(lambda sum, x: (sum + gradient(y, x), None), jnp.zeros((32, 16)), xs)[0]
+        start = jnp.zeros((512, 16))
+        return jax.lax.scan(lambda sum, x: (sum + gradient(y, x), None), start, xs)[0]
 
-    y, x = jnp.ones((4, 8, 32)), jnp.ones((4, 8, 16))
+    y, x = jnp.ones((4, 256, 512)), jnp.ones((4, 256, 16))
     (product,) = groups(gradient, y, x)
     *_, scan = groups(summed, y, jnp.stack([x] * 3))
     found, alone = prices(), 1 - OVERHEAD
