@@ -47,11 +47,12 @@ def _product(
 ) -> list[jax.Array]:
     matrices, axes, shape = [], [], list[int]()
     for x, of_x in zip(operands, summed, strict=True):
-        depth = math.prod(x.shape[i] for i in of_x)
         free = [n for i, n in enumerate(x.shape) if i not in of_x]
-        sides = (depth, math.prod(free)) if of_x[0] == 0 else (math.prod(free), depth)
+        sides = [math.prod(free)]
+        axis = 0 if of_x[0] == 0 else 1
+        sides.insert(axis, math.prod(x.shape[i] for i in of_x))
         matrices.append(lax.reshape(x, sides))
-        axes.append((0 if of_x[0] == 0 else 1,))
+        axes.append((axis,))
         shape += free
     params = {**eqn.params, "dimension_numbers": (tuple(axes), ((), ()))}
     return [lax.reshape(eqn.primitive.bind(*matrices, **params), shape)]

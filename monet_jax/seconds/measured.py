@@ -59,15 +59,8 @@ class Measured(Prices):
         """The price of an op."""
         key = key_of(group.text)
         if key not in self._known:
-            self._known[key] = self._priced(key, group)
-        known = self._known[key]
-        if known.source == ROOFLINE:
-            return known
-        # XLA:CPU copies a cotangent where the product is transposed, as it is in a loop that was
-        # timed, and is not where it was timed alone.
-        alone = (work_of(e) for e in group.equations if e.primitive == "dot_general")
-        relaying = self.roofline.relaying_seconds(sum(alone, Work()))
-        return dataclasses.replace(known, seconds=known.seconds + relaying)
+            self._known[key] = self._with_copies(self._priced(key, group), group)
+        return self._known[key]
 
     def finish(self) -> str:
         """Keep what was measured; say where the clock was of no use."""
@@ -80,6 +73,17 @@ class Measured(Prices):
             f"{MOST_SPREAD:.0%}, also when they are run again: the device is busy. These ops are "
             "priced by a roofline. Plan again when it is idle."
         )
+
+    def _with_copies(self, price: Price, group: Group) -> Price:
+        """A price, with the copies of cotangents that a product timed alone does without.
+
+        XLA:CPU copies them where the product is transposed, as it is in a loop that was timed.
+        """
+        if price.source == ROOFLINE:
+            return price
+        alone = (work_of(e) for e in group.equations if e.primitive == "dot_general")
+        copying = self.roofline.relaying_seconds(sum(alone, Work()))
+        return dataclasses.replace(price, seconds=price.seconds + copying)
 
     def _priced(self, key: str, group: Group) -> Price:
         known = self._store.get(key)
