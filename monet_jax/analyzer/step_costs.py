@@ -95,13 +95,18 @@ def price_of(fusions: Fusions, fusion: Fusion, prices: Prices) -> Price:
 def _with_sunk(fusions: Fusions, scan: Equation, trip: Program) -> Program:
     """The body of a loop; XLA moves broadcasts of one number into it, that JAX moved out of it."""
     constants, _, _ = compat.scan_counts(scan.eqn)
-    avals = list(trip.avals)
-    for given, i in zip(scan.inputs[:constants], trip.inputs, strict=False):
-        producer = fusions.producer.get(fusions.root(given)) if isinstance(given, int) else None
+    avals, inputs, sunk = [*trip.avals], [*trip.inputs], list[Equation]()
+    for place, given in enumerate(scan.inputs[:constants]):
+        producer = fusions.producer.get(given) if isinstance(given, int) else None
         if producer is not None and producer.primitive == "broadcast_in_dim":
             operand = producer.eqn.invars[0].aval
-            avals[i] = operand if operand.size == 1 else avals[i]
-    return dataclasses.replace(trip, avals=tuple(avals))
+            if operand.size == 1:
+                number, whole = len(avals), trip.inputs[place]
+                sunk.append(dataclasses.replace(producer, inputs=(number,), outputs=(whole,)))
+                avals.append(operand)
+                inputs[place] = number
+    equations = (*sunk, *trip.equations)
+    return dataclasses.replace(trip, equations=equations, inputs=tuple(inputs), avals=tuple(avals))
 
 
 def copying_seconds(nbytes: int, prices: Prices) -> float:

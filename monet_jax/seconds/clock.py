@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-#: Runs whose middle half spreads over more than this share of their median are not trusted.
+#: Runs whose middle half spreads over more than this share of their median are of a busy device.
 MOST_SPREAD = 0.2
 
 

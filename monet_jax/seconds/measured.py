@@ -1,7 +1,8 @@
 """Prices by the clock: every distinct op is compiled and timed once on this process's device.
 
-Medians are kept on disk. What cannot run alone, takes too much memory, or comes when the time is
-over, is priced by a roofline of rates that are measured on the device as well.
+Medians are kept on disk, but those of runs that differ much: these are timed anew by the next
+process. What cannot run alone, takes too much memory, or comes when the time is over, is priced by
+a roofline of rates that are measured on the device as well.
 """
 
 import concurrent.futures
@@ -70,8 +71,8 @@ class Measured(Prices):
             return ""
         return (
             f"The times of {scattered} of {self._measured} ops scatter over more than "
-            f"{MOST_SPREAD:.0%}, also when they are run again: the device is busy. These ops are "
-            "priced by a roofline. Plan again when it is idle."
+            f"{MOST_SPREAD:.0%}, also when they are run again: the device is busy. Their medians "
+            "are used, and not kept. Plan again when it is idle."
         )
 
     def _with_copies(self, price: Price, group: Group) -> Price:
@@ -91,14 +92,15 @@ class Measured(Prices):
             return Price(known, MEASURED)
         modelled = self.roofline.seconds(group.work, group.moved_bytes)
         is_open = self._spent < MOST_SECONDS and 2 * group.moved_bytes <= self._most_bytes
-        found = self._timed(group, modelled) if is_open and can_run(group) else None
-        if found is None:
-            return Price(modelled, ROOFLINE)
-        self._store.put(key, found)
-        return Price(found, MEASURED)
+        found = self._timed(key, group, modelled) if is_open and can_run(group) else None
+        return Price(modelled, ROOFLINE) if found is None else Price(found, MEASURED)
 
-    def _timed(self, group: Group, modelled: float) -> float | None:
-        """Seconds of an op; None where it does not run alone, or never twice alike."""
+    def _timed(self, key: str, group: Group, modelled: float) -> float | None:
+        """Seconds of an op, which are kept where its runs agree; None where it does not run alone.
+
+        On a busy device, medians of runs that differ are nearer to those of an idle one than a
+        roofline is (docs/how/seconds.md).
+        """
         self._measured += 1
         self._announce(f"timing op {self._measured} on this device, {self._spent:.0f} s so far")
         began = time.perf_counter()
@@ -108,11 +110,13 @@ class Measured(Prices):
             return None
         finally:
             self._spent += time.perf_counter() - began
+        # A run has an overhead that an op inside a program has not.
+        found = parts * max(timing.seconds - self._overhead, 0.05 * timing.seconds)
         if timing.spread > MOST_SPREAD:
             self._scattered += 1
-            return None
-        # A run has an overhead that an op inside a program has not.
-        return parts * max(timing.seconds - self._overhead, 0.05 * timing.seconds)
+        else:
+            self._store.put(key, found)
+        return found
 
     def _apart[Result](self, function: Callable[..., Result], *args: Any) -> Result:
         def on_device() -> Result:
@@ -127,10 +131,15 @@ def _timing(group: Group, modelled: float) -> tuple[Timing, float]:
     part, parts = part_of(group, _MOST_OF_A_RUN, modelled)
     run = runnable(part)
     jax.block_until_ready(run())
+    return timed_again(run), parts
+
+
+def timed_again(run: Callable[[], Any]) -> Timing:
+    """Times an op, which has run before; for longer where its runs differ too much."""
     timing = timed(run, _LEAST_RUNS, _SECONDS_OF_AN_OP)
-    if timing.spread > MOST_SPREAD:
-        timing = timed(run, 3 * _LEAST_RUNS, 3 * _SECONDS_OF_AN_OP)
-    return timing, parts
+    if timing.spread <= MOST_SPREAD:
+        return timing
+    return timed(run, 3 * _LEAST_RUNS, 3 * _SECONDS_OF_AN_OP)
 
 
 def _overhead(store: Store) -> float:

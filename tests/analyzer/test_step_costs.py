@@ -8,6 +8,7 @@ from monet_jax.analyzer.step_costs import step_costs
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import TARGETS
 from monet_jax.seconds.attained import modelled
+from monet_jax.seconds.running import runnable
 
 H100 = TARGETS["gpu:h100"]
 SIDE = 4096
@@ -108,6 +109,20 @@ def test_a_broadcast_that_jax_moves_out_of_a_loop_costs_the_loop_nothing():
         return jax.lax.scan(lambda x, _: (jnp.sin(x * ones), None), x, length=trips)[0]
 
     assert seconds(fun, ARRAY) == pytest.approx(trips * 2 * ONCE, rel=0.15)
+
+
+def test_an_op_in_a_loop_runs_alone_with_a_broadcast_that_jax_moved_out(monkeypatch):
+    def fun(x):
+        low = jnp.broadcast_to(jnp.float32(-1), x.shape)
+        return jax.lax.scan(lambda x, _: (jnp.where(x > 0, x, low), None), x, length=8)[0]
+
+    prices, groups = modelled(H100), []
+    price = prices.of
+    monkeypatch.setattr(prices, "of", lambda group: groups.append(group) or price(group))
+    step_costs(fun, (jnp.zeros((2, 3)),), prices, backend_of("gpu:h100"))
+    inside = next(g for g in groups if g.equations[-1].primitive == "select_n")
+    (got,) = runnable(inside)()
+    assert got.shape == (2, 3)
 
 
 def test_a_reduction_of_axes_of_size_one_is_no_op():

@@ -15,6 +15,7 @@ from monet_jax.planning.failures import PlanningWarning
 from monet_jax.seconds import measured, rates
 from monet_jax.seconds.clock import Timing
 from monet_jax.seconds.measured import Measured
+from monet_jax.seconds.prices import Price
 from monet_jax.seconds.running import part_of, runnable
 from monet_jax.seconds.store import Store
 
@@ -137,12 +138,12 @@ def test_times_that_scatter_are_taken_again_then_said_and_not_kept(clock, monkey
         return Timing((1.0, 2.0, 3.0, 4.0))
 
     monkeypatch.setattr(measured, "timed", scatters)
-    assert found.of(product).source == "roofline"
+    assert found.of(product) == found.of(product) == Price(2.5 - OVERHEAD, "measured")
     assert len(asked) == 2 and asked[1][0] > asked[0][0]
     assert "1 of 1 ops" in found.finish()
     assert found.finish() == ""
     monkeypatch.setattr(measured, "timed", lambda run, *limits: Timing((1.0, 1.0)))
-    assert prices().of(product).source == "measured"
+    assert prices().of(product) == Price(1.0 - OVERHEAD, "measured")
 
 
 def test_no_op_is_timed_when_the_time_is_over(clock, monkeypatch):
@@ -195,7 +196,7 @@ def test_a_busy_device_is_warned_of(clock, monkeypatch):
     args = [jnp.eye(64) / 2] * 6, jnp.ones((512, 64))
     with pytest.warns(PlanningWarning, match="the device is busy"):
         plan = monet_jax.plan(loss, *args, budget=0.9, costs="measured", cache=False)
-    assert {row.source for row in plan.sources} == {"roofline"}
+    assert {row.source for row in plan.sources} == {"measured"}
 
 
 def test_costs_are_checked():
