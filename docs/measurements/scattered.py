@@ -79,7 +79,7 @@ def model_rows(name: str, beside: int) -> dict[str, Any]:
     for text, group in prices.groups.items():
         if can_run(group):
             modelled = prices.seconds_of(group)
-            part, parts = part_of(group, 0.2, modelled)
+            part, parts = part_of(group, 0.2 / max(0.2, modelled))
             ops.append((runnable(part), prices.counts[text] * parts, modelled / parts))
     runs, weights, rooflines = zip(*ops, strict=True)
     alone = [_timings(runs) for _ in range(2)]

@@ -45,7 +45,8 @@ class Measured(Prices):
         self._device = default_device()
         self._store = Store(device_in_words(self._device))
         self._announce = announce
-        self._most_bytes = int(_MEMORY_SHARE * usable_bytes(target))
+        # The results of the run before lie beside the operands and the results.
+        self._most_bytes = int(_MEMORY_SHARE * usable_bytes(target)) // 2
         self._known: dict[str, Price] = {}
         self._measured = 0
         self._spent = 0.0
@@ -91,8 +92,8 @@ class Measured(Prices):
         if known is not None:
             return Price(known, MEASURED)
         modelled = self.roofline.seconds(group.work, group.moved_bytes)
-        is_open = self._spent < MOST_SECONDS and 2 * group.moved_bytes <= self._most_bytes
-        found = self._timed(key, group, modelled) if is_open and can_run(group) else None
+        is_open = self._spent < MOST_SECONDS and can_run(group)
+        found = self._timed(key, group, modelled) if is_open else None
         return Price(modelled, ROOFLINE) if found is None else Price(found, MEASURED)
 
     def _timed(self, key: str, group: Group, modelled: float) -> float | None:
@@ -105,7 +106,7 @@ class Measured(Prices):
         self._announce(f"timing op {self._measured} on this device, {self._spent:.0f} s so far")
         began = time.perf_counter()
         try:
-            timing, parts = self._apart(_timing, group, modelled)
+            timing, parts = self._apart(_timing, group, modelled, self._most_bytes)
         except Exception:  # what runs inside a step need not run alone
             return None
         finally:
@@ -126,9 +127,18 @@ class Measured(Prices):
         return self._thread.submit(on_device).result()
 
 
-def _timing(group: Group, modelled: float) -> tuple[Timing, float]:
-    """Times an op, or a part of a large one; once more where its runs differ too much."""
-    part, parts = part_of(group, _MOST_OF_A_RUN, modelled)
+def _timing(group: Group, modelled: float, most_bytes: int) -> tuple[Timing, float]:
+    """Times an op, or a part of a large one.
+
+    Raises:
+        MemoryError: it moves more bytes than it may, and so does the smallest part.
+    """
+    excess = max(modelled / _MOST_OF_A_RUN, 1.0)
+    if group.moved_bytes > most_bytes:  # twice, since what a loop reads in each trip is not divided
+        excess = max(2 * group.moved_bytes / most_bytes, excess)
+    part, parts = part_of(group, 1 / excess)
+    if part.moved_bytes > most_bytes:
+        raise MemoryError(f"An op moves {part.moved_bytes} bytes; {most_bytes} may be used.")
     run = runnable(part)
     jax.block_until_ready(run())
     return timed_again(run), parts
