@@ -13,6 +13,7 @@ from planners.regions.simple_plans import moving_inputs
 
 from ..candidates.judge import CompiledPlan
 from ..candidates.movable import with_host
+from ..compiler.budget import format_bytes
 from ..compiler.host import HostOptions
 from ..ir.fingerprint import describe_inputs
 from ..ir.program import has_checkpoints
@@ -176,10 +177,11 @@ def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
     peak = planners.replay(plans.graph, found.plan.decisions).peak_values
     named = [name for name in peak if name in judge.staged.values][:4]
     message = (
-        f"No plan fits in {outside + limit:,} bytes; the smallest one found takes {minimum:,} "
-        f"bytes as compiled for {judge.target.name}, of which {plans.fixed_bytes:,} are arguments "
-        f"and results. At its peak these values are live: {describe_values(judge.staged, named)}. "
-        f"Raise `budget` to {minimum:,}, or reduce the batch."
+        f"No plan fits in {format_bytes(outside + limit)}; the smallest one found takes "
+        f"{format_bytes(minimum)} as compiled for {judge.target.name}, of which "
+        f"{format_bytes(plans.fixed_bytes)} are arguments and results. At its peak these values "
+        f"are live: {describe_values(judge.staged, named)}. Raise `budget` to {minimum:_} bytes, "
+        "or reduce the batch."
     )
     if found.cut_short:
         message += f" The search was cut short: {found.cut_short}."
@@ -192,7 +194,7 @@ def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
         message += f" With {others} in a list of `operators`, it may take less."
     hosted = _least_with_host(plans)
     if hosted is not None and outside + hosted < CLEARLY_LESS * minimum:
-        message += f' With `host="activations"` about {outside + hosted:,} bytes may do.'
+        message += f' With `host="activations"` about {format_bytes(outside + hosted)} may do.'
     return InfeasibleBudget(message, minimum)
 
 

@@ -219,9 +219,9 @@ def _refuse(budget_bytes: int, search: StepSearch) -> None:
         raise InfeasibleBudget(
             f"{takes} Its arguments ({format_bytes(unplanned.argument_bytes)}) and results "
             f"({format_bytes(unplanned.output_bytes)}, of which "
-            f"{format_bytes(unplanned.alias_bytes)} lie in donated arguments) alone take {fixed:,} "
-            "bytes, which no plan of its marks changes. Donate what the step replaces "
-            "(`donate_argnums`), shard the state, or raise `budget`.",
+            f"{format_bytes(unplanned.alias_bytes)} lie in donated arguments) alone take "
+            f"{format_bytes(fixed)}, which no plan of its marks changes. Donate what the step "
+            "replaces (`donate_argnums`), shard the state, or raise `budget`.",
             search.smallest_bytes,
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from ..candidates.calibration import calibration_plan_of
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed
+from ..compiler.budget import format_bytes
 from ..compiler.compile import CompiledBytes
 from ..compiler.host import HostMemory
 from ..compiler.options import Options
@@ -111,9 +112,9 @@ class StepSearch:
         if least.minimum_budget < unplanned:
             return least
         return InfeasibleBudget(
-            f"No plan takes less than the step as it is: {unplanned:,} bytes as compiled for "
+            f"No plan takes less than the step as it is: {format_bytes(unplanned)} as compiled for "
             f"{self.target.name}. What is marked is not what takes its memory: mark all that is "
-            f"differentiated, raise `budget` to {unplanned:,}, or reduce the batch.",
+            f"differentiated, raise `budget` to {unplanned:_} bytes, or reduce the batch.",
             unplanned,
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from .._plan import Plan
+from ..compiler.budget import format_bytes
 from ..planning.failures import InfeasibleBudget
 from ..planning.options import PlanOptions
 from ..planning.progress import progress
@@ -226,8 +227,8 @@ def _check_sizes(step: int, limit: int) -> None:
 def _nothing_fits(sized: Sized, size: int, probes: _Probes) -> InfeasibleBudget:
     least = probes.planned[size] + probes.reserved
     return InfeasibleBudget(
-        f"No plan fits in {sized.budget_bytes:,} bytes with `{sized.keywords[0]}={size}`; the "
-        f"smallest one found takes {least:,}, of which {probes.reserved:,} are reserved. Raise "
-        f"`budget` to {least:,}.",
+        f"No plan fits in {format_bytes(sized.budget_bytes)} with `{sized.keywords[0]}={size}`; "
+        f"the smallest one found takes {format_bytes(least)}, of which "
+        f"{format_bytes(probes.reserved)} are reserved. Raise `budget` to {least:_} bytes.",
         least,
     )

@@ -9,6 +9,7 @@ import bisect
 import dataclasses
 import functools
 
+from ...compiler.budget import format_bytes
 from ...planning.failures import InfeasibleBudget
 from ...planning.progress import progress
 from ...step.step_plan import StepPlan
@@ -127,7 +128,7 @@ def _sizes(total: int, unit: int, limit: int) -> list[int]:
 def _nothing_fits(search: _Search, size: int) -> InfeasibleBudget:
     least = search.least[size]
     return InfeasibleBudget(
-        f"No plan fits in {search.sized.budget_bytes:,} bytes with micro-batches of {size}; the "
-        f"smallest one found takes {least:,}. Raise `budget` to {least:,}.",
+        f"No plan fits in {format_bytes(search.sized.budget_bytes)} with micro-batches of {size}; "
+        f"the smallest one found takes {format_bytes(least)}. Raise `budget` to {least:_} bytes.",
         least,
     )
