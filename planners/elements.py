@@ -222,11 +222,13 @@ class Link:
         out_bytes_per_second, back_bytes_per_second: to the host, and to the device. Both ways work
             at the same time, each for one copy at a time.
         host_bytes: that a plan may take.
+        least_slots: of the stack in which an array of no loop waits there.
     """
 
     out_bytes_per_second: float
     back_bytes_per_second: float
     host_bytes: int
+    least_slots: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -54,9 +54,11 @@ def host_bytes(graph: Graph, regions: Sequence[Region]) -> int:
 
 
 def _slot_bytes(graph: Graph, region: Region, slots: int | None = None) -> int:
-    """Bytes of the slots of a region's values: as many as it stands for iterations, or `slots`."""
+    """Bytes of the slots of a region's values: `slots`, or one for each iteration it stands for."""
+    is_looped = loop_of(graph, region.last) is not None  # then all iterations have one stack
+    least = 1 if graph.link is None or is_looped else graph.link.least_slots
     values = (graph.values[graph.index[name]] for name in region.offloaded)
-    return sum(value.nbytes * (slots or value.copies) for value in values)
+    return sum(value.nbytes * (slots or max(value.copies, least)) for value in values)
 
 
 def keeps_host(graph: Graph, regions: Sequence[Region]) -> bool:

@@ -4,7 +4,11 @@
 
 Plans each model with and without the host, for shares of its unplanned temporaries, in bfloat16.
 Rows have compiled bytes, modelled seconds over the plain step's, and those in which the device
-waits for copies. `--plans DIR` keeps the plans as JSON, so that they can be run where a card is
+waits for copies. A TPU's link and host memory have no figures of their own, so they are given:
+
+    python docs/measurements/host.py tpu:v5e wide_mlp --batch 16384 --link 15e9 --host-budget 64GiB
+
+`--plans DIR` keeps the plans as JSON, so that they can be run where a card is
 attached, in turns with the plain program:
 
     python docs/measurements/host.py run wide_mlp --plans DIR                   # host-run-h100.json
@@ -29,6 +33,7 @@ from monet_jax.seconds.running import made_up
 
 HERE = Path(__file__).parent
 SHARES = (0.8, 0.6, 0.45, 0.3, 0.2)
+ROWS = 65536
 TURNS = 12
 
 
@@ -39,8 +44,8 @@ def wide_mlp(params: Any, x: jax.Array) -> jax.Array:
     return jnp.sum(x.astype(jnp.float32) ** 2)
 
 
-def wide_mlp_args(rows: int = 65536, width: int = 2048, layers: int = 12) -> tuple[Any, Any]:
-    """Its arguments: inputs of layers have 256 MiB, hidden values 1 GiB."""
+def wide_mlp_args(rows: int, width: int = 2048, layers: int = 12) -> tuple[Any, Any]:
+    """Its arguments: of 65,536 rows, inputs of layers have 256 MiB, hidden values 1 GiB."""
     weights = [(width, 4 * width), (4 * width, width)]
     pair = tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in weights)
     return [pair] * layers, jax.ShapeDtypeStruct((rows, width), jnp.bfloat16)
@@ -52,9 +57,9 @@ def wide_mlp_scan(params: Any, x: jax.Array) -> jax.Array:
     return jnp.sum(x.astype(jnp.float32) ** 2)
 
 
-def wide_mlp_scan_args() -> tuple[Any, Any]:
+def wide_mlp_scan_args(rows: int) -> tuple[Any, Any]:
     """Its arguments: the weights stacked."""
-    layers, x = wide_mlp_args()
+    layers, x = wide_mlp_args(rows)
     shapes = [(len(layers), *leaf.shape) for leaf in layers[0]]
     return tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape in shapes), x
 
@@ -62,17 +67,19 @@ def wide_mlp_scan_args() -> tuple[Any, Any]:
 def problem_of(model: str, scale: Any, batch: int | None) -> tuple[Callable[..., Any], Any]:
     """A loss and its arguments."""
     if model == "wide_mlp":
-        return wide_mlp, wide_mlp_args()
+        return wide_mlp, wide_mlp_args(batch or ROWS)
     if model == "wide_mlp_scan":
-        return wide_mlp_scan, wide_mlp_scan_args()
+        return wide_mlp_scan, wide_mlp_scan_args(batch or ROWS)
     problem = zoo.build(model, scale=scale, batch=batch, dtype="bfloat16")
     return lambda *args: problem.loss(*args)[0], problem.args
 
 
 def rows_of(
-    model: str, fun: Callable[..., Any], args: Any, target: str, plans: Path | None
+    model: str, fun: Callable[..., Any], args: Any, given: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """Rows of one model: for each share of its temporaries, without and with the host."""
+    target, plans = given.target, given.plans
+    link = {"host_budget": given.host_budget, "host_bandwidth": given.link}
     plain = monet_jax.compiled_bytes(jax.value_and_grad(fun), *args, target=target)
     fixed = plain.total_bytes - plain.temp_bytes
     for share in SHARES:
@@ -82,9 +89,8 @@ def rows_of(
             row: dict[str, Any] = {"model": model, "share": share, "host": host}
             row |= {"budget_bytes": budget, "plain_bytes": plain.total_bytes}
             try:
-                made = monet_jax.plan(
-                    fun, *args, budget=budget, target=target, host=host, cache=False
-                )
+                more = {} if host == "never" else {"host": host, **link}
+                made = monet_jax.plan(fun, *args, budget=budget, target=target, cache=False, **more)
             except monet_jax.InfeasibleBudget as error:
                 yield {**row, "minimum_budget": error.minimum_budget}
                 continue
@@ -138,6 +144,8 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--scale", default="bench")
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--link", type=float, help="bytes a second, each way")
+    parser.add_argument("--host-budget", help="of the host's memory, as in 64GiB")
     parser.add_argument("--plans", type=Path, help="keep the plans in this directory")
     arguments = parser.parse_args()
     if arguments.target == "run":
@@ -151,7 +159,7 @@ def main() -> None:
     for model in arguments.models:
         rows = [x for x in rows if x["model"] != model]
         fun, args = problem_of(model, arguments.scale, arguments.batch)
-        for row in rows_of(model, fun, args, arguments.target, arguments.plans):
+        for row in rows_of(model, fun, args, arguments):
             print(json.dumps(row), file=sys.stderr, flush=True)
             rows.append(row)
             keep(path, f"host.py {' '.join(sys.argv[1:])}", rows)

@@ -45,7 +45,12 @@ def with_host(graph: Graph, staged: StagedProgram, host: HostMemory | None) -> G
         dataclasses.replace(value, reader=readers[i]) if i in movable else value
         for i, value in enumerate(graph.values)
     )
-    link = Link(host.out_bytes_per_second, host.back_bytes_per_second, host.budget_bytes)
+    link = Link(
+        host.out_bytes_per_second,
+        host.back_bytes_per_second,
+        host.budget_bytes,
+        host.least_slots,
+    )
     return dataclasses.replace(graph, values=values, link=link)
 
 

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Sequence
 
+from .backend import backend_of
 from .budget import parse_bytes
 from .target_table import Target
 
@@ -16,6 +17,9 @@ from .target_table import Target
 KINDS = ("activations", "states", "parameters")
 #: Kinds that plans can move. The others are refused, so that no option is ignored in silence.
 MOVABLE: frozenset[str] = frozenset({"activations", "states"})
+#: Slots of the stack in which an array waits by itself, where it must wait in one: a stack of one
+#: slot would be simplified away.
+STACK_SLOTS = 2
 #: Sets how much memory XLA:GPU pins, in GiB; and what it pins otherwise.
 POOL_VARIABLE, POOL_GIB = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB", 64
 
@@ -31,12 +35,14 @@ class HostMemory:
         kinds: what may live there, some of `KINDS`.
         budget_bytes: how many bytes of it may be taken.
         out_bytes_per_second, back_bytes_per_second: of the link from the device and to it.
+        least_slots: of the stack in which an array of no loop waits there.
     """
 
     kinds: tuple[str, ...]
     budget_bytes: int
     out_bytes_per_second: float
     back_bytes_per_second: float
+    least_slots: int = 1
 
     def allows(self, kind: str) -> bool:
         """Whether what is of that kind may live there."""
@@ -90,11 +96,6 @@ class HostOptions:
                 "the host's, and XLA:CPU ignores host memory kinds: nothing would be saved. Leave "
                 "`host` out, or give a `target`."
             )
-        if target.platform == "tpu" and "activations" in self.kinds:
-            raise ValueError(
-                "Activations can wait on the host of a GPU only, so far: libtpu brings back whole "
-                f"arrays at once, and nothing else is emitted. The target is {target.name}."
-            )
         bandwidth = self.bandwidth or target.host_bytes_per_second
         if bandwidth is None:
             raise ValueError(
@@ -102,7 +103,8 @@ class HostOptions:
                 "and give it as `host_bandwidth`, in bytes a second: one number, or a pair, out to "
                 "the host and back, as in `host_bandwidth=(15e9, 15e9)`."
             )
-        return HostMemory(self.kinds, self._budget_on(target), *bandwidth)
+        slots = STACK_SLOTS if backend_of(target.name).fetches_at_once else 1
+        return HostMemory(self.kinds, self._budget_on(target), *bandwidth, slots)
 
     def _budget_on(self, target: Target) -> int:
         if self.budget_bytes is None and target.platform != "cuda":

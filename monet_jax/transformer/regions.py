@@ -105,6 +105,7 @@ def run_region(
             inputs=tuple(n for n, i in enumerate(reads) if i in offloaded),
             differentiated=tuple(n for n, i in enumerate(reads) if i in differentiated),
             is_ahead=region.ahead > 0,
+            in_stacks=emission.staged.program.rewrite.waits_in_stacks,
         )
         results, sent = run_offloaded(body, inputs, moved)
     else:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..ir.places import filled
+from .host import on_device, on_host
 from .invariants import Step
 from .scan_operands import Active, Body
 
@@ -56,12 +57,12 @@ class Away:
         self, leaves: Sequence[Any], fetched: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """An iteration's arrays, with what is `fetched` for it, and what comes for the next one."""
-        found = [_on_device(leaves[n]) for n in self.ahead]
+        found = [on_device(leaves[n]) for n in self.ahead]
         return filled(leaves, self.ahead, fetched), found
 
     def fetched_now(self, leaves: Sequence[Any]) -> list[Any]:
         """An iteration's arrays, all of them on the device."""
-        return filled(leaves, self.own, [_on_device(leaves[n]) for n in self.own])
+        return filled(leaves, self.own, [on_device(leaves[n]) for n in self.own])
 
 
 def moved_residuals(
@@ -117,7 +118,7 @@ def stacked(step: Step, state: Any, ks: jax.Array, away: Away) -> tuple[Any, lis
         after = [leaves[n] for n in away.ahead]
         leaves = filled(leaves, away.ahead, before)
         places = (*away.own, *away.ahead)
-        return (inner, after), filled(leaves, places, [_on_host(leaves[n]) for n in places])
+        return (inner, after), filled(leaves, places, [on_host(leaves[n]) for n in places])
 
     nothing: list[Any] = []
     if away.ahead:
@@ -125,11 +126,3 @@ def stacked(step: Step, state: Any, ks: jax.Array, away: Away) -> tuple[Any, lis
         nothing = [jnp.zeros(avals[n].shape, avals[n].dtype) for n in away.ahead]
     (state, last), stacks = lax.scan(sending, (state, nothing), ks)
     return state, last, stacks
-
-
-def _on_host(array: Any) -> Any:
-    return jax.device_put(array, jax.memory.Space.Host)
-
-
-def _on_device(array: Any) -> Any:
-    return jax.device_put(array, jax.memory.Space.Device)

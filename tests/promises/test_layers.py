@@ -142,6 +142,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "monet_jax/analyzer/pins.py": ("plans/test_record.py", "search/test_search.py"),
     # From a staged program and its regions to a function
+    "monet_jax/transformer/host_stacks.py": ("transformer/test_host.py",),
     "monet_jax/transformer/apply.py": ("plans/test_record.py", "promises/test_api.py"),
     "monet_jax/transformer/invariants.py": ("tracing/passes/test_loops.py",),
     "monet_jax/transformer/names.py": ("transformer/test_transform.py",),

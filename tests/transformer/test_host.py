@@ -4,6 +4,7 @@ XLA:CPU ignores host memory, so values are tested there and bytes by the GPU's c
 """
 
 import dataclasses
+import functools
 import random
 
 import jax
@@ -27,7 +28,9 @@ from moves import (
 
 import planners
 from monet_jax.candidates import movable
-from monet_jax.transformer import host
+from monet_jax.compiler import backend
+from monet_jax.compiler.backend import backend_of
+from monet_jax.transformer import host, host_stacks
 from planners.regions.simple_plans import moving_inputs
 
 
@@ -77,6 +80,13 @@ def every_size(monkeypatch):
     monkeypatch.setattr(movable, "LEAST_BYTES", 1)
 
 
+@pytest.fixture(params=["whole", "slots"])
+def each_way(request, monkeypatch):
+    """As XLA:GPU brings arrays back, and as XLA:TPU has to be made to."""
+    changed = dataclasses.replace(backend_of("cpu"), fetches_at_once=request.param == "slots")
+    monkeypatch.setitem(backend._BACKENDS, "cpu", changed)
+
+
 # -------------------------------------------------------------------------------------- values
 
 
@@ -84,14 +94,14 @@ def every_size(monkeypatch):
 @pytest.mark.parametrize(
     ("fun", "args"), [(mlp, mlp_args()), (transformer, transformer_args())], ids=["mlp", "blocks"]
 )
-def test_values_and_gradients_are_those_of_plain_jax(fun, args, seed, every_size):
+def test_values_and_gradients_are_those_of_plain_jax(fun, args, seed, every_size, each_way):
     plans, rng = plans_for(fun, args, "cpu"), random.Random(seed)
     regions = random_regions(plans.judge.graph, rng)
     assert any(region.offloaded for region in regions)
     assert_as_plain(fun, args, jax.jit(planned(plans, regions)))
 
 
-def test_without_jit_and_under_vmap(every_size):
+def test_without_jit_and_under_vmap(every_size, each_way):
     args = mlp_args(layers=3)
     plans = plans_for(mlp, args, "cpu")
     run = planned(plans, random_regions(plans.judge.graph, random.Random(0)))
@@ -108,7 +118,7 @@ def with_other_results(params, x):
 
 
 @pytest.mark.parametrize("chosen", [0, 1])
-def test_each_result_has_its_gradient_whatever_else_the_plan_is_for(chosen, every_size):
+def test_each_result_has_its_gradient_whatever_else_the_plan_is_for(chosen, every_size, each_way):
     """Also where nothing is differentiated of the region behind which something is fetched."""
     args = mlp_args()
     plans = plans_for(with_other_results, args, "cpu")
@@ -120,7 +130,7 @@ def test_each_result_has_its_gradient_whatever_else_the_plan_is_for(chosen, ever
         assert_same(x, y)
 
 
-def test_what_is_moved_waits_on_the_host_and_not_on_the_device(every_size):
+def test_what_is_moved_waits_on_the_host_and_not_on_the_device(every_size, each_way):
     args = mlp_args()
     plans = plans_for(mlp, args, "cpu")
     regions = random_regions(plans.judge.graph, random.Random(3))
@@ -147,16 +157,24 @@ def square():
 
 
 def hidden_moved(graph, ahead):
-    """Regions that move what each stage but the last computes from its first product."""
+    """Regions that move what each stage but the last computes from its first product.
+
+    Or, on a TPU, where a product computes that of its operand, what it computes that from.
+    """
+
+    def hidden(stage):
+        names = f"s{stage}.1", f"s{stage}.0"
+        return next(name for name in names if name in graph.index)
+
     return [
-        dataclasses.replace(x, offloaded=(f"s{x.first}.1",), ahead=ahead)
+        dataclasses.replace(x, offloaded=(hidden(x.first),), ahead=ahead)
         if x.last < len(graph.stages) - 1
         else x
         for x in planners.save_nothing(graph).regions
     ]
 
 
-@pytest.mark.parametrize("target", [foreign_target("gpu:h100")])
+@pytest.mark.parametrize("target", [foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 def test_the_device_keeps_what_is_in_flight_and_nothing_else(target):
     plans = plans_for(mlp, wide(), target)
     graph, largest = plans.judge.graph, 64 * MIB
@@ -167,12 +185,13 @@ def test_the_device_keeps_what_is_in_flight_and_nothing_else(target):
         more = temps(plans, hidden_moved(graph, ahead)) - base
         slack = ALLOWANCE * base
         # Products by cuBLAS read their operands from memory: what is recomputed for one is there
-        # beside it, and what is fetched is the operand itself.
+        # beside it, and what is fetched is the operand itself. On a TPU, too, it is in memory.
         assert (ahead - 1) * largest - slack <= more <= (ahead + 1) * largest + slack
 
 
-def unbarred_fetches(hosts, cotangents):
-    return [jax.device_put(a, jax.memory.Space.Device) for a in hosts], list(cotangents)
+def unbarred_fetches(hosts, cotangents, in_stacks):
+    back = functools.partial(host_stacks.slot, index=0) if in_stacks else host.on_device
+    return list(map(back, hosts)), list(cotangents)
 
 
 #: A barrier by its place, without it, and what the bytes come to at least, then.
@@ -184,7 +203,7 @@ PLANTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [foreign_target("gpu:h100")])
+@pytest.mark.parametrize("target", [foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 @pytest.mark.parametrize("barrier", PLANTED)
 def test_without_a_barrier_the_bytes_come_back(target, barrier, monkeypatch):
     # An input that two stages read passes no barrier of its region: its gradients need their own.

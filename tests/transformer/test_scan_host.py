@@ -16,12 +16,12 @@ from compilers import foreign_target
 from jax import lax
 from moves import (
     ALLOWANCE,
-    HOST,
     MIB,
     assert_as_plain,
     assert_mapped_as_plain,
     assert_same,
     function_of,
+    host_memory,
     planned,
     plans_for,
     random_regions,
@@ -36,7 +36,7 @@ from monet_jax.transformer import scan_host
 from planners.regions.simple_plans import whole_iterations, with_inputs_moved
 from planners.transfers import host_bytes
 
-GPU = pytest.mark.parametrize("target", [foreign_target("gpu:h100")])
+FOREIGN = pytest.mark.parametrize("target", [foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 
 
 def array(n, *shape):
@@ -190,7 +190,7 @@ def moved_by(recipe, seed):
     """How many values some plan of a random program moves; its gradients are compared."""
     flat, rng = emission.flat(recipe.case()), random.Random(seed)
     graph, staged = emission.analyzed(flat, rng, rng.randint(1, 4))
-    graph = movable.with_host(graph, staged, HOST)
+    graph = movable.with_host(graph, staged, host_memory("cpu"))
     regions = random_regions(graph, rng)
     made = emission.emitted(flat, graph, staged, regions)
     ours = jax.jit(emission.pulled(flat, made.function))(*flat.leaves)
@@ -269,7 +269,7 @@ def moved_bytes(graph, region):
     return sum(graph.values[graph.index[name]].nbytes for name in region.offloaded)
 
 
-@GPU
+@FOREIGN
 @pytest.mark.parametrize(
     ("fun", "args", "carried"),
     [(mlp, wide(), 16 * MIB), (blocks, wide_blocks(), 8 * MIB)],
@@ -279,25 +279,27 @@ def test_the_device_keeps_what_is_in_flight_and_nothing_else(fun, args, carried,
     plans = plans_for(fun, args, target)
     graph = plans.judge.graph
     base, trips = temps(plans, whole_iterations(graph).regions), graph.loops[0].trips
-    slack = ALLOWANCE * base
     for ahead in (0, 1):
         moved = own_moved(graph, ahead)
         window = max(moved_bytes(graph, region) for region in moved)
         assert window >= 64 * MIB
         more = temps(plans, moved) - base
+        slack = ALLOWANCE * (base + window)
         # What is recomputed for a product by cuBLAS has operands beside it; what is fetched is one.
         assert (ahead - 1) * window - slack <= more <= (ahead + 1) * window + slack
-        # What is carried to an iteration is there while it runs, and `ahead` more of them.
+        # What is carried to an iteration is there while it runs, and `ahead` more of them. A part
+        # of the stack lies in the memory of results, on a TPU most of it.
         less = temps(plans, moved) - temps(plans, inputs_moved(graph, moved, ahead))
-        assert less >= (trips - 2 - ahead) * carried - slack
+        waiting = 1 if target.startswith("tpu") else trips - 2 - ahead
+        assert less >= waiting * carried - slack
 
 
-@GPU
+@FOREIGN
 def test_copies_that_are_left_out_bring_the_bytes_back(target, monkeypatch):
     plans = plans_for(mlp, wide(), target)
     graph = plans.judge.graph
     regions = own_moved(graph, ahead=1)
     right = temps(plans, regions)
-    monkeypatch.setattr(scan_host, "_on_host", lambda array: array)
+    monkeypatch.setattr(scan_host, "on_host", lambda array: array)
     stacked = graph.loops[0].trips * moved_bytes(graph, regions[0])
     assert temps(plans, regions) >= right + 0.8 * stacked

@@ -72,6 +72,8 @@ class Rewrite:
         flattens_kernels: whether the kernel's gradient then leaves as one row.
         delays_tables: whether the gradient of a table begins when that of what is looked up has
             come.
+        waits_in_stacks: whether an array that waits in the host's memory is a slot of a stack
+            there, so that it comes back when the slot's index is known.
     """
 
     equation: Callable[[Any], Replacement | None]
@@ -82,6 +84,7 @@ class Rewrite:
     separates_convolutions: bool = False
     flattens_kernels: bool = False
     delays_tables: bool = False
+    waits_in_stacks: bool = False
 
 
 def _itself(eqn: Any) -> None:
