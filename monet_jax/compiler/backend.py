@@ -42,6 +42,8 @@ class Backend:
             `jax.checkpoint` adds to what it saves.
         makes_zeros_early: whether zeros that gradients are added to are made when the program
             starts, and wait.
+        splits_dropped_softmax: whether a softmax that is dropped out runs in several fusions where
+            its sums are not kept, which read the counters of random bits as arrays.
         fetches_at_once: whether an array that is on the host comes back as soon as it is there,
             whatever barrier it passes; a slice of a stack there comes when its index is known.
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
@@ -61,6 +63,7 @@ class Backend:
     fuses_gradients: bool = False
     drops_idle_rounding: bool = False
     makes_zeros_early: bool = False
+    splits_dropped_softmax: bool = False
     fetches_at_once: bool = False
     product_bytes: int = 0
 
@@ -85,6 +88,7 @@ _BACKENDS = {
         lends_results=False,
         on_chip_bytes=128 * 2**20,  # as large as a v5e's vector memory
         expands_pooling=False,
+        splits_dropped_softmax=True,
         fetches_at_once=True,
     ),
 }

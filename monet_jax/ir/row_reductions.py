@@ -79,16 +79,17 @@ def row_reductions(program: Program, kinds: Sequence[Kind], constant: Set[int]) 
         kinds: of its equations.
         constant: values that follow from literals alone.
     """
-    some = [e for e, kind in zip(program.equations, kinds, strict=True) if _is_of_rows(e, kind)]
+    pairs = zip(program.equations, kinds, strict=True)
+    some = [e for e, kind in pairs if kind is Kind.REDUCTION and is_of_rows(e)]
     if not some:
         return []
     rows = _Rows(program, kinds, constant)
     return [e for e in some if rows.meet(e)]
 
 
-def _is_of_rows(equation: Equation, kind: Kind) -> bool:
-    """Whether an equation reduces the last axis of floats."""
-    if kind is not Kind.REDUCTION or equation.primitive not in _REDUCTIONS:
+def is_of_rows(equation: Equation) -> bool:
+    """Whether an equation sums up the last axis of floats, or finds its extremes."""
+    if equation.primitive not in _REDUCTIONS:
         return False
     (operand,) = equation.eqn.invars
     is_float = compat.is_float(operand.aval)

@@ -119,3 +119,48 @@ def test_a_sum_of_gradients_lies_in_the_memory_of_the_result(name, monkeypatch):
     else:  # and here, what is widened to float32 is computed in the sum
         monkeypatch.setattr(builder, "fused_into_sums", lambda joint: set())
     assert off(tied, TIED[name], name, whole=False) > 0.3
+
+
+def dropped(weights, x, keys):
+    """Attention in bfloat16 whose softmax is computed in float32 and dropped out."""
+    for w, key in zip(weights, keys, strict=True):
+        q, k, v = jnp.moveaxis((x @ w).reshape(*x.shape[:2], 3, 12, -1), 2, 0)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32)
+        is_before = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        shares = jax.nn.softmax(jnp.where(is_before, scores, -jnp.inf)).astype(x.dtype)
+        kept = jax.random.bernoulli(key, 0.9, shares.shape)
+        shares = jnp.where(kept, shares / 0.9, 0)
+        x = x + jnp.einsum("bhqk,bkhd->bqhd", shares, v).reshape(x.shape)
+    return jnp.mean(x.astype(jnp.float32) ** 2)
+
+
+DROPPED = (
+    [spec(768, 3 * 768, dtype=jnp.bfloat16)] * 3,
+    spec(2, 512, 768, dtype=jnp.bfloat16),
+    jax.random.split(jax.random.key(0), 3),
+)
+
+
+def dropped_plans(name):
+    target = resolve_target(name)
+    return compiled_plans_of(trace_loss(dropped, DROPPED, target), target, Pins())
+
+
+@pytest.mark.parametrize(("name", "are_kept"), [("tpu:v5e", True), ("cpu", False)])
+def test_on_a_tpu_the_sums_of_a_softmax_that_is_dropped_out_are_kept(name, are_kept):
+    graph = dropped_plans(name).judge.graph
+    ops = [op for stage in graph.stages for op in stage.forward if not op.optional]
+    sums = [op for op in ops if op.name == "reduce_sum"]
+    kept = [op for op in ops if not op.recomputable]
+    by_rows = [op for op in sums if graph.values[op.outputs[0]].nbytes == 4 * 2 * 12 * 512]
+    assert len(by_rows) == 3 and kept == (by_rows if are_kept else [])
+
+
+@pytest.mark.parametrize("name", [foreign_target("tpu:v5e")])
+def test_without_these_sums_random_bits_are_made_of_arrays(name, monkeypatch):
+    kept = dropped_plans(name)
+    least = kept.of(kept.calibration_plan).figures.temp_bytes
+    other = dataclasses.replace(backend.backend_of(name), splits_dropped_softmax=False)
+    monkeypatch.setattr(judge, "backend_of", lambda target: other)
+    lost = dropped_plans(name)
+    assert lost.of(lost.calibration_plan).figures.temp_bytes > least + 500 * 2**20
