@@ -114,7 +114,7 @@ def remat(
             device and come back for the backward; "states"; "parameters"; a tuple of these; or
             "auto", all that can be moved. Not for the CPU.
         host_budget: bytes of the host's memory for each device, or an amount; None is what XLA:GPU
-            pins (64 GiB, or XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB).
+            pins (64 GiB, or XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB); a TPU needs a number.
         host_bandwidth: of the link to the host, in bytes a second, or a pair, out to the host and
             back; None where the target's is known.
 
