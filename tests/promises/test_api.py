@@ -527,7 +527,7 @@ def test_infeasible_budget_says_the_smallest_one_and_why():
     with pytest.raises(monet_jax.InfeasibleBudget) as caught:
         monet_jax.plan(net, *specs(), budget="200KiB")
     minimum, message = caught.value.minimum_budget, str(caught.value)
-    assert f"{minimum:,}" in message
+    assert f"{minimum:_}" in message
     line = net.__code__.co_firstlineno + 3
     assert f"networks.py:{line}" in message and f"[{BATCH},{WIDTH}]" in message
     made = monet_jax.plan(net, *specs(), budget=minimum)
