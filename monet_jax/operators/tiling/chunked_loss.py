@@ -170,7 +170,12 @@ def _slicer(program: Program, product: Equation, parts: int) -> Slicer:
         is_known = kind_of(equation) is not Kind.SOLID or equation.primitive == "dot_general"
         if not is_known or is_random(equation):
             return False
-        return program.nbytes(value) > large_bytes or value in others
+        if value in others:
+            return True
+        # What reads more than it writes would take the network itself into the chunks, step by
+        # step: sums over skip connections do.
+        read = sum(map(program.nbytes, {*equation.reads}))
+        return large_bytes < program.nbytes(value) and read <= program.nbytes(value)
 
     def follows(equation: Equation, cut: Cut) -> bool:
         # Another product's layer would take the network itself into the chunks.

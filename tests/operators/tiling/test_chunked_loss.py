@@ -382,3 +382,22 @@ def test_a_budget_is_kept_for_which_there_is_no_plan_without():
 @pytest.mark.gpu
 def test_a_budget_is_kept_on_a_gpu_for_which_there_is_no_plan_without():
     _keeps_a_budget_that_others_do_not("gpu:h100")
+
+
+def test_a_sum_over_skip_connections_is_not_taken_into_the_chunks():
+    """It is wide beside the logits, and each of its terms is computed from more bytes than it."""
+    x = jax.ShapeDtypeStruct((4, 2048, 64), jnp.float32)
+    layers = [(jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2] * 6
+    table = jax.ShapeDtypeStruct((64, 256), jnp.float32)
+
+    def loss(layers, table, x):
+        skip = 0.0
+        for w, v in layers:
+            x = jnp.tanh(jnp.sort(x @ w, 1))
+            skip = skip + x @ v
+        return -jnp.mean(jax.nn.log_softmax(jax.nn.relu(skip) @ table)[..., 0])
+
+    _, program, plain = _chunked(loss, layers, table, x, head=Head(), target="cpu")
+    assert program is not plain
+    (chunked,) = (e for e in program.equations if "chunks" in e.apart)
+    assert sum(program.nbytes(i) > 2**20 for i in chunked.reads) == 1
