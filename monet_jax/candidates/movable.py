@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping
 from planners.graph import Graph, Link
 from planners.regions.stage_program.needs import needs
 
-from ..compiler.host import HostMemory
+from ..compiler.host import STACK_SLOTS, HostMemory
 from ..ir import compat
 from ..tracing.staged import StagedProgram
 
@@ -45,12 +45,8 @@ def with_host(graph: Graph, staged: StagedProgram, host: HostMemory | None) -> G
         dataclasses.replace(value, reader=readers[i]) if i in movable else value
         for i, value in enumerate(graph.values)
     )
-    link = Link(
-        host.out_bytes_per_second,
-        host.back_bytes_per_second,
-        host.budget_bytes,
-        host.least_slots,
-    )
+    slots = STACK_SLOTS if staged.program.rewrite.waits_in_stacks else 1
+    link = Link(host.out_bytes_per_second, host.back_bytes_per_second, host.budget_bytes, slots)
     return dataclasses.replace(graph, values=values, link=link)
 
 

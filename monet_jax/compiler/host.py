@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Sequence
 
-from .backend import backend_of
 from .budget import parse_bytes
 from .target_table import Target
 
@@ -35,14 +34,12 @@ class HostMemory:
         kinds: what may live there, some of `KINDS`.
         budget_bytes: how many bytes of it may be taken.
         out_bytes_per_second, back_bytes_per_second: of the link from the device and to it.
-        least_slots: of the stack in which an array of no loop waits there.
     """
 
     kinds: tuple[str, ...]
     budget_bytes: int
     out_bytes_per_second: float
     back_bytes_per_second: float
-    least_slots: int = 1
 
     def allows(self, kind: str) -> bool:
         """Whether what is of that kind may live there."""
@@ -103,8 +100,7 @@ class HostOptions:
                 "and give it as `host_bandwidth`, in bytes a second: one number, or a pair, out to "
                 "the host and back, as in `host_bandwidth=(15e9, 15e9)`."
             )
-        slots = STACK_SLOTS if backend_of(target.name).fetches_at_once else 1
-        return HostMemory(self.kinds, self._budget_on(target), *bandwidth, slots)
+        return HostMemory(self.kinds, self._budget_on(target), *bandwidth)
 
     def _budget_on(self, target: Target) -> int:
         if self.budget_bytes is None and target.platform != "cuda":

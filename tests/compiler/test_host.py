@@ -56,11 +56,6 @@ def test_directions_have_their_own_bandwidths():
     assert on("tpu:v5e", "states", "64GiB", 15e9).out_bytes_per_second == 15e9
 
 
-def test_on_a_tpu_an_array_takes_a_stack_of_two_slots():
-    assert on("tpu:v5e", "activations", "64GiB", 15e9).least_slots == 2
-    assert on("gpu:h100", "activations").least_slots == 1
-
-
 @pytest.mark.parametrize(
     ("target", "options", "says"),
     [

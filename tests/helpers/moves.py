@@ -7,29 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 
 import planners
-from monet_jax.compiler.backend import backend_of
-from monet_jax.compiler.host import STACK_SLOTS, HostMemory
+from monet_jax.compiler.host import HostMemory
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.judge import TracedPlans, compiled_plans_of
 from monet_jax.planning.options import PlanOptions
 from monet_jax.transformer import transform
 
+HOST = HostMemory(("activations",), 2**40, 55e9, 55e9)
 MIB = 2**20
 #: Beyond the window, which the measurements in FACTS of such plans allow.
 ALLOWANCE = 0.06
 
 
-def host_memory(target) -> HostMemory:
-    """The host's memory as plans for a target may use it, as much as they like."""
-    slots = STACK_SLOTS if backend_of(target).fetches_at_once else 1
-    return HostMemory(("activations",), 2**40, 55e9, 55e9, slots)
-
-
 def plans_for(fun, args, target) -> TracedPlans:
     """The plans of a function that may move values."""
     traced = PlanOptions(target=target).traced(fun, args)
-    pins, host = PlanOptions().pinned, host_memory(target)
-    return compiled_plans_of(traced, resolve_target(target), pins, host=host)
+    return compiled_plans_of(traced, resolve_target(target), PlanOptions().pinned, host=HOST)
 
 
 def random_regions(graph, rng, ahead=None):

@@ -139,6 +139,11 @@ def test_what_is_moved_waits_on_the_host_and_not_on_the_device(every_size, each_
     assert len(residuals_on_host(plans, regions, args)) == moved > 0
 
 
+@pytest.mark.parametrize(("target", "slots"), [("tpu:v5e", 2), ("gpu:h100", 1)])
+def test_on_a_tpu_an_array_takes_a_stack_of_two_slots(target, slots):
+    assert plans_for(mlp, wide(), target).judge.graph.link.least_slots == slots
+
+
 # --------------------------------------------------------------------------------------- bytes
 
 
