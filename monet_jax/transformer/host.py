@@ -23,6 +23,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from ..ir import compat
+from ..ir.memories import on_device, on_host
 from ..ir.places import filled
 from .host_stacks import slot, stacked
 
@@ -154,16 +155,6 @@ def saved_or_offloaded(saved: Sequence[str], offloaded: Sequence[str]) -> Any:
 def _together(results: Sequence[Any], copies: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Results that are not handed on before some arrays are on the host, and these."""
     return jax.lax.optimization_barrier((list(results), list(copies)))
-
-
-def on_host(array: Any) -> Any:
-    """An array, in the host's memory."""
-    return jax.device_put(array, jax.memory.Space.Host)
-
-
-def on_device(array: Any) -> Any:
-    """An array, in the device's memory."""
-    return jax.device_put(array, jax.memory.Space.Device)
 
 
 def _fetched(

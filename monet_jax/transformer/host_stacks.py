@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..compiler.host import STACK_SLOTS
+from ..ir.memories import on_device, on_host
 
 
 def stacked(array: Any) -> Any:
@@ -32,9 +33,8 @@ def _stacked_along(axis: int) -> Callable[[Any], Any]:
     def stacked(array):
         part = jnp.expand_dims(array, axis)
         shape = (*part.shape[:axis], STACK_SLOTS, *part.shape[axis + 1 :])
-        zero = jax.device_put(jnp.zeros((), array.dtype), jax.memory.Space.Host)
-        part = jax.device_put(part, jax.memory.Space.Host)
-        return lax.dynamic_update_slice_in_dim(lax.broadcast(zero, shape), part, 0, axis)
+        empty = lax.broadcast(on_host(jnp.zeros((), array.dtype)), shape)
+        return lax.dynamic_update_slice_in_dim(empty, on_host(part), 0, axis)
 
     @stacked.def_vmap
     def batched(size, is_batched, array):
@@ -49,7 +49,7 @@ def _slot_along(axis: int) -> Callable[[Any, Any], Any]:
     @jax.custom_batching.custom_vmap
     def slot(stack, index):
         found = lax.dynamic_slice_in_dim(stack, index, 1, axis, allow_negative_indices=False)
-        return jnp.squeeze(jax.device_put(found, jax.memory.Space.Device), axis)
+        return jnp.squeeze(on_device(found), axis)
 
     @slot.def_vmap
     def batched(size, is_batched, stack, index):

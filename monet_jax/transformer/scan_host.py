@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..ir.memories import on_device, on_host
 from ..ir.places import filled
-from .host import on_device, on_host
 from .invariants import Step
 from .scan_operands import Active, Body
 

@@ -71,6 +71,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/ir/places.py": ("tracing/passes/test_loops.py", "tracing/passes/test_branches.py"),
     "monet_jax/ir/row_reductions.py": ("analyzer/test_row_reductions.py",),
     "monet_jax/ir/primitives.py": ("compiler/test_backend.py", "promises/test_jax_features.py"),
+    "monet_jax/ir/memories.py": ("transformer/test_host.py", "step/updates/test_emission.py"),
     "monet_jax/ir/program/": ("transformer/test_transform.py", "operators/test_indices.py"),
     "monet_jax/ir/stage.py": ("transformer/test_transform.py",),
     # Compilers

@@ -14,6 +14,7 @@ import jax.core
 from jax.lax import optimization_barrier as barrier
 
 from ...ir import compat
+from ...ir.memories import on_device, on_host
 from ...ir.program import Program, dependents, flatten, positions_of, run, values_of
 from ...tracing.signature import abstract_leaf
 from .groups import Update, is_large, updates_of
@@ -99,7 +100,7 @@ class _Emission:
             self._run(values)
             for n in stored.values():
                 array = self._env[self._program.outputs[n]]
-                self._sent[n] = jax.device_put(array, jax.memory.Space.Host)
+                self._sent[n] = on_host(array)
         arrays = zip(update.results, values, strict=True)
         self._arrived = tuple(self._sent.get(n, self._env.get(i)) for n, i in arrays)
 
@@ -147,7 +148,7 @@ class _Emission:
         waiting = tuple(self._env[i] for i in stored)
         _, found = barrier((awaited, waiting))
         for i, array in zip(stored, found, strict=True):
-            self._env[i] = jax.device_put(array, jax.memory.Space.Device)
+            self._env[i] = on_device(array)
 
     def _wait(self, values: Iterable[int]) -> None:
         """Put values behind the results of the update before."""

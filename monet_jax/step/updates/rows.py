@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from ...ir.memories import on_device, on_host
 from ...ir.program import Program, positions_of
 from ...operators.tiling.slicer import Sliced, Slicer
 
@@ -69,10 +70,10 @@ class RowUpdate:
         part = jax.lax.dynamic_slice_in_dim(
             array, n * rows, rows, axis, allow_negative_indices=False
         )
-        return jax.device_put(part, jax.memory.Space.Device) if value in stored else part
+        return on_device(part) if value in stored else part
 
     def _written(self, n: Any, array: Any, part: Any, is_stored: bool) -> Any:
-        part = jax.device_put(part, jax.memory.Space.Host) if is_stored else part
+        part = on_host(part) if is_stored else part
         start = n * part.shape[0]
         return jax.lax.dynamic_update_slice_in_dim(
             array, part, start, 0, allow_negative_indices=False
