@@ -126,7 +126,7 @@ def graph_and_stages(flat: Any, backend: Backend = PLAIN) -> tuple[Graph, Staged
 def analyzed(flat: Flat, rng: random.Random, cuts: int = 4) -> tuple[Graph, StagedProgram]:
     """The graph of a program cut at random positions."""
 
-    def random_cut(program, free):
+    def random_cut(program, *_):
         positions = range(1, len(program.equations))
         chosen = rng.sample(positions, min(cuts, len(positions)))
         return tuple(sorted({0, *chosen, *partition._forced_cuts(program)}))

@@ -69,7 +69,7 @@ def plans(request, monkeypatch):
 
     monkeypatch.setattr(pipeline, "_find_plan", find_plan)
     if way is not as_cut:
-        monkeypatch.setattr(partition, "cut", lambda program, free: cut_everywhere(program))
+        monkeypatch.setattr(partition, "cut", lambda program, *_: cut_everywhere(program))
     return made
 
 

@@ -73,7 +73,8 @@ def cut_into_stages(draft: Draft) -> None:
     draft.keeps_other = program.keeps_other
     planned = {n: e for n, e in enumerate(program.equations) if _is_planned(draft, e)}
     written = {e.outputs for e in planned.values()}
-    for stage in split(program, derivative, alone=planned):
+    once = draft.place is not Place.BODY
+    for stage in split(program, derivative, alone=planned, runs_once=once):
         is_planned = len(stage.equations) == 1 and stage.equations[0].outputs in written
         piece = Planned(stage.equations[0]) if is_planned else Replaced(stage)
         draft.pieces.append(piece)
@@ -87,9 +88,12 @@ def _is_planned(draft: Draft, equation: Equation) -> bool:
 
 
 def split(
-    program: Program, derivative: Differentiation, alone: Collection[int] = ()
+    program: Program,
+    derivative: Differentiation,
+    alone: Collection[int] = (),
+    runs_once: bool = True,
 ) -> tuple[Stage, ...]:
-    """The program as consecutive stages.
+    """The program as consecutive stages; `runs_once` is as in `cut`.
 
     The equations at the positions `alone` are one each; one that is to be apart begins a stage, to
     which the few equations that often follow a chunked loss, a division say, belong as well.
@@ -97,7 +101,7 @@ def split(
     free = _free_values(program, {i for p in alone for i in program.equations[p].reads})
     ends = {p for position in alone for p in (position, position + 1)}
     ends.update(p for p, e in enumerate(program.equations) if e.apart)
-    positions = sorted({*cut(program, free), *ends, len(program.equations)})
+    positions = sorted({*cut(program, free, runs_once), *ends, len(program.equations)})
     slices = [
         [i for i in range(lo, hi) if not _is_free(program.equations[i], free)]
         for lo, hi in it.pairwise(positions)
@@ -166,14 +170,17 @@ def _make_stage(program, active, positions: list[int], later: set[int]) -> Stage
     )
 
 
-def cut(program: Program, free: frozenset[int]) -> tuple[int, ...]:
+def cut(program: Program, free: frozenset[int], runs_once: bool = True) -> tuple[int, ...]:
     """Positions of equations at which stages begin: 0 first, the equation count left out.
 
     Arguments:
         program: the program to cut.
         free: values that need not be kept between stages, since stages compute them anew.
+        runs_once: whether the program is no loop's body. The stages of a body are the planner's
+            once for each block of iterations, so it is cut less finely: fused values that live
+            long are left out of the bytes inside it.
     """
-    profile = _profile(program, free)
+    profile = _profile(program, free, runs_once)
     cuts = {0, *_forced_cuts(program)}
     queue = list(it.pairwise(sorted({*cuts, len(program.equations)})))
     while queue and len(cuts) < MAX_STAGES:
@@ -191,7 +198,7 @@ def _forced_cuts(program: Program) -> set[int]:
     return {p for i in effects for p in (i, i + 1) if p < len(program.equations)}
 
 
-def _profile(program: Program, free: frozenset[int]) -> _Profile:
+def _profile(program: Program, free: frozenset[int], runs_once: bool) -> _Profile:
     start, stop, kept = {}, {}, set()
     for position, equation in enumerate(program.equations):
         stop |= dict.fromkeys(equation.reads, position)
@@ -204,6 +211,9 @@ def _profile(program: Program, free: frozenset[int]) -> _Profile:
     nbytes = np.array([program.nbytes(i) for i in values], dtype=np.int64)
     kinds = [kind_of(e) for e in program.equations]
     solids = [kind is Kind.SOLID for kind in kinds]
+    before = np.cumsum([0, *solids])
+    if runs_once:  # what lives across a solid equation is not fused away: a running sum, say
+        kept.update(i for i in values if before[stop[i]] > before[start[i] + 1])
     pairs = zip(program.equations, solids, strict=True)
     written = [sum(map(program.nbytes, e.outputs)) if solid else 0 for e, solid in pairs]
     return _Profile(
@@ -213,7 +223,7 @@ def _profile(program: Program, free: frozenset[int]) -> _Profile:
         nbytes * np.array([i in kept for i in values], dtype=np.int64),
         _cumulative_share([work_of(e).flops for e in program.equations]),
         _cumulative_share(written),
-        np.cumsum([0, *solids]),
+        before,
         np.cumsum([0, *(kind is Kind.REDUCTION for kind in kinds)]),
     )
 
