@@ -129,7 +129,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/tracing/conditionals.py": ("tracing/passes/test_branches.py",),
     "monet_jax/tracing/nesting.py": ("promises/test_api.py",),
     "monet_jax/tracing/passes/draft.py": ("tracing/test_pipeline.py",),
-    "monet_jax/tracing/passes/partition.py": ("transformer/test_transform.py",),
     "monet_jax/tracing/passes/rewrites.py": ("tracing/test_pipeline.py",),
     "monet_jax/tracing/passes/stage_rewrites.py": ("tracing/test_pipeline.py",),
     "monet_jax/tracing/signature.py": ("promises/test_static.py", "promises/test_api.py"),
