@@ -1,9 +1,12 @@
 """Plans of models whose plain step exceeds the card, at shares of plain's temporaries.
 
-    python docs/measurements/frontier.py gpu:h100 llama --shares 0.6,0.4
+    python docs/measurements/frontier.py gpu:h100 llama --budgets 0.6,0.4
+    python docs/measurements/frontier.py gpu:h100 llama --budgets 60GiB,40GiB,18GiB --devices 8
 
 Nothing is allocated: models are abstract, and compiled ahead of time. Models compute in bfloat16,
-parameters are float32. The rows are kept in `frontier-TARGET.json`, beside those of other models.
+parameters are float32. On several devices a model is fully sharded, bytes are those of one device,
+and the bytes of `jax.checkpoint` round each layer are stated beside. The rows are kept in
+`frontier-TARGET.json`, beside those of other models and numbers of devices.
 """
 
 import json
@@ -14,6 +17,7 @@ from typing import Annotated, Any
 
 import jax
 import typer
+from fsdp import sharded
 from keeping import keep
 
 import monet_jax
@@ -22,36 +26,61 @@ from monet_jax import zoo
 HERE = Path(__file__).parent
 
 
-def rows_of(model: str, target: str, shares: list[float], cap: int) -> list[dict[str, Any]]:
+def laid_out(model: str, devices: int, block_remat: Any = None) -> tuple[Any, tuple[Any, ...]]:
+    """A model's loss and arguments, on one device or several."""
+    problem = zoo.build(model, scale="frontier", dtype="bfloat16", block_remat=block_remat)
+    if devices == 1:
+        return problem.loss, problem.args
+    params, state, batch, key = problem.args
+    loss, params, batch = sharded(problem.loss, params, batch, devices)
+    return loss, (params, state, batch, key)
+
+
+def checkpointed_bytes(model: str, target: str, devices: int) -> dict[str, int]:
+    """What each policy of `jax.checkpoint` round the layers saves -> bytes of the gradient."""
+    found = {}
+    for policy in ("nothing", "dots"):
+        loss, args = laid_out(model, devices, policy)
+        gradient = jax.value_and_grad(loss, has_aux=True)
+        found[policy] = monet_jax.compiled_bytes(gradient, *args, target=target).total_bytes
+    return found
+
+
+def rows_of(
+    model: str, target: str, budgets: list[str], cap: int, devices: int
+) -> list[dict[str, Any]]:
     """A row for each budget of a model."""
-    problem = zoo.build(model, scale="frontier", dtype="bfloat16")
+    loss, args = laid_out(model, devices)
     started = time.perf_counter()
     options = {"target": target, "cache": False}
-    plain = monet_jax.plan(problem.loss, *problem.args, budget="1000TiB", **options)
+    plain = monet_jax.plan(loss, *args, budget="1000TiB", **options)
     minutes = (time.perf_counter() - started) / 60
     fixed, temps = plain.fixed_bytes, plain.unplanned_bytes - plain.fixed_bytes
     same = {
         "model": model,
+        "devices": devices,
         "plain_bytes": plain.unplanned_bytes,
         "fixed_bytes": fixed,
         "plain_minutes": round(minutes, 2),
         "jax": jax.__version__,
     }
+    if devices > 1:
+        same["checkpointed_bytes"] = checkpointed_bytes(model, target, devices)
     rows = []
-    for share in shares:
+    for text in budgets:
         started = time.perf_counter()
-        budget = fixed + int(share * temps)
-        row = {**same, "share": share, "budget_bytes": budget}
+        is_size = not text[-1].isdigit()
+        budget = text if is_size else fixed + int(float(text) * temps)
+        row = {**same, **({"budget": text} if is_size else {"share": float(text)})}
         try:
-            plan = monet_jax.plan(
-                problem.loss, *problem.args, budget=budget, max_compilations=cap, **options
-            )
+            plan = monet_jax.plan(loss, *args, budget=budget, max_compilations=cap, **options)
         except monet_jax.InfeasibleBudget as error:
             rows.append({**row, "least_bytes": error.minimum_budget})
         else:
             rows.append(
                 {
                     **row,
+                    "budget_bytes": plan.budget_bytes,
                     "compiled_bytes": plan.compiled_bytes,
                     "predicted_bytes": plan.predicted_bytes,
                     "overhead": round(plan.overhead, 4),
@@ -67,14 +96,15 @@ def rows_of(model: str, target: str, shares: list[float], cap: int) -> list[dict
 def main(
     target: Annotated[str, typer.Argument(help="What to compile for.")],
     models: Annotated[list[str], typer.Argument(help="Of `zoo.FRONTIER`.")],
-    shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = "0.6",
+    budgets: Annotated[str, typer.Option(help="Shares of plain's temporaries, or sizes.")] = "0.6",
     cap: Annotated[int, typer.Option(help="Compilations for a plan.")] = 6,
+    devices: Annotated[int, typer.Option(help="Over which models are fully sharded.")] = 1,
 ) -> None:
     path = HERE / f"frontier-{target.split(':')[-1]}.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     for model in models:
-        rows = [row for row in rows if row["model"] != model]
-        rows += rows_of(model, target, [float(share) for share in shares.split(",")], cap)
+        rows = [x for x in rows if (x["model"], x.get("devices", 1)) != (model, devices)]
+        rows += rows_of(model, target, budgets.split(","), cap, devices)
         keep(path, f"frontier.py {target} MODEL...", rows)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from fsdp import sharded
 from keeping import keep
 
 import monet_jax
@@ -100,32 +101,19 @@ def arguments() -> tuple[Any, ...]:
     return parameters(), tokens, tokens
 
 
-def sharded() -> tuple[Callable[..., jax.Array], tuple[Any, ...]]:
-    """The loss, and its arguments as they lie on the devices."""
-    automatic = (jax.sharding.AxisType.Auto,)
-    mesh = jax.sharding.AbstractMesh((DEVICES,), ("data",), axis_types=automatic)
-
-    def along(axis: int) -> jax.sharding.NamedSharding:
-        spec = jax.sharding.PartitionSpec(*[None] * axis, "data")
-        return jax.sharding.NamedSharding(mesh, spec)
-
+def laid_out(layout: str) -> tuple[Callable[..., jax.Array], tuple[Any, ...]]:
+    """The loss and its arguments, on one device or on several."""
     params, *batch = arguments()
-    layout = jax.tree.map(lambda x: along(max(range(x.ndim), key=lambda n: x.shape[n])), params)
-
-    def sharded_loss(params: dict[str, Any], *batch: jax.Array) -> jax.Array:
-        # Without this, the compiler leaves gradients whole.
-        return loss(jax.lax.with_sharding_constraint(params, layout), *batch)
-
-    def put(x: jax.ShapeDtypeStruct, sharding: jax.sharding.NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    return sharded_loss, (jax.tree.map(put, params, layout), *(put(x, along(0)) for x in batch))
+    if layout == "alone":
+        return loss, (params, *batch)
+    sharded_loss, params, batch = sharded(loss, params, batch, DEVICES)
+    return sharded_loss, (params, *batch)
 
 
 def row(layout: str, share: float) -> dict[str, Any]:
     """One plan."""
     started = time.perf_counter()
-    fun, args = sharded() if layout == "sharded" else (loss, arguments())
+    fun, args = laid_out(layout)
     plan = monet_jax.plan(fun, *args, budget=share, target=TARGET, cache=False)
     minutes = (time.perf_counter() - started) / 60
     assert plan.compiled_bytes is not None and plan.compiled_bytes <= plan.budget_bytes
