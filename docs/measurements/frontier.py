@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import jax
 import typer
-from fsdp import sharded
+from fsdp import mesh_of, sharded
 from keeping import keep
 
 import monet_jax
@@ -32,7 +32,7 @@ def laid_out(model: str, devices: int, block_remat: Any = None) -> tuple[Any, tu
     if devices == 1:
         return problem.loss, problem.args
     params, state, batch, key = problem.args
-    loss, params, batch = sharded(problem.loss, params, batch, devices)
+    loss, params, batch = sharded(problem.loss, params, batch, mesh_of(devices))
     return loss, (params, state, batch, key)
 
 

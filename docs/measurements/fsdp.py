@@ -4,11 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+
+def mesh_of(devices: int) -> AbstractMesh:
+    """The mesh of so many devices."""
+    return AbstractMesh((devices,), ("data",), axis_types=(AxisType.Auto,))
 
 
 def sharded(
-    loss: Callable[..., Any], params: Any, batch: Any, devices: int
+    loss: Callable[..., Any], params: Any, batch: Any, mesh: AbstractMesh | Mesh
 ) -> tuple[Callable[..., Any], Any, Any]:
     """The loss, its parameters and its batch, fully sharded (FSDP).
 
@@ -18,9 +23,8 @@ def sharded(
     Arguments:
         loss: of parameters first.
         params, batch: `ShapeDtypeStruct`s.
-        devices: how many.
+        mesh: of one axis, "data".
     """
-    mesh = AbstractMesh((devices,), ("data",), axis_types=(AxisType.Auto,))
 
     def along(axis: int) -> NamedSharding:
         return NamedSharding(mesh, PartitionSpec(*[None] * axis, "data"))

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from fsdp import sharded
+from fsdp import mesh_of, sharded
 from keeping import keep
 
 import monet_jax
@@ -106,7 +106,7 @@ def laid_out(layout: str) -> tuple[Callable[..., jax.Array], tuple[Any, ...]]:
     params, *batch = arguments()
     if layout == "alone":
         return loss, (params, *batch)
-    sharded_loss, params, batch = sharded(loss, params, batch, DEVICES)
+    sharded_loss, params, batch = sharded(loss, params, batch, mesh_of(DEVICES))
     return sharded_loss, (params, *batch)
 
 
