@@ -129,7 +129,8 @@ def fitted_row(attention: Attention, budget: str) -> dict[str, Any]:
         "next_bytes": found.planned_next.total_bytes if found.planned_next else None,
     }
     sizes = range(DEVICES, 1024, DEVICES)
-    for remat in ("nothing", "dots"):
+    policies: tuple[BlockRemat, ...] = ("nothing", "dots")
+    for remat in policies:
         over = (n for n in sizes if bytes_of(attention, n, remat) > found.budget_bytes)
         row[f"batch_with_{remat}_saved"] = next(over, 1024) - DEVICES
     return row
@@ -152,8 +153,9 @@ def main(
         rows[:] = [x for x in rows if what.items() - x.items()] + [made]
         keep(FILE, f"llama_8b.py --attention {attention} ...", rows)
 
-    same = {"attention": attention, "batch": batch}
-    for remat in (None, "nothing", "dots") if budgets else ():
+    same = {"attention": str(attention), "batch": batch}
+    policies: tuple[BlockRemat, ...] = (None, "nothing", "dots")
+    for remat in policies if budgets else ():
         program = f"checkpoint, {remat} saved" if remat else "plain"
         row = lambda remat=remat: {"compiled_bytes": bytes_of(attention, batch, remat)}  # noqa: E731
         add({**same, "program": program}, row)
@@ -161,7 +163,10 @@ def main(
         row = lambda budget=budget: planned_row(attention, batch, budget)  # noqa: E731
         add({**same, "program": f"ours, {budget}"}, row)
     if fit:
-        add({"attention": attention, "program": f"fit, {fit}"}, lambda: fitted_row(attention, fit))
+        add(
+            {"attention": str(attention), "program": f"fit, {fit}"},
+            lambda: fitted_row(attention, fit),
+        )
 
 
 if __name__ == "__main__":
