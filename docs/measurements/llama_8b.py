@@ -10,10 +10,10 @@ step at each budget, or finds the largest batch that fits one, beside `jax.check
 """
 
 import enum
-import functools
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,9 +52,7 @@ class FlashBlock(llama.Block):
         *ahead, width = x.shape
         query = llama.rotated(split("query", self.heads))
         key = llama.rotated(split("key", self.groups))
-        kernel = functools.partial(
-            jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
-        )
+        kernel = partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
         each = jax.P("data")
         attend = jax.shard_map(kernel, mesh=MESH, in_specs=(each,) * 3, out_specs=each)
         return attend(query, key, split("value", self.groups)).reshape(x.shape)
@@ -65,7 +63,7 @@ class FlashLlama(llama.Llama):
 
     def block(self) -> Any:
         """Makes one layer, given its name."""
-        return functools.partial(FlashBlock, self.heads, self.groups, self.hidden, self.dtype)
+        return partial(FlashBlock, self.heads, self.groups, self.hidden, self.dtype)
 
 
 def step_of(
@@ -102,6 +100,11 @@ def bytes_of(attention: Attention, batch: int, remat: BlockRemat) -> int:
     step, args = step_of(attention, batch, jax.value_and_grad, remat)
     plain = jax.jit(step, donate_argnums=0)
     return monet_jax.compiled_bytes(plain, *args, target=TARGET).total_bytes
+
+
+def unplanned_row(attention: Attention, batch: int, remat: BlockRemat) -> dict[str, Any]:
+    """The step without a plan."""
+    return {"compiled_bytes": bytes_of(attention, batch, remat)}
 
 
 def planned_row(attention: Attention, batch: int, budget: str) -> dict[str, Any]:
@@ -157,16 +160,12 @@ def main(
     policies: tuple[BlockRemat, ...] = (None, "nothing", "dots")
     for remat in policies if budgets else ():
         program = f"checkpoint, {remat} saved" if remat else "plain"
-        row = lambda remat=remat: {"compiled_bytes": bytes_of(attention, batch, remat)}  # noqa: E731
-        add({**same, "program": program}, row)
+        add({**same, "program": program}, partial(unplanned_row, attention, batch, remat))
     for budget in filter(None, budgets.split(",")):
-        row = lambda budget=budget: planned_row(attention, batch, budget)  # noqa: E731
-        add({**same, "program": f"ours, {budget}"}, row)
+        add({**same, "program": f"ours, {budget}"}, partial(planned_row, attention, batch, budget))
     if fit:
-        add(
-            {"attention": str(attention), "program": f"fit, {fit}"},
-            lambda: fitted_row(attention, fit),
-        )
+        what = {"attention": str(attention), "program": f"fit, {fit}"}
+        add(what, partial(fitted_row, attention, fit))
 
 
 if __name__ == "__main__":
