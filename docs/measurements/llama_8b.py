@@ -1,12 +1,14 @@
 """The whole training step of Llama 3 8B over eight H100s, of which none is attached.
 
     python docs/measurements/llama_8b.py --attention cudnn --budgets 75GiB,50GiB
+    python docs/measurements/llama_8b.py --attention cudnn --states 40GiB,30GiB,20GiB
     python docs/measurements/llama_8b.py --attention cudnn --fit 75GiB
 
 4096 tokens, bfloat16, float32 parameters and AdamW, fully sharded, the state donated. It plans the
-step at each budget, or finds the largest batch that fits one, beside `jax.checkpoint` of each layer
-(nothing saved, dots). Bytes are those of one device, as compiled. cuDNN's attention needs the extra
-`aot-cudnn`. Rows are added to `llama_8b-h100.json`.
+step at each budget, for `--states` with AdamW's state allowed on the host, or finds the largest
+batch that fits one, beside `jax.checkpoint` of each layer (nothing saved, dots). Bytes are those of
+one device, as compiled. cuDNN's attention needs the extra `aot-cudnn`. Rows are added to
+`llama_8b-h100.json`.
 """
 
 import enum
@@ -88,10 +90,12 @@ def step_of(
     return step, ((params, moments), data, key)
 
 
-def planned(attention: Attention, batch: int, budget: str) -> tuple[Any, tuple[Any, ...]]:
+def planned(
+    attention: Attention, batch: int, budget: str, **options: Any
+) -> tuple[Any, tuple[Any, ...]]:
     """The step under a budget, and its arguments."""
     step, args = step_of(attention, batch, monet_jax.value_and_grad)
-    options = {"budget": budget, "target": TARGET, "cache": False}
+    options |= {"budget": budget, "target": TARGET, "cache": False}
     return monet_jax.jit(step, donate_argnums=0, **options), args
 
 
@@ -107,15 +111,16 @@ def unplanned_row(attention: Attention, batch: int, remat: BlockRemat) -> dict[s
     return {"compiled_bytes": bytes_of(attention, batch, remat)}
 
 
-def planned_row(attention: Attention, batch: int, budget: str) -> dict[str, Any]:
+def planned_row(attention: Attention, batch: int, budget: str, **options: Any) -> dict[str, Any]:
     """A plan of the step."""
-    step, args = planned(attention, batch, budget)
+    step, args = planned(attention, batch, budget, **options)
     try:
         plan = monet_jax.plan(step, *args)
     except monet_jax.InfeasibleBudget as error:
         return {"least_bytes": error.minimum_budget}
     (own,) = plan.plans.values()
     found = {"compiled_bytes": plan.compiled_bytes, "compilations": plan.compilations}
+    found |= {"host_bytes": plan.layout.host_bytes} if options else {}
     return {**found, "overhead": round(own.overhead, 4)}
 
 
@@ -142,6 +147,7 @@ def fitted_row(attention: Attention, budget: str) -> dict[str, Any]:
 def main(
     attention: Annotated[Attention, typer.Option(help="Who computes it.")] = Attention.CUDNN,
     budgets: Annotated[str, typer.Option(help="Of the step, on each device.")] = "",
+    states: Annotated[str, typer.Option(help="Budgets with states on the host.")] = "",
     fit: Annotated[str, typer.Option(help="A budget to find the largest batch for.")] = "",
     batch: Annotated[int, typer.Option(help="Sequences of all devices together.")] = 32,
 ) -> None:
@@ -163,6 +169,9 @@ def main(
         add({**same, "program": program}, partial(unplanned_row, attention, batch, remat))
     for budget in filter(None, budgets.split(",")):
         add({**same, "program": f"ours, {budget}"}, partial(planned_row, attention, batch, budget))
+    for budget in filter(None, states.split(",")):
+        row = partial(planned_row, attention, batch, budget, host="states")
+        add({**same, "program": f"ours, {budget}, states on the host"}, row)
     if fit:
         what = {"attention": str(attention), "program": f"fit, {fit}"}
         add(what, partial(fitted_row, attention, fit))
