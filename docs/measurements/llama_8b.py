@@ -15,7 +15,7 @@ import enum
 import json
 import sys
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,9 +31,6 @@ from monet_jax.zoo.problem import BlockRemat, make_problem, text
 
 FILE = Path(__file__).parent / "llama_8b-h100.json"
 TARGET, DEVICES, TOKENS = "gpu:h100", 8, 4096
-# JAX lowers the kernel for devices that exist only; the compiler replaces these.
-jax.config.update("jax_num_cpu_devices", DEVICES)
-MESH = jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 ADAMW = optax.adamw(1e-4, weight_decay=0.1)
 
 
@@ -42,6 +39,12 @@ class Attention(enum.StrEnum):
 
     CUDNN = "cudnn"
     XLA = "xla"
+
+
+@cache
+def mesh() -> jax.sharding.Mesh:
+    """CPUs: JAX lowers the kernel for devices that exist only, and the compiler replaces them."""
+    return jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
 
 class FlashBlock(llama.Block):
@@ -56,7 +59,7 @@ class FlashBlock(llama.Block):
         key = llama.rotated(split("key", self.groups))
         kernel = partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
         each = jax.P("data")
-        attend = jax.shard_map(kernel, mesh=MESH, in_specs=(each,) * 3, out_specs=each)
+        attend = jax.shard_map(kernel, mesh=mesh(), in_specs=(each,) * 3, out_specs=each)
         return attend(query, key, split("value", self.groups)).reshape(x.shape)
 
 
@@ -76,7 +79,7 @@ def step_of(
     model = make(dtype="bfloat16", block_remat=remat, **llama._LLAMA_3_8B)
     problem = make_problem("llama", model, text(batch, TOKENS, model.vocab))
     params, statistics, data, key = problem.args
-    loss, params, data = sharded(problem.loss, params, data, MESH)
+    loss, params, data = sharded(problem.loss, params, data, mesh())
     moments = optax.tree_map_params(
         ADAMW, lambda _, w: w, jax.eval_shape(ADAMW.init, params), params
     )
@@ -152,6 +155,7 @@ def main(
     batch: Annotated[int, typer.Option(help="Sequences of all devices together.")] = 32,
 ) -> None:
     """Measures what the command line says."""
+    jax.config.update("jax_num_cpu_devices", DEVICES)
     rows = json.loads(FILE.read_text())["rows"] if FILE.exists() else []
 
     def add(what: dict[str, Any], row: Any) -> None:
