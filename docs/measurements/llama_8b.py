@@ -76,7 +76,7 @@ def step_of(
 ) -> tuple[Any, tuple[Any, ...]]:
     """A training step that differentiates by `differentiate`, and its arguments."""
     make = FlashLlama if attention is Attention.CUDNN else llama.Llama
-    model = make(dtype="bfloat16", block_remat=remat, **llama._LLAMA_3_8B)
+    model = make(dtype="bfloat16", block_remat=remat, **llama.LLAMA_3_8B)
     problem = make_problem("llama", model, text(batch, TOKENS, model.vocab))
     params, statistics, data, key = problem.args
     loss, params, data = sharded(problem.loss, params, data, mesh())

@@ -20,12 +20,13 @@ from .problem import BlockRemat, Problem, Scale, make_problem, stacked, text
 # Batch, sequence length, and what differs from the defaults of Llama.
 _SMALL = {"depth": 12, "width": 768, "heads": 12, "groups": 4, "hidden": 2048, "vocab": 32000}
 _TINY = {"depth": 3, "width": 32, "heads": 4, "groups": 2, "hidden": 64, "vocab": 128}
-_LLAMA_3_8B = {"depth": 32, "width": 4096, "hidden": 14_336, "is_tied": False}
+#: What differs from the defaults in Llama 3 8B.
+LLAMA_3_8B = {"depth": 32, "width": 4096, "hidden": 14_336, "is_tied": False}
 _SCALES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "full": (1, 2048, {}),
     "bench": (2, 512, _SMALL),
     "tiny": (2, 16, _TINY),
-    "frontier": (8, 4096, _LLAMA_3_8B),
+    "frontier": (8, 4096, LLAMA_3_8B),
 }
 
 

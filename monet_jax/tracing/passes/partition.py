@@ -90,8 +90,8 @@ def _is_planned(draft: Draft, equation: Equation) -> bool:
 def split(
     program: Program,
     derivative: Differentiation,
-    alone: Collection[int] = (),
-    runs_once: bool = True,
+    alone: Collection[int],
+    runs_once: bool,
 ) -> tuple[Stage, ...]:
     """The program as consecutive stages; `runs_once` is as in `cut`.
 
@@ -170,7 +170,7 @@ def _make_stage(program, active, positions: list[int], later: set[int]) -> Stage
     )
 
 
-def cut(program: Program, free: frozenset[int], runs_once: bool = True) -> tuple[int, ...]:
+def cut(program: Program, free: frozenset[int], runs_once: bool) -> tuple[int, ...]:
     """Positions of equations at which stages begin: 0 first, the equation count left out.
 
     Arguments:
