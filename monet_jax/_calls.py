@@ -5,15 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ._plan import Plan
+from .compiler.targets import resolve_target
 from .planning.error_limit import limit_of, samples_of
 from .planning.gradient_error import GRADED
 from .planning.mistakes import refuse
 from .planning.options import PlanOptions
 from .planning.pipeline import plan_traced
 from .planning.progress import progress
-from .tracing import trace
 from .tracing.marked import name_of
 from .tracing.modules import OnArrays, on_arrays
+from .tracing.trace import trace_call
 
 
 def within_error(operators: str | Sequence[str], error: float | None) -> str | Sequence[str]:
@@ -40,13 +41,14 @@ def plan_call(
     """
     started = time.perf_counter()
     with progress():
-        fun_on_arrays, call = on_arrays(fun, args, kwargs, options.given)
+        target = resolve_target(options.target)
+        asked = args, kwargs, options.given
+        traced, call = trace_call(fun, *asked, options.terms, target, on_arrays)
         limit = None
         if error is not None:
             some = samples_of(args, sample)
             calls = [on_arrays(fun, given, kwargs, options.given)[1] for given in some]
             limit = limit_of(error, options.terms, call, calls)
-        request = options.for_call(call, name_of(fun_on_arrays))
-        traced = trace.trace(fun_on_arrays, call, options.rewrite(call), options.terms)
+        request = options.for_call(call, name_of(fun))
         refuse(traced, request.name)
         return Plan.of(plan_traced(traced, request, limit, started))

@@ -33,7 +33,7 @@ from .plans.multihost import FirstProcessFailed
 from .plans.record import PlanMismatch, PlanRecord
 from .tracing import trace
 from .tracing.marked import Marked, Traces
-from .tracing.trace import Terms, Traced
+from .tracing.traced import Terms, Traced
 from .transformer.apply import as_planned, check_plan, outputs_as_planned
 
 

@@ -14,7 +14,8 @@ from .plans.record import PlanRecord
 from .seconds.clock import Ratio, Timing, in_turns, ratio
 from .seconds.running import made_up
 from .tracing.modules import Given, on_arrays
-from .tracing.trace import Terms, trace
+from .tracing.trace import trace
+from .tracing.traced import Terms
 from .transformer.apply import as_planned
 
 

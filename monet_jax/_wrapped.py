@@ -26,7 +26,8 @@ from .tracing import modules, nesting
 from .tracing.marked import Marked, Untraceable
 from .tracing.modules import Given
 from .tracing.signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
-from .tracing.trace import Traced, outer_axes
+from .tracing.trace import outer_axes
+from .tracing.traced import Traced
 
 #: Errors of planning that a call raises.
 _PASSED = (*STATEMENTS, FirstProcessFailed, PlanMismatch)

@@ -35,7 +35,8 @@ from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.planning.step import step_to_compile
 from monet_jax.tools.baselines import Costs, costs_of, work_of_step
-from monet_jax.tracing.trace import Traced, trace_for
+from monet_jax.tracing.trace import trace_for
+from monet_jax.tracing.traced import Traced
 from monet_jax.transformer.apply import as_planned
 
 HERE = Path(__file__).parent

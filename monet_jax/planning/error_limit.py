@@ -14,7 +14,7 @@ import jax
 from ..operators import selected
 from ..plans.record import PlanRecord
 from ..tracing.signature import Call, abstract_leaf
-from ..tracing.trace import Terms
+from ..tracing.traced import Terms
 from .failures import InfeasibleBudget
 from .gradient_error import ErrorBound, Errors
 

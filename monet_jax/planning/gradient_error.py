@@ -28,7 +28,7 @@ from ..ir.gradient import cotangent_avals, value_and_gradient
 from ..operators import Encoding, LocalDerivative, Stored, is_hook, representations_of, selected
 from ..operators.codecs import Codec
 from ..tracing.staged import StagedProgram
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from ..transformer.transform import transform
 from .progress import progress
 

@@ -29,7 +29,8 @@ from ..seconds.prices import Prices
 from ..seconds.running import apart, made_up
 from ..seconds.sources import measures
 from ..tracing.staged import StagedProgram
-from ..tracing.trace import Traced, without_operators
+from ..tracing.trace import without_operators
+from ..tracing.traced import Traced
 from ..transformer.transform import transform
 from .failures import warn
 from .gradient_error import ErrorBound, with_errors

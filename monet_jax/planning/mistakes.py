@@ -12,7 +12,7 @@ from typing import Any
 from ..compiler.budget import format_bytes
 from ..ir.gradient import has_loss
 from ..ir.program import Program, dependents, device_nbytes, mutable_references
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from .failures import BadArgument, InfeasibleBudget
 
 #: The mistake of a function for which `returns_own_gradient` holds.

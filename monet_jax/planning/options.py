@@ -21,9 +21,9 @@ from ..compiler.targets import Target, resolve_target, usable_bytes
 from ..ir.program import Rewrite
 from ..seconds.sources import BY_CLOCK, check_costs, check_verify
 from ..tracing import trace
-from ..tracing.modules import Given, on_arrays
+from ..tracing.modules import Given
 from ..tracing.signature import Call
-from ..tracing.trace import Terms, Traced
+from ..tracing.traced import Terms, Traced
 from .failures import statements
 from .mistakes import refuse_reserved
 from .reserved import as_reserved, reserved_bytes
@@ -157,8 +157,8 @@ class PlanOptions:
         Raises:
             TypeError, ValueError: there is no function, or the options do not fit its arguments.
         """
-        pure, call = on_arrays(fun, args, kwargs or {}, self.given)
-        return trace.trace(pure, call, self.rewrite(call), self.terms)
+        target = resolve_target(self.target)
+        return trace.trace_call(fun, args, kwargs or {}, self.given, self.terms, target)[0]
 
     def for_call(self, call: Call, name: str = "") -> "PlanRequest":
         """The options for one call of a function, which has a name.

@@ -22,7 +22,8 @@ from ..plans.record import CompiledRow, PlanRecord, SourceRow
 from ..plans.tables import describe_values, fixed_rows, loop_rows, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..search.search import Found
-from ..tracing.trace import Traced, context_for, without_rewrites
+from ..tracing.trace import context_for, without_rewrites
+from ..tracing.traced import Traced
 from .failures import InfeasibleBudget
 from .judge import TracedJudge, TracedPlans
 

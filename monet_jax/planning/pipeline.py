@@ -18,7 +18,8 @@ from ..plans import cache as cache_module
 from ..plans import multihost
 from ..plans.mismatch import mismatch
 from ..plans.record import PlanMismatch, PlanRecord
-from ..tracing.trace import Traced, without_operators
+from ..tracing.trace import without_operators
+from ..tracing.traced import Traced
 from ..transformer.apply import as_traced_for
 from .error_limit import ErrorLimit, plan_within
 from .failures import STATEMENTS, InfeasibleBudget, statements, warn

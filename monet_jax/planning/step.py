@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ..ir.gradient import FlatFunction, cotangent_avals, value_and_gradient
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 
 
 def step_to_compile(traced: Traced, function: FlatFunction) -> tuple[Callable[..., Any], tuple]:

@@ -13,7 +13,7 @@ import jax
 from ..compiler.host import HostMemory
 from ..compiler.targets import Target
 from ..ir import compat
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from .failures import BadArgument
 
 #: By platform, the dtypes that its matrix and vector units lack; compilers refuse or emulate them.

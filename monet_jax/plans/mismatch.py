@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..ir import compat
 from ..ir.fingerprint import difference, has_program_hash, summary
 from ..tracing.staged import StagedProgram
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from .record import PlanRecord, ValueRow
 
 

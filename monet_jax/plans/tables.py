@@ -12,7 +12,7 @@ from ..ir import compat
 from ..ir.program import device_nbytes
 from ..operators import representation_name
 from ..tracing.staged import StagedProgram
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from .decisions import Decisions
 from .record import FixedRow, LoopRow, StageRow, ValueRow
 

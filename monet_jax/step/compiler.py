@@ -7,7 +7,8 @@ from typing import Any
 from ..compiler.compile import CompiledBytes
 from ..planning.judge import Compiler, PlannedProgram
 from ..plans.record import PlanRecord
-from ..tracing.trace import Terms, Traced, without_operators
+from ..tracing.trace import without_operators
+from ..tracing.traced import Terms, Traced
 from ..transformer.apply import outputs_as_planned
 from .call import StepCall
 from .context import Applying, Emission, Tracer

@@ -14,7 +14,8 @@ from ..planning.failures import warn
 from ..planning.mistakes import missing_gradient
 from ..tracing.marked import Marked, Traces
 from ..tracing.signature import abstract_leaf
-from ..tracing.trace import Terms, Traced, outer_axes
+from ..tracing.trace import outer_axes
+from ..tracing.traced import Terms, Traced
 from .updates.emission import with_layout
 from .updates.layout import AS_TRACED, UpdateLayout
 

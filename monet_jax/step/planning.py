@@ -17,7 +17,8 @@ from ..planning.progress import progress, say
 from ..plans import cache, multihost
 from ..plans.mismatch import mismatch
 from ..plans.record import PlanMismatch
-from ..tracing.trace import Recorded, Terms, traced_as
+from ..tracing.trace import traced_as
+from ..tracing.traced import Recorded, Terms
 from ..transformer.apply import as_traced_for
 from . import step_plan
 from .call import StepCall

@@ -14,7 +14,7 @@ from ..compiler.options import Options
 from ..compiler.targets import resolve_target
 from ..planning.options import PlanOptions
 from ..seconds.attained import modelled
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from .context import Applying, StepTrace
 from .jit import PlannedStep
 from .marks import given_options

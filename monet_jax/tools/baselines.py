@@ -18,7 +18,7 @@ from ..ir.program import Equation, run, values_of
 from ..planning.step import step_to_compile
 from ..seconds.attained import modelled
 from ..tracing.signature import is_traced
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 
 #: What each baseline policy may save.
 POLICIES = {

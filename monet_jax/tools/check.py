@@ -18,7 +18,7 @@ from ..planning.step import step_to_compile
 from ..plans.mismatch import mismatch
 from ..step.questions import StepNow, refuse_options
 from ..step.step_plan import StepPlan
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from ..transformer.apply import as_planned
 
 

@@ -12,7 +12,7 @@ from ..planning.progress import progress
 from ..plans.record import BaselineRow
 from ..step.questions import refuse_step
 from ..step.step_plan import StepPlan
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from ..transformer.apply import as_planned, as_traced_for, check_plan
 from .baselines import POLICIES, Costs, costs_of, place_of, under_policy
 

@@ -20,7 +20,7 @@ from ..planning.progress import progress
 from ..step.jit import PlannedStep
 from ..step.questions import StepNow, step_options
 from ..tracing.marked import name_of
-from ..tracing.trace import Traced
+from ..tracing.traced import Traced
 from ..transformer.apply import as_planned
 from .baselines import POLICIES, Costs, costs_of, round_the_loss, work_of_step
 from .sweep_points import SweepPoint, baseline_point, planned_points, point_of

@@ -11,7 +11,7 @@ from ..ir.program import Rewrite
 from . import trace
 from .closures import closure_key
 from .signature import Call
-from .trace import Terms, Traced
+from .traced import Terms, Traced
 
 #: Traces of a function that are kept, at most.
 MOST_TRACES = 8

@@ -13,153 +13,19 @@ from ..compiler.backend import backend_of
 from ..compiler.compile import devices_of
 from ..compiler.targets import Target, naming_cudnn
 from ..ir import compat
-from ..ir.fingerprint import program_hash
 from ..ir.gradient import derivative_of
 from ..ir.program import Program, Rewrite, has_checkpoints, unchanged
 from ..ir.stage import Differentiation
 from ..operators import Context, rewriter, selected
 from . import nesting
-from .modules import on_arrays
+from .modules import Given, OnArrays, on_arrays
 from .passes.draft import Listing
-from .pipeline import list_program, stage
+from .pipeline import list_program
 from .signature import Call, abstract_leaf, is_traced
-from .staged import StagedProgram
-
-#: What may be done with `jax.checkpoint` regions of the user's.
-CHECKPOINTS = ("keep", "plan")
+from .traced import Recorded, Terms, Traced
 
 
-@dataclasses.dataclass(frozen=True)
-class Terms:
-    """The options that a function is planned with, beside its budget.
-
-    Attributes:
-        operators: names of the residual operators that a plan may use; with none, nothing in it
-            has a derivative of its own, so that forward mode works.
-        checkpoints: "keep" the user's `jax.checkpoint` regions as they are, or "plan" through them.
-    """
-
-    operators: tuple[str, ...] = dataclasses.field(
-        default_factory=lambda: tuple(x.name for x in selected("exact"))
-    )
-    checkpoints: str = "keep"
-
-    @staticmethod
-    def of(operators: str | Sequence[str], checkpoints: str) -> "Terms":
-        """The terms that the arguments of `plan` mean.
-
-        Raises:
-            ValueError: there are no such operators, or `checkpoints` is another word.
-        """
-        if checkpoints not in CHECKPOINTS:
-            raise ValueError(f"`checkpoints` must be one of {CHECKPOINTS}; got {checkpoints!r}.")
-        return Terms(tuple(x.name for x in selected(operators)), checkpoints)
-
-    @property
-    def forward_mode(self) -> bool:
-        """Whether tangents must pass a plan forward, `jax.jit` round it or not."""
-        return not self.operators
-
-
-@dataclasses.dataclass(frozen=True)
-class Recorded:
-    """A function's jaxpr before any rewrite.
-
-    Attributes:
-        jaxpr: closed; of `closed_over`, and of the flat inputs behind that.
-        closed_over: tracers of outer transformations among what the function closes over, and all
-            arrays beside them; nothing if there are none of them.
-        tracers: for each of these, whether it is a tracer: arrays have no gradient.
-        avals: `ShapeDtypeStruct`s of the inputs, shardings included.
-        rebuild: flat outputs -> what the function returns.
-    """
-
-    jaxpr: Any
-    closed_over: tuple[Any, ...]
-    tracers: tuple[bool, ...]
-    avals: tuple[Any, ...]
-    rebuild: Callable[[Sequence[Any]], Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A traced function.
-
-    Attributes:
-        program: the flat program.
-        derivative: which derivative of it the budget covers.
-        recorded: the function as it is.
-        terms: the options that it is planned with.
-    """
-
-    program: Program
-    derivative: Differentiation
-    recorded: Recorded
-    terms: Terms = Terms()
-
-    def staged(self, nested_lengths: tuple[int, ...] | None = None) -> StagedProgram:
-        """The program in stages, made once; with nested scans of these lengths, if any."""
-        made = self._staged
-        if nested_lengths not in made:
-            letter = "n" if nested_lengths else "s" if self.terms.operators else "p"
-            staged = stage(self.program, self.derivative, nested_lengths)
-            made[nested_lengths] = dataclasses.replace(staged, letter=letter)
-        return made[nested_lengths]
-
-    @functools.cached_property
-    def _staged(self) -> dict[tuple[int, ...] | None, StagedProgram]:
-        return {}
-
-    @functools.cached_property
-    def plain(self) -> dict[str, "Traced"]:
-        """Target -> the same function without operators (see `without_operators`)."""
-        return {}
-
-    @functools.cached_property
-    def program_hash(self) -> str:
-        """A hash of the program and its derivative, however it is cut."""
-        return program_hash(self.program, self.derivative)
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the program and its derivative, and a hash of its cut into stages."""
-        return self.staged().fingerprint
-
-    @property
-    def avals(self) -> tuple[Any, ...]:
-        """`ShapeDtypeStruct`s of the inputs, shardings included."""
-        return self.recorded.avals
-
-    @property
-    def constants(self) -> tuple[Any, ...]:
-        """Values of `program.constants`, in order."""
-        return tuple(self.program.constants.values())
-
-    def flat(self, inputs: Sequence[Any], constants: Sequence[Any] = ()) -> list[Any]:
-        """The function as it is: flat outputs from flat inputs.
-
-        It ignores the program's constants, for it closes over its own.
-        """
-        del constants
-        given = (*self.recorded.closed_over, *inputs)
-        return compat.as_function(self.recorded.jaxpr)(*given)
-
-    def closing_over(self, values: Sequence[Any]) -> "Traced":
-        """The same function, closing over other values of the same types."""
-        if not values:
-            return self
-        known = dict(zip(map(id, self.recorded.closed_over), values, strict=True))
-        constants = {i: known.get(id(x), x) for i, x in self.program.constants.items()}
-        made = dataclasses.replace(
-            self,
-            program=dataclasses.replace(self.program, constants=constants),
-            recorded=dataclasses.replace(self.recorded, closed_over=tuple(values)),
-        )
-        made._staged.update({n: x.with_constants(constants) for n, x in self._staged.items()})
-        return made
-
-
-def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms = Terms()) -> Traced:
+def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms) -> Traced:
     """Trace a function on the abstract values of a call's leaves; nothing is computed.
 
     Equations are replaced as `rewrite` says.
@@ -266,8 +132,32 @@ def trace_for(
     """
     terms = Terms.of(operators, checkpoints)
     given = argnums, static_argnums, static_argnames
-    pure, call = on_arrays(fun, args, kwargs or {}, given)
-    return trace(pure, call, rewrite_for(terms, target.name, call), terms)
+    return trace_call(fun, args, kwargs or {}, given, terms, target)[0]
+
+
+def trace_call(
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    given: Given,
+    terms: Terms,
+    target: Target,
+    on_arrays: Callable[..., OnArrays] = on_arrays,
+) -> tuple[Traced, Call]:
+    """The trace of a function on its arguments, and the call of it on arrays.
+
+    Arguments:
+        fun, args, kwargs: the function and its arguments, which may be modules.
+        given: how its arguments are meant.
+        terms: the options that it is planned with.
+        target: to plan for.
+        on_arrays: makes of a function and its arguments a function of arrays, and a call of it.
+
+    Raises:
+        TypeError, ValueError: there is no function, or the options do not fit its arguments.
+    """
+    pure, call = on_arrays(fun, args, kwargs, given)
+    return trace(pure, call, rewrite_for(terms, target.name, call), terms), call
 
 
 def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:

@@ -7,7 +7,8 @@ from ..ir.fingerprint import has_program_hash
 from ..ir.gradient import FlatFunction
 from ..plans.mismatch import mismatch
 from ..plans.record import PlanMismatch, PlanRecord
-from ..tracing.trace import Traced, without_operators
+from ..tracing.trace import without_operators
+from ..tracing.traced import Traced
 from .transform import transform
 
 

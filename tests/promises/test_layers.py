@@ -134,6 +134,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/tracing/signature.py": ("promises/test_static.py", "promises/test_api.py"),
     "monet_jax/tracing/staged.py": ("tracing/test_pipeline.py", "plans/test_mismatch.py"),
     "monet_jax/tracing/trace.py": ("promises/test_api.py", "plans/test_record.py"),
+    "monet_jax/tracing/traced.py": ("tracing/test_pipeline.py", "plans/test_mismatch.py"),
     # From a staged program to a planning graph
     "monet_jax/analyzer/": (
         "analyzer/test_materialised.py",

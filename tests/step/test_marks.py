@@ -13,7 +13,8 @@ from steps import BATCH, WIDTH, assert_close, bytes_of, layers, loss, normal
 
 import monet_jax
 from monet_jax.step.context import Applying, Recording, Tracer
-from monet_jax.tracing.trace import Terms, without_operators
+from monet_jax.tracing.trace import without_operators
+from monet_jax.tracing.traced import Terms
 
 X = normal(9, 2, BATCH, WIDTH)
 

@@ -11,7 +11,7 @@ from networks import args, net, specs
 import monet_jax
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir import compat
-from monet_jax.tracing import pipeline, trace
+from monet_jax.tracing import pipeline, traced
 from monet_jax.tracing.passes.draft import Passes, Place
 from monet_jax.tracing.trace import trace_for
 
@@ -21,13 +21,13 @@ CPU = resolve_target("cpu")
 @pytest.fixture
 def stagings(monkeypatch):
     """The lengths of nested scans of each program that is staged."""
-    found, plain = [], trace.stage
+    found, plain = [], traced.stage
 
     def counted(program, derivative, nested_lengths):
         found.append(nested_lengths)
         return plain(program, derivative, nested_lengths)
 
-    monkeypatch.setattr(trace, "stage", counted)
+    monkeypatch.setattr(traced, "stage", counted)
     return found
 
 

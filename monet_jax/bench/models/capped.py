@@ -6,7 +6,7 @@ from ...compiler.compile import CompiledBytes, compile_bytes
 from ...compiler.targets import Target
 from ...planning.step import step_to_compile
 from ...seconds.compiled import total_seconds
-from ...tracing.trace import Traced
+from ...tracing.traced import Traced
 from .fields import estimates_of
 from .rows import Row
 from .xla_remat import capped

@@ -5,7 +5,8 @@ from typing import Any
 
 from ...compiler.targets import Target
 from ...tools.baselines import POLICIES, round_the_loss
-from ...tracing.trace import Traced, trace_for
+from ...tracing.trace import trace_for
+from ...tracing.traced import Traced
 from ...zoo.problem import Problem
 
 
