@@ -94,8 +94,9 @@ def analyze(
         state.backwards[-1].append(Op("update", (), written, 0.0))
     values = state.stored_values()
     price_saving(state, values, prices)
-    graph = _graph(state, staged, choices, keys, tuple(values))
-    graph = with_stacks(graph, staged, [joint for _, joint in templates], prices)
+    made = [joint for _, joint in templates]
+    graph = _graph(state, staged, choices, keys, tuple(values), made)
+    graph = with_stacks(graph, staged, made, prices)
     return graph, InverseData(_as_returned(state), state.lines, state.seconds_by_source)
 
 
@@ -112,9 +113,10 @@ def _graph(
     choices: Sequence[Choice],
     keys: Sequence[str],
     values: tuple[Value, ...],
+    joints: Sequence[Joint],
 ) -> Graph:
     """The graph of a state that has all stages, with its values as they are stored."""
-    made = zip(state.forwards, reversed(state.backwards), keys, staged.stages, strict=True)
+    made = zip(state.forwards, reversed(state.backwards), keys, staged.stages, joints, strict=True)
     return Graph(
         values,
         tuple(
@@ -123,10 +125,11 @@ def _graph(
                 _fitted(f, values),
                 _fitted(b, values),
                 _with_count(key, f),
+                alone_bytes=joint.waiting_bytes,
                 may_be_alone=not _must_recompute(stage, state.pinned),
                 result_bytes=state.results_of(b),
             )
-            for f, b, key, stage in made
+            for f, b, key, stage, joint in made
         ),
         state.backend.recomputes_late,
         tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in staged.loops),

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence, Set
 
 import jax
 
-from ..compiler.backend import Backend, copied_operand, workspace_bytes
+from ..compiler.backend import Backend, copied_operand, waiting_bytes, workspace_bytes
 from ..ir import compat
 from ..ir.primitives import PRODUCTS, is_random, must_run_once
 from ..ir.program import Equation, Program, flatten
@@ -48,6 +48,7 @@ class Joint:
         gradients: joint value (or None) for each differentiated input of the stage.
         residual_bytes: of what JAX saves of a stage in a loop, see `traced_stage.residuals`.
         residual_seconds: what ops take more where they write and read all of that.
+        waiting_bytes: that the compiler keeps for backward ops, see `backend.waiting_bytes`.
     """
 
     program: Program
@@ -59,6 +60,7 @@ class Joint:
     gradients: tuple[int | None, ...]
     residual_bytes: int
     residual_seconds: float
+    waiting_bytes: int
 
 
 def joint_of(
@@ -95,6 +97,7 @@ def joint_of(
         tuple(outputs[split:]),
         sum(map(trace.program.nbytes, saved)),
         _more_seconds(trace, saved) if saved else 0.0,
+        sum(map(waiting_bytes, trace.program.equations)) if backend.needs_scratch else 0,
     )
 
 

@@ -7,7 +7,9 @@ import dataclasses
 import math
 
 import jax
+import numpy as np
 
+from ..ir.primitives import traits_of
 from ..ir.program import Equation, aval_nbytes
 
 
@@ -112,6 +114,20 @@ def workspace_bytes(equation: Equation) -> int:
     if not _is_transposed(equation):
         return 0
     return sum(aval_nbytes(v.aval) for v in (*equation.eqn.invars, *equation.eqn.outvars))
+
+
+def waiting_bytes(equation: Equation) -> int:
+    """Bytes that XLA:CPU keeps for an equation of a backward pass, beside what it reads.
+
+    The gradient of max pooling is a scatter into zeros, as large as the padded operand. Both these
+    and the places that it adds to, one int32 for each window and axis, are computed early.
+    """
+    if not traits_of(equation.primitive).compares_windows:
+        return 0
+    cotangent, operand = (v.aval for v in equation.eqn.invars[:2])
+    sides = zip(operand.shape, equation.eqn.params["padding"], strict=True)
+    zeros = math.prod(n + sum(pads) for n, pads in sides) * operand.dtype.itemsize
+    return zeros + cotangent.size * cotangent.ndim * np.dtype(np.int32).itemsize
 
 
 def copied_operand(equation: Equation) -> int | None:

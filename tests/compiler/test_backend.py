@@ -155,6 +155,26 @@ def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_have_a_b
     assert abs(excess) < 0.01 if barriers else excess > 0.03
 
 
+def _pooled(kernels, x):
+    """A network of convolutions and relu; every second one is pooled by windows that overlap."""
+    for n, kernel in enumerate(kernels):
+        x = jax.nn.relu(jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", None, None, LAYOUT))
+        if n % 2:
+            x = jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
+    return jnp.mean(x**2)
+
+
+def test_what_a_cpu_keeps_for_the_pooling_of_jax_is_not_charged_to_other_pooling():
+    """Plans find the gradient of max pooling from codes; only JAX's own scatters it into zeros."""
+    target = resolve_target("cpu")
+    kernels = [Spec((3, 3, 3 if n == 0 else 32, 32), jnp.float32) for n in range(6)]
+    traced = trace_loss(_pooled, (kernels, Spec((32, 32, 32, 3), jnp.float32)), target)
+    plans = compiled_plans_of(traced, target, Pins())
+    made = plans.of(planners.save_all(plans.graph))
+    assert plans.temp_bytes(made) < 0.5 * plans.unplanned.temp_bytes
+    assert made.predicted_temp_bytes == pytest.approx(plans.temp_bytes(made), rel=0.25)
+
+
 @pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 def test_compilers_recompute_late_or_early_as_stated(name):
     def loss(weights, x):
