@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence, Set
 
 import jax
 
-from ..compiler.backend import Backend, copied_operand, waiting_bytes, workspace_bytes
+from ..compiler.backend import Backend, copied_operand, padded_bytes, waiting_bytes, workspace_bytes
 from ..ir import compat
 from ..ir.primitives import PRODUCTS, is_random, must_run_once
 from ..ir.program import Equation, Program, flatten
@@ -204,7 +204,16 @@ def _workspace_bytes(trace: TracedStage, equation: Equation) -> int:
         return max(_temporary_bytes(body, trace.backend) for body in bodies)
     if equation.primitive == "dot_general":
         return trace.backend.product_bytes
+    if trace.backend.pads_dilated and not _has_reversed_kernel(trace, equation):
+        return padded_bytes(equation)
     return workspace_bytes(equation) if trace.backend.needs_scratch else 0
+
+
+def _has_reversed_kernel(trace: TracedStage, equation: Equation) -> bool:
+    """Whether the right operand is reversed, as for a gradient of a convolution."""
+    kernel = equation.inputs[1] if len(equation.inputs) > 1 else None
+    made_by = trace.fusions.producer.get(kernel) if isinstance(kernel, int) else None
+    return made_by is not None and made_by.primitive == "rev"
 
 
 def _temporary_bytes(program: Program, backend: Backend) -> int:

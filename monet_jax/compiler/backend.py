@@ -48,6 +48,8 @@ class Backend:
             its sums are not kept, which read the counters of random bits as arrays.
         fetches_at_once: whether an array that is on the host comes back as soon as it is there,
             whatever barrier it passes; a slice of a stack there comes when its index is known.
+        pads_dilated: whether a convolution reads a copy of an operand that it spreads out, with
+            zeros between its elements, unless it is the gradient of another.
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
             workspace, of products of any shape and dtype.
     """
@@ -67,6 +69,7 @@ class Backend:
     makes_zeros_early: bool = False
     splits_dropped_softmax: bool = False
     fetches_at_once: bool = False
+    pads_dilated: bool = False
     product_bytes: int = 0
 
 
@@ -82,6 +85,7 @@ _BACKENDS = {
         fuses_gradients=True,
         drops_idle_rounding=True,
         makes_zeros_early=True,
+        pads_dilated=True,
         product_bytes=_CUBLAS_BYTES,
     ),
     "tpu": Backend(
@@ -114,6 +118,24 @@ def workspace_bytes(equation: Equation) -> int:
     if not _is_transposed(equation):
         return 0
     return sum(aval_nbytes(v.aval) for v in (*equation.eqn.invars, *equation.eqn.outvars))
+
+
+def padded_bytes(equation: Equation) -> int:
+    """Bytes of the operand of a convolution that spreads it out, with its zeros; 0 of others.
+
+    Transposed convolutions do so, which upsample images. cuDNN has none but the gradient of another
+    convolution, which XLA:GPU knows by its reversed kernel.
+    """
+    if equation.primitive != "conv_general_dilated":
+        return 0
+    params, operand = equation.eqn.params, equation.eqn.invars[0].aval
+    if all(n == 1 for n in params["lhs_dilation"]):
+        return 0
+    sides = [*operand.shape]
+    spatial = params["dimension_numbers"].lhs_spec[2:]
+    for axis, gap, pads in zip(spatial, params["lhs_dilation"], params["padding"], strict=True):
+        sides[axis] = (sides[axis] - 1) * gap + 1 + sum(pads)
+    return math.prod(sides) * operand.dtype.itemsize
 
 
 def waiting_bytes(equation: Equation) -> int:

@@ -175,6 +175,27 @@ def test_what_a_cpu_keeps_for_the_pooling_of_jax_is_not_charged_to_other_pooling
     assert made.predicted_temp_bytes == pytest.approx(plans.temp_bytes(made), rel=0.25)
 
 
+def _upsampled(kernels, x):
+    """A network of transposed convolutions, each of which doubles the sides of its images."""
+    for kernel in kernels:
+        x = jax.nn.relu(jax.lax.conv_transpose(x, kernel, (2, 2), "SAME", dimension_numbers=LAYOUT))
+    return jnp.mean(x**2)
+
+
+@pytest.mark.parametrize("pads", [True, False])
+@pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
+def test_a_gpu_spreads_out_what_a_transposed_convolution_reads(name, pads, monkeypatch):
+    other = dataclasses.replace(backend.backend_of(name), pads_dilated=pads)
+    monkeypatch.setattr(judge, "backend_of", lambda target: other)
+    target, widths = resolve_target(name), (256, 128, 64, 8)
+    kernels = [Spec((2, 2, m, n), jnp.float32) for m, n in itertools.pairwise(widths)]
+    traced = trace_loss(_upsampled, (kernels, Spec((16, 32, 32, 256), jnp.float32)), target)
+    plans = compiled_plans_of(traced, target, Pins())
+    modelled = plans.model.modelled(plans.calibration_plan.regions, plans.judge.graph)
+    compiled = plans.temp_bytes(plans.of(plans.calibration_plan))
+    assert (modelled > 0.95 * compiled) == pads, (modelled, compiled)
+
+
 @pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 def test_compilers_recompute_late_or_early_as_stated(name):
     def loss(weights, x):
