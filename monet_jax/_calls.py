@@ -43,12 +43,12 @@ def plan_call(
     with progress():
         target = resolve_target(options.target)
         asked = args, kwargs, options.given
-        traced, call = trace_call(fun, *asked, options.terms, target, on_arrays)
+        traced, (pure, call) = trace_call(fun, *asked, options.terms, target, on_arrays)
         limit = None
         if error is not None:
             some = samples_of(args, sample)
             calls = [on_arrays(fun, given, kwargs, options.given)[1] for given in some]
             limit = limit_of(error, options.terms, call, calls)
-        request = options.for_call(call, name_of(fun))
+        request = options.for_call(call, name_of(pure))
         refuse(traced, request.name)
         return Plan.of(plan_traced(traced, request, limit, started))

@@ -94,9 +94,9 @@ def analyze(
         state.backwards[-1].append(Op("update", (), written, 0.0))
     values = state.stored_values()
     price_saving(state, values, prices)
-    made = [joint for _, joint in templates]
-    graph = _graph(state, staged, choices, keys, tuple(values), made)
-    graph = with_stacks(graph, staged, made, prices)
+    of_stages = [joint for _, joint in templates]
+    graph = _graph(state, staged, choices, keys, tuple(values), of_stages)
+    graph = with_stacks(graph, staged, of_stages, prices)
     return graph, InverseData(_as_returned(state), state.lines, state.seconds_by_source)
 
 

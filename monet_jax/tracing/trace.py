@@ -143,8 +143,8 @@ def trace_call(
     terms: Terms,
     target: Target,
     on_arrays: Callable[..., OnArrays] = on_arrays,
-) -> tuple[Traced, Call]:
-    """The trace of a function on its arguments, and the call of it on arrays.
+) -> tuple[Traced, OnArrays]:
+    """The trace of a function on its arguments, and the function of arrays that was traced.
 
     Arguments:
         fun, args, kwargs: the function and its arguments, which may be modules.
@@ -157,7 +157,7 @@ def trace_call(
         TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
     pure, call = on_arrays(fun, args, kwargs, given)
-    return trace(pure, call, rewrite_for(terms, target.name, call), terms), call
+    return trace(pure, call, rewrite_for(terms, target.name, call), terms), (pure, call)
 
 
 def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:

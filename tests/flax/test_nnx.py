@@ -535,6 +535,7 @@ def test_module_paths_and_lines_are_in_the_report():
     product = rows["Twice/other/widen", "dot_general"]
     assert product.shape == (64, 16) and __file__ in product.source
     whole = monet_jax.flax.plan(nnx.eval_shape(model), x, **given)
+    assert whole.name == "Twice.__call__"
     assert ("Twice/other/widen", "dot_general") in {(r.path, r.primitive) for r in whole.values}
 
 
