@@ -10,12 +10,10 @@ import jax
 
 import planners
 
-from .compiler.backend import backend_of
 from .compiler.budget import format_bytes
 from .compiler.compile import CompilerFailed, compile_bytes
 from .compiler.targets import resolve_target
 from .ir.program import aval_nbytes
-from .operators import Context, rewriter, selected
 from .planning.failures import (
     STATEMENTS,
     InfeasibleBudget,
@@ -80,8 +78,7 @@ class Planned(Source):
     def traced(self, marked: Marked) -> Traced:
         """The trace of a call that plans are made for."""
         target = resolve_target(self.options.target).name
-        rewrite = self.options.rewrite(marked.call)
-        return self._traces.traced(marked, rewrite, self.options.terms, target)
+        return self._traces.traced(marked, self.options.terms, target)
 
     def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any] | None:
         """Flat outputs as planned, or None; see `Source`."""
@@ -233,10 +230,9 @@ class Fixed(Source):
 
     def traced(self, marked: Marked) -> Traced:
         """The trace of a call, rewritten as when the plan was made."""
-        context = Context(backend_of(self.plan.target), self.plan.devices > 1)
-        rewrite = rewriter(selected(self.plan.operators), context)
-        terms = Terms(self.plan.operators, self.plan.checkpoints)
-        return self._traces.traced(marked, rewrite, terms, self.plan.target)
+        plan = self.plan
+        terms = Terms(plan.operators, plan.checkpoints)
+        return self._traces.traced(marked, terms, plan.target, plan.devices)
 
     def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any]:
         """Flat outputs as planned, once the plan is known to be for the function.

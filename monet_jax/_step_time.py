@@ -6,9 +6,7 @@ from typing import Any
 
 import jax
 
-from .compiler.backend import backend_of
 from .compiler.targets import default_device
-from .operators import Context, rewriter, selected
 from .planning.step import step_on
 from .plans.record import PlanRecord
 from .seconds.clock import Ratio, Timing, in_turns, ratio
@@ -67,9 +65,8 @@ def step_seconds(
     pure, call = on_arrays(fun, args, kwargs, given)
     shapes = jax.ShapeDtypeStruct
     leaves = [made_up(x) if isinstance(x, shapes) else x for x in call.leaves]
-    context = Context(backend_of(plan.target), plan.devices > 1)
-    rewrite = rewriter(selected(plan.operators), context)
-    traced = trace(pure, call, rewrite, Terms(plan.operators, plan.checkpoints))
+    terms = Terms(plan.operators, plan.checkpoints)
+    traced = trace(pure, call, terms, plan.target, plan.devices)
     pairs = (traced, traced.flat), as_planned(traced, plan)
     runs = [step_on(some, function, lambda: leaves) for some, function in pairs]
     plain, timing = in_turns(runs, turns)

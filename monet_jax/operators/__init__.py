@@ -35,7 +35,7 @@ from .hooks import representation_name as representation_name
 from .hooks import representations_of as representations_of
 from .registry import DEFAULT as DEFAULT
 from .registry import SELECTIONS as SELECTIONS
-from .registry import not_used as not_used
+from .registry import only_by_name as only_by_name
 from .registry import register as register
 from .registry import rewriter as rewriter
 from .registry import selected as selected

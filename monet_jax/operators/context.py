@@ -18,14 +18,22 @@ class Context:
 
     Attributes:
         backend: the compiler.
-        is_sharded: whether arguments are spread over several devices. Then no residual should be
-            saved in another shape than its own, since the compiler might gather it first.
+        devices: over how many devices arguments are spread.
         in_loop: whether the program is the body of a loop, in which other loops are not planned.
     """
 
     backend: Backend
-    is_sharded: bool = False
+    devices: int = 1
     in_loop: bool = False
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether arguments are spread over several devices.
+
+        Then no residual should be saved in another shape than its own, since the compiler might
+        gather it first.
+        """
+        return self.devices > 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,17 +63,9 @@ def selected(selection: str | Iterable[str]) -> tuple[Operator, ...]:
     return tuple(_REGISTRY[name] for name in names)
 
 
-def not_used(
-    names: Iterable[str], program: Program, derivative: Differentiation, context: Context
-) -> list[str]:
-    """Operators used only by name that apply to a program and are not among the selected names."""
-
-    def applies(operator: Operator) -> bool:
-        run = operator.program
-        return run is not None and run(program, derivative, context) is not program
-
-    others = (x for x in _REGISTRY.values() if x.by_name and x.name not in {*names})
-    return [x.name for x in others if applies(x)]
+def only_by_name() -> tuple[str, ...]:
+    """The operators that are used only where they are selected by their names."""
+    return tuple(x.name for x in _REGISTRY.values() if x.by_name)
 
 
 def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:

@@ -16,7 +16,7 @@ from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
 from ..candidates.movable import with_host
 from ..compiler.backend import backend_of
-from ..compiler.compile import CompiledBytes, CompilerFailed, compile_bytes, devices_of
+from ..compiler.compile import CompiledBytes, CompilerFailed, compile_bytes
 from ..compiler.host import HostMemory
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
@@ -123,7 +123,6 @@ class TracedJudge(Judge):
         compiler: shared with the judges of the function's other programs.
         host: the host's memory that plans may use; None where they use none.
         results: of a step that uses the gradients, as in `analyze`.
-        devices: over how many the step is sharded; None for what the function's arguments say.
     """
 
     def __init__(
@@ -136,13 +135,12 @@ class TracedJudge(Judge):
         chunks: tuple[int, ...] | None = None,
         compiler: Compiler | None = None,
         results: Sequence[int] | None = None,
-        devices: int | None = None,
         host: HostMemory | None = None,
     ):
         self.traced, self.target, self.pins = traced, target, pins
         self.bound, self.chunks, self.results = bound, chunks, results
         self.compiler = compiler or Compiler(target, options_of(target, traced.program_hash))
-        self.devices, self.host = devices or devices_of(traced.avals), host
+        self.devices, self.host = traced.recorded.devices, host
         self.name = "the function with nested scans" if chunks else "the function"
 
     def other(
@@ -150,8 +148,7 @@ class TracedJudge(Judge):
     ) -> "TracedJudge":
         """The judge of another program of the function."""
         common = traced or self.traced, self.target, self.pins if pins is None else pins
-        step = {"compiler": self.compiler, "results": self.results, "devices": self.devices}
-        step["host"] = self.host
+        step = {"compiler": self.compiler, "results": self.results, "host": self.host}
         return TracedJudge(*common, **{**step, **changes})
 
     @property

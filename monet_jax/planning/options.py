@@ -18,7 +18,6 @@ from ..candidates.cap import Cap
 from ..compiler.budget import as_share, parse_budget, validate_budget
 from ..compiler.host import Bandwidth, HostMemory, HostOptions
 from ..compiler.targets import Target, resolve_target, usable_bytes
-from ..ir.program import Rewrite
 from ..seconds.sources import BY_CLOCK, check_costs, check_verify
 from ..tracing import trace
 from ..tracing.modules import Given
@@ -144,10 +143,6 @@ class PlanOptions:
     def is_share(self) -> bool:
         """Whether the budget is a share of the unplanned bytes."""
         return not isinstance(self.budget, str | numbers.Integral)
-
-    def rewrite(self, call: Call) -> Rewrite:
-        """The replacements of equations for a call."""
-        return trace.rewrite_for(self.terms, resolve_target(self.target).name, call)
 
     def traced(
         self, fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None

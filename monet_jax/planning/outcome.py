@@ -17,12 +17,12 @@ from ..compiler.budget import format_bytes
 from ..compiler.host import HostOptions
 from ..ir.fingerprint import describe_inputs
 from ..ir.program import has_checkpoints
-from ..operators import not_used
+from ..operators import only_by_name
 from ..plans.record import CompiledRow, PlanRecord, SourceRow
 from ..plans.tables import describe_values, fixed_rows, loop_rows, stage_rows, value_rows
 from ..plans.timeline import Timeline, timeline_of
 from ..search.search import Found
-from ..tracing.trace import context_for, without_rewrites
+from ..tracing.trace import with_operators
 from ..tracing.traced import Traced
 from .failures import InfeasibleBudget
 from .judge import TracedJudge, TracedPlans
@@ -237,6 +237,10 @@ def _unused_operators(judge: TracedJudge) -> list[str]:
 
     None where the options name no operator, which keeps forward mode.
     """
-    used = judge.traced.terms.operators
-    context = context_for(judge.target.name, judge.traced.avals)
-    return not_used(used, *without_rewrites(judge.traced), context) if used else []
+    traced, used = judge.traced, judge.traced.terms.operators
+
+    def applies(name: str) -> bool:
+        other = with_operators(traced, judge.target.name, (*used, name))
+        return other.fingerprint != traced.fingerprint
+
+    return [x for x in only_by_name() if x not in used and applies(x)] if used else []

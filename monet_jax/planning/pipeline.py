@@ -12,7 +12,6 @@ import logging
 import time
 
 from ..analyzer import pins as pins_module
-from ..compiler.compile import devices_of
 from ..compiler.targets import Target, resolve_target
 from ..plans import cache as cache_module
 from ..plans import multihost
@@ -45,7 +44,7 @@ def check_for(traced: Traced, request: PlanRequest, limit: ErrorLimit | None = N
     target = resolve_target(request.options.target)
     refuse_for_target(traced, target)
     host = request.options.host_memory(target)
-    refuse_host(traced, host, devices_of(traced.avals), limit is not None)
+    refuse_host(traced, host, traced.recorded.devices, limit is not None)
     traced = _as_pinned(traced, request, target)
     with statements():
         request.options.kept_by(traced)  # a pin may name nothing

@@ -8,8 +8,6 @@ from typing import Any
 import jax
 
 from .._sources import Source
-from ..compiler.backend import backend_of
-from ..operators import Context, rewriter, selected
 from ..planning.failures import warn
 from ..planning.mistakes import missing_gradient
 from ..tracing.marked import Marked, Traces
@@ -46,10 +44,8 @@ class Tracer:
 
     def traced(self, marked: Marked) -> Traced:
         """The trace of a marked call, the same for every trace of the step round it."""
-        context = Context(backend_of(self.target), self.devices > 1)
-        rewrite = rewriter(selected(self.terms.operators), context)
         with within(None):
-            return self._traces.traced(marked, rewrite, self.terms, self.target)
+            return self._traces.traced(marked, self.terms, self.target, self.devices)
 
     def warn_once(self, message: str) -> None:
         """Warn, once for all traces of the step."""

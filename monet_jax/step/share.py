@@ -155,7 +155,6 @@ class StepSearch:
             self.options.pinned,
             compiler=self._compiler(mark, others),
             results=self.result_bytes,
-            devices=self.recorded.tracer.devices,
             host=self._host(mark, others),
         )
 

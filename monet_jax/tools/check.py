@@ -10,7 +10,7 @@ import jax
 
 from .._plan import Plan
 from ..compiler.budget import format_bytes
-from ..compiler.compile import compile_bytes, devices_of
+from ..compiler.compile import compile_bytes
 from ..compiler.options import options_of
 from ..compiler.targets import Target, compiler_version, resolve_target
 from ..planning.options import PlanOptions
@@ -172,7 +172,7 @@ def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
 
 def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
     """Why the plan is for another function."""
-    devices = devices_of(traced.avals)
+    devices = traced.recorded.devices
     if devices != plan.devices:
         yield (
             f"its arguments are sharded over {devices} devices, the plan's were over "

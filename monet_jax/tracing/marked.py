@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from ..ir import compat
-from ..ir.program import Rewrite
 from . import trace
 from .closures import closure_key
 from .signature import Call
@@ -60,8 +59,16 @@ class Traces:
     def __init__(self) -> None:
         self._kept: dict[Hashable, Traced] = {}
 
-    def traced(self, marked: Marked, rewrite: Rewrite, terms: Terms, target: str) -> Traced:
+    def traced(
+        self, marked: Marked, terms: Terms, target: str, devices: int | None = None
+    ) -> Traced:
         """The trace of a marked call; from an earlier one, where nothing tells them apart.
+
+        Arguments:
+            marked: the call.
+            terms: the options that it is planned with.
+            target: the name of the target.
+            devices: over how many devices its arguments are spread; None for what they say.
 
         Raises:
             Untraceable: the function itself cannot be traced.
@@ -74,13 +81,12 @@ class Traces:
         if found is not None:
             return found
         try:
-            recorded = trace.record(marked.fun, call)
+            traced = trace.trace(marked.fun, call, terms, target, devices)
         except Exception as error:
             raise Untraceable(f"{type(error).__name__}: {error}") from error
-        traced = trace.traced_as(recorded, call.differentiated, rewrite, terms)
         # As the function leaves what it reads: one that counts its traces is still the same.
         known = _read_by(marked)
-        if known is not None and not recorded.closed_over:
+        if known is not None and not traced.recorded.closed_over:
             self._kept[known, given] = traced
             if len(self._kept) > MOST_TRACES:
                 self._kept.pop(next(iter(self._kept)), None)

@@ -14,8 +14,7 @@ from ..compiler.compile import devices_of
 from ..compiler.targets import Target, naming_cudnn
 from ..ir import compat
 from ..ir.gradient import derivative_of
-from ..ir.program import Program, Rewrite, has_checkpoints, unchanged
-from ..ir.stage import Differentiation
+from ..ir.program import Rewrite, has_checkpoints
 from ..operators import Context, rewriter, selected
 from . import nesting
 from .modules import Given, OnArrays, on_arrays
@@ -25,16 +24,29 @@ from .signature import Call, abstract_leaf, is_traced
 from .traced import Recorded, Terms, Traced
 
 
-def trace(fun: Callable[..., Any], call: Call, rewrite: Rewrite, terms: Terms) -> Traced:
+def trace(
+    fun: Callable[..., Any], call: Call, terms: Terms, target: str, devices: int | None = None
+) -> Traced:
     """Trace a function on the abstract values of a call's leaves; nothing is computed.
 
-    Equations are replaced as `rewrite` says.
+    Arguments:
+        fun, call: the function and its arguments.
+        terms: the options that it is planned with.
+        target: the name of the target.
+        devices: over how many devices the arguments are spread; None for what they say.
+
+    Raises:
+        TypeError, TargetUnavailable: see `record`.
     """
-    return traced_as(record(fun, call), call.differentiated, rewrite, terms)
+    return _traced_with(record(fun, call, devices), call.differentiated, terms, target)
 
 
-def record(fun: Callable[..., Any], call: Call) -> Recorded:
+def record(fun: Callable[..., Any], call: Call, devices: int | None = None) -> Recorded:
     """The jaxpr of a function for a call, before any rewrite.
+
+    Arguments:
+        fun, call: the function and its arguments.
+        devices: over how many devices the arguments are spread; None for what they say.
 
     Raises:
         TypeError: a backward rule closes over a tracer of this trace.
@@ -60,6 +72,7 @@ def record(fun: Callable[..., Any], call: Call) -> Recorded:
         return jax.tree.unflatten(shape["tree"], [next(remaining) if a else x for a, x in pairs])
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
+    devices = devices or devices_of(avals)
     with naming_cudnn():
         jaxpr = jax.make_jaxpr(flat)(*avals)
     if compat.closes_over_its_own(jaxpr, shape.pop("trace")):
@@ -70,9 +83,10 @@ def record(fun: Callable[..., Any], call: Call) -> Recorded:
     _, closed_over, _ = compat.jaxpr_inputs(jaxpr)
     tracers = tuple(isinstance(x, jax.core.Tracer) for x in closed_over)
     if not any(tracers):
-        return Recorded(jaxpr, (), (), avals, rebuild)
+        return Recorded(jaxpr, (), (), avals, rebuild, devices)
     # A tracer must not outlive its trace, and what is recorded may: see `_wrapped`.
-    return Recorded(compat.of_constants(jaxpr), tuple(closed_over), tracers, avals, rebuild)
+    constant = compat.of_constants(jaxpr)
+    return Recorded(constant, tuple(closed_over), tracers, avals, rebuild, devices)
 
 
 def traced_as(
@@ -92,25 +106,27 @@ def traced_as(
     return Traced(program, covered(program), recorded, terms)
 
 
-def without_rewrites(traced: Traced) -> tuple[Program, Differentiation]:
-    """The program of a function as it was before any operator, and its derivative."""
-    plain = _traced_again(traced, unchanged, traced.terms)
-    return plain.program, plain.derivative
-
-
 def without_operators(traced: Traced, target: str) -> Traced:
     """The function, traced for a target as `operators="none"` does."""
     made = traced.plain
     if target not in made:
-        rewrite = rewriter((), context_for(target, traced.avals))
-        terms = dataclasses.replace(traced.terms, operators=())
-        made[target] = _traced_again(traced, rewrite, terms)
+        made[target] = with_operators(traced, target, ())
     return made[target]
 
 
-def _traced_again(traced: Traced, rewrite: Rewrite, terms: Terms) -> Traced:
+def with_operators(traced: Traced, target: str, operators: tuple[str, ...]) -> Traced:
+    """The function, traced for a target with other operators."""
     differentiated = [i in traced.derivative.inputs for i in traced.program.inputs]
-    return traced_as(traced.recorded, differentiated, rewrite, terms)
+    terms = dataclasses.replace(traced.terms, operators=operators)
+    return _traced_with(traced.recorded, differentiated, terms, target)
+
+
+def _traced_with(
+    recorded: Recorded, differentiated: Sequence[bool], terms: Terms, target: str
+) -> Traced:
+    """A recorded function as a flat program, with the operators of its terms."""
+    context = Context(backend_of(target), recorded.devices)
+    return traced_as(recorded, differentiated, rewriter(selected(terms.operators), context), terms)
 
 
 def trace_for(
@@ -157,24 +173,7 @@ def trace_call(
         TypeError, ValueError: there is no function, or the options do not fit its arguments.
     """
     pure, call = on_arrays(fun, args, kwargs, given)
-    return trace(pure, call, rewrite_for(terms, target.name, call), terms), (pure, call)
-
-
-def rewrite_for(terms: Terms, target: str, call: Call) -> Rewrite:
-    """The rewrite of a function's equations for a target.
-
-    Arguments:
-        terms: the options that it is planned with.
-        target: the name of the target.
-        call: the arguments; whether they are sharded over devices counts.
-    """
-    avals = [abstract_leaf(leaf) for leaf in call.leaves]
-    return rewriter(selected(terms.operators), context_for(target, avals))
-
-
-def context_for(target: str, avals: Sequence[Any]) -> Context:
-    """The context of operators: the backend, and whether the inputs are sharded."""
-    return Context(backend_of(target), is_sharded=devices_of(avals) > 1)
+    return trace(pure, call, terms, target.name), (pure, call)
 
 
 def outer_axes(traced: Traced, call: Call) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class Recorded:
         tracers: for each of these, whether it is a tracer: arrays have no gradient.
         avals: `ShapeDtypeStruct`s of the inputs, shardings included.
         rebuild: flat outputs -> what the function returns.
+        devices: over how many devices its inputs are spread, which tracers hide.
     """
 
     jaxpr: Any
@@ -67,6 +68,7 @@ class Recorded:
     tracers: tuple[bool, ...]
     avals: tuple[Any, ...]
     rebuild: Callable[[Sequence[Any]], Any]
+    devices: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

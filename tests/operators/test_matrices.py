@@ -62,7 +62,7 @@ def test_only_one_device_of_a_compiler_that_copies_is_concerned():
     function, args = product("bsd,dn->bsn")
     (equation,) = jax.make_jaxpr(function)(*args).eqns
     assert matrices.rewrite(equation, Context(CPU)) is not None
-    assert matrices.rewrite(equation, Context(CPU, is_sharded=True)) is None
+    assert matrices.rewrite(equation, Context(CPU, devices=2)) is None
     for other in (Backend(), backend_of("gpu:h100"), backend_of("tpu:v5e")):
         assert matrices.rewrite(equation, Context(other)) is None
 

@@ -20,6 +20,7 @@ from ...ir.primitives import PRODUCTS, Kind, is_random, kind_of
 from ...ir.program import Equation, Program, dependents, listed, without_dead_code
 from ...ir.stage import Differentiation, active_values
 from ..context import Context
+from .division import Division
 from .rules import cuts_of
 from .slicer import Slicer
 from .tiles import Tiles
@@ -43,44 +44,47 @@ class Attention:
 
     def __call__(self, program: Program, derivative: Differentiation, context: Context) -> Program:
         """The program, its attention in tiles; itself where no attention is worth it."""
-        if context.is_sharded:
-            return program
-        found = self._replaced(program, derivative, context.in_loop)
+        found = self._replaced(program, derivative, context)
         while found is not None:
-            program, found = found, self._replaced(found, derivative, context.in_loop)
+            program, found = found, self._replaced(found, derivative, context)
         return program
 
     def _replaced(
-        self, program: Program, derivative: Differentiation, in_loop: bool
+        self, program: Program, derivative: Differentiation, context: Context
     ) -> Program | None:
         active = active_values(program, derivative)
         for position, equation in enumerate(program.equations):
             if not active.intersection(equation.outputs) or not _makes_large(program, equation):
                 continue
-            region = _Region.of(program, position, active, in_loop)
-            for axis, parts in self._divisions(region):
-                tiles = region.tiles(axis, parts)
+            region = _Region.of(program, position, active, context.in_loop)
+            for axis, division in self._divisions(region, context.devices):
+                tiles = region.tiles(axis, division)
                 replaced = None if tiles is None else region.replaced(tiles)
                 if replaced is not None:
                     return replaced
         return None
 
-    def _divisions(self, region: "_Region") -> list[tuple[int, int]]:
-        """Axes of the scores with the number of tiles along each, the best first."""
-        target_parts = region.largest_bytes / self.tile_bytes
+    def _divisions(self, region: "_Region", devices: int) -> list[tuple[int, Division]]:
+        """Axes of the scores with the tiles along each, the best first.
+
+        An axis along which scores may be spread over devices is divided on each of them.
+        """
+        bytes_each = region.largest_bytes // devices
+        target_parts = bytes_each / self.tile_bytes
         found = []
         for axis, size in enumerate(region.scores.shape):
-            most = min(size, region.largest_bytes // self.least_bytes)
-            parts = [n for n in range(2, most + 1) if size % n == 0]
+            most = min(size // devices, bytes_each // self.least_bytes)
+            parts = [n for n in range(2, most + 1) if size % (n * devices) == 0]
             best = min(parts, key=lambda n: abs(math.log(n / target_parts)), default=None)
             if best is not None:
-                sums = any(None in cut.inputs for cut in _cuts_along(region.product, axis, best))
-                found.append((sums, abs(math.log(best / target_parts)), axis, best))
-        return [(axis, parts) for _, _, axis, parts in sorted(found)]
+                division = Division(best, devices)
+                sums = any(None in x.inputs for x in _cuts_along(region.product, axis, division))
+                found.append((sums, abs(math.log(best / target_parts)), axis, division))
+        return [(axis, division) for _, _, axis, division in sorted(found, key=lambda x: x[:3])]
 
 
-def _cuts_along(equation: Equation, axis: int, parts: int) -> Iterator[Any]:
-    return (cut for cut in cuts_of(equation.eqn, parts) if cut.outputs == (axis,))
+def _cuts_along(equation: Equation, axis: int, division: Division) -> Iterator[Any]:
+    return (cut for cut in cuts_of(equation.eqn, division) if cut.outputs == (axis,))
 
 
 def _makes_large(program: Program, equation: Equation) -> bool:
@@ -152,7 +156,7 @@ class _Region:
         """Bytes of the largest array that is computed."""
         return max(self.program.nbytes(i) for e in self.equations for i in e.outputs)
 
-    def tiles(self, axis: int, parts: int) -> Tiles | None:
+    def tiles(self, axis: int, division: Division) -> Tiles | None:
         """How the region runs in tiles along an axis of the scores; None if it cannot, or need not.
 
         Operands that follow from fewer bytes are computed in each tile: masks, repeated keys. So is
@@ -165,7 +169,7 @@ class _Region:
                 return axis is not None and _makes_large(self.program, equation)
             return _is_moved(self.program, equation) or _is_made(self.program, writer, equation)
 
-        slicer = Slicer(self.program, parts, takes_in, lambda equation, cut: not cut.is_sum)
+        slicer = Slicer(self.program, division, takes_in, lambda equation, cut: not cut.is_sum)
         if not slicer.start_with(self.positions[0], axis):
             return None
         slicer.follow(self.positions[1:])
@@ -175,7 +179,7 @@ class _Region:
         sliced = slicer.sliced()
         tiles = Tiles(
             sliced,
-            parts,
+            division,
             tuple((i, slicer.axes[i]) for i in sorted(exits)),
             tuple(n for n, (i, d) in enumerate(sliced.operands) if d is None and i in self.active),
             is_planned=not self.in_loop,
@@ -202,7 +206,7 @@ class _Region:
             return None
         avals, exits = list(program.avals), [i for i, _ in tiles.exits]
         made = listed(tiles.run, tiles.operands, program.equations[end], avals, exits)
-        name = f"in {tiles.parts} tiles"
+        name = f"in {tiles.division.parts} tiles"
         loop = (dataclasses.replace(e, apart=name) if _is_loop(e) else e for e in made)
         equations = without_dead_code([*before, *loop, *behind], program.outputs)
         again = {id(e) for e, _ in tiles.sliced.steps if kind_of(e) is Kind.SOLID}

@@ -22,6 +22,7 @@ from ...ir.program import Equation, Program, aval_nbytes, dependents, without_de
 from ...ir.stage import Differentiation, abstract, active_values
 from ..context import Context
 from .chunks import Chunks
+from .division import Division
 from .loss_ends import ends_of
 from .rules import Cut, cuts_of, summed_in
 from .slicer import Slicer
@@ -53,7 +54,7 @@ class Head:
 
     def __call__(self, program: Program, derivative: Differentiation, context: Context) -> Program:
         """The program, its losses in chunks; itself where no loss is worth it."""
-        if context.is_sharded or context.in_loop:
+        if context.in_loop:
             return program
         # Losses that are smaller than another array of the program need not be looked for.
         least_bytes = max((program.nbytes(i) for i in _solid(program)), default=0) // _GROWS
@@ -75,8 +76,8 @@ class Head:
                 continue
             if sum(map(program.nbytes, equation.outputs)) < least_bytes:
                 continue
-            for axis, parts in self._divisions(equation):
-                found = _loss_at(program, derivative, position, axis, parts)
+            for axis, division in self._divisions(equation, context.devices):
+                found = _loss_at(program, derivative, position, axis, division)
                 if found is None or not found.is_worth_it(context):
                     continue
                 replaced = found.replaced()
@@ -84,17 +85,20 @@ class Head:
                     return replaced
         return None
 
-    def _divisions(self, equation: Equation) -> list[tuple[int, int]]:
-        """Axes of a product's result with the number of chunks along each, the best first."""
+    def _divisions(self, equation: Equation, devices: int) -> list[tuple[int, Division]]:
+        """Axes of a product's result with the chunks along each, the best first.
+
+        Tokens may be spread over devices along any axis, so that each is divided on every device.
+        """
         found = []
         for axis, size in enumerate(equation.eqn.outvars[0].aval.shape):
-            tokens = _tokens(equation.eqn, axis)
-            most = min(size, tokens // self.least_rows)
-            parts = [n for n in range(2, most + 1) if size % n == 0]
+            tokens = _tokens(equation.eqn, axis) // devices
+            most = min(size // devices, tokens // self.least_rows)
+            parts = [n for n in range(2, most + 1) if size % (n * devices) == 0]
             best = min(parts, key=lambda n: abs(math.log(tokens / n / self.rows)), default=None)
             if best is not None:
                 found.append((abs(math.log(tokens / best / self.rows)), axis, best))
-        return [(axis, parts) for _, axis, parts in sorted(found)]
+        return [(axis, Division(parts, devices)) for _, axis, parts in sorted(found)]
 
 
 def _solid(program: Program) -> Iterator[int]:
@@ -109,7 +113,7 @@ def _tokens(eqn: Any, axis: int) -> int:
         return 0
     if 0 in result.shape or compat.is_placed(result):
         return 0
-    for cut in cuts_of(eqn, result.shape[axis]):
+    for cut in cuts_of(eqn, Division(result.shape[axis])):
         if cut.outputs == (axis,) and None in cut.inputs:
             matrix = cut.inputs.index(None)
             (contracted, batch), aval = eqn.params["dimension_numbers"], eqn.invars[matrix].aval
@@ -121,11 +125,11 @@ def _tokens(eqn: Any, axis: int) -> int:
 
 
 def _loss_at(
-    program: Program, derivative: Differentiation, position: int, axis: int, parts: int
+    program: Program, derivative: Differentiation, position: int, axis: int, division: Division
 ) -> "_Found | None":
     """The loss whose logits a product computes, if it can be sliced along an axis of them."""
     product = program.equations[position]
-    slicer = _slicer(program, product, parts)
+    slicer = _slicer(program, product, division)
     if not slicer.start_with(position, axis):
         return None
     slicer.follow(range(position + 1, len(program.equations)))
@@ -141,7 +145,7 @@ def _loss_at(
     results = tuple((i, d) for i, d in sorted(inside.items()) if i in ends.read)
     chunks = Chunks(
         sliced,
-        parts,
+        division,
         results,
         tuple(program.avals[i] for i, _ in results),
         tuple(n for n, (i, _) in enumerate(results) if i in ends.active),
@@ -159,7 +163,7 @@ def _large_bytes(program: Program, product: Equation) -> float:
     return _LARGE_SHARE * program.nbytes(product.outputs[0])
 
 
-def _slicer(program: Program, product: Equation, parts: int) -> Slicer:
+def _slicer(program: Program, product: Equation, division: Division) -> Slicer:
     """A slicer that follows the logits of a product down to sums over tokens."""
     large_bytes, others = _large_bytes(program, product), _behind_others(program, product)
 
@@ -181,7 +185,7 @@ def _slicer(program: Program, product: Equation, parts: int) -> Slicer:
         # Another product's layer would take the network itself into the chunks.
         return equation.primitive != "dot_general" or cut.is_sum
 
-    return Slicer(program, parts, takes_in, follows)
+    return Slicer(program, division, takes_in, follows)
 
 
 def _behind_others(program: Program, product: Equation) -> set[int]:
@@ -222,7 +226,8 @@ class _Found:
         (logits,) = self.product.eqn.outvars
         is_halved = backend.narrows_operands and logits.aval.dtype == jnp.float32
         taken = largest if is_halved else 2 * largest  # bytes of logits and their gradient
-        needed = taken // self.chunks.parts
+        taken //= context.devices  # sums over chunks may be whole on each
+        needed = taken // self.chunks.division.parts
         for i, axis in self.chunks.sliced.operands:
             aval = self.program.avals[i]
             if axis is None and compat.is_float(aval):
@@ -262,5 +267,5 @@ class _Found:
         (eqn,) = jaxpr.jaxpr.eqns
         placed, stack = compat.placed_like(eqn, self.product.eqn), self.product.name_stack
         return Equation(
-            placed, operands, self.chunks.exits, stack, f"in {self.chunks.parts} chunks"
+            placed, operands, self.chunks.exits, stack, f"in {self.chunks.division.parts} chunks"
         )

@@ -18,6 +18,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from ...ir.places import filled, float_places
 from ...ir.program import Equation, run
+from .division import Division
 from .rules import summed_in
 from .slicer import Sliced
 
@@ -28,7 +29,7 @@ class Chunks:
 
     Attributes:
         sliced: the equations that run on a chunk.
-        parts: how many chunks there are.
+        division: of the axis of tokens into chunks.
         results: the values that the loop returns, and the axis of each, which is None for sums.
         avals: of the results.
         active: the places of the sums that the leading exit depends on.
@@ -39,7 +40,7 @@ class Chunks:
     """
 
     sliced: Sliced
-    parts: int
+    division: Division
     results: tuple[tuple[int, int | None], ...]
     avals: tuple[Any, ...]
     active: tuple[int, ...]
@@ -127,7 +128,10 @@ class Chunks:
 
         def step(state, k):
             totals, gradients = state
-            slices = [self._slice(x, axis, k) for x, axis in zip(operands, read, strict=True)]
+            slices = [
+                x if axis is None else self.division.slice_of(x, axis, k)
+                for x, axis in zip(operands, read, strict=True)
+            ]
 
             def chunk(*chosen):
                 env = self.sliced.run(filled(slices, live, chosen))
@@ -136,37 +140,29 @@ class Chunks:
 
             if live:
                 _, pull, found = jax.vjp(chunk, *(slices[n] for n in live), has_aux=True)
-                gradients = _joined(gradients, pull(shares), [read[n] for n in live], k)
+                gradients = self._joined(gradients, pull(shares), [read[n] for n in live], k)
             else:
                 _, found = chunk()
-            return (_joined(totals, found, axes, k), gradients), None
+            return (self._joined(totals, found, axes, k), gradients), None
 
         start = (
             [_start(aval, axis) for aval, axis in zip(self.avals, axes, strict=True)],
             [_start(jax.typeof(operands[n]), read[n]) for n in live],
         )
-        (totals, gradients), _ = lax.scan(step, start, jnp.arange(self.parts))
+        (totals, gradients), _ = lax.scan(step, start, jnp.arange(self.division.parts))
         totals = [x.astype(aval.dtype) for x, aval in zip(totals, self.avals, strict=True)]
         return totals, gradients
 
-    def _slice(self, x: Any, axis: int | None, k: Any) -> Any:
-        """The slice of an operand that chunk `k` reads."""
-        if axis is None:
-            return x
-        size = x.shape[axis] // self.parts
-        return lax.dynamic_slice_in_dim(x, k * size, size, axis)
-
-
-def _joined(
-    state: Sequence[Any], new: Sequence[Any], axes: Sequence[int | None], k: Any
-) -> list[Any]:
-    """Sums with the terms of chunk `k`, and arrays with its slices."""
-    return [
-        whole + x.astype(whole.dtype)
-        if axis is None
-        else lax.dynamic_update_slice_in_dim(whole, x, k * x.shape[axis], axis)
-        for whole, x, axis in zip(state, new, axes, strict=True)
-    ]
+    def _joined(
+        self, state: Sequence[Any], new: Sequence[Any], axes: Sequence[int | None], k: Any
+    ) -> list[Any]:
+        """Sums with the terms of chunk `k`, and arrays with its slices."""
+        return [
+            whole + x.astype(whole.dtype)
+            if axis is None
+            else self.division.with_slice(whole, x, axis, k)
+            for whole, x, axis in zip(state, new, axes, strict=True)
+        ]
 
 
 def _start(aval: Any, axis: int | None) -> jax.Array:

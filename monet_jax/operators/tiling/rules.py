@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from ...ir import compat
 from ...ir.program import Equation
+from .division import Division
 
 #: An equation's results from its operands, sliced as a cut says.
 Function = Callable[[Sequence[Any]], list[Any]]
@@ -52,21 +53,16 @@ class Cut:
         return compat.bind(eqn, inputs, compat.current_name_stack() + equation.name_stack)
 
 
-def cuts_of(eqn: Any, parts: int) -> Iterator[Cut]:
-    """The known cuts of an equation into some number of equal parts."""
+def cuts_of(eqn: Any, division: Division) -> Iterator[Cut]:
+    """The known cuts of an equation whose axes are divided in some way."""
     name = compat.primitive_name(eqn)
     if name in _RULES and not eqn.effects:
-        yield from _RULES[name](eqn, parts)
+        yield from _RULES[name](eqn, division)
 
 
 def whole(eqn: Any) -> Cut:
     """The cut that leaves an equation whole."""
     return Cut((None,) * len(eqn.invars), (None,) * len(eqn.outvars))
-
-
-def is_cut(size: int, parts: int) -> bool:
-    """Whether an axis of some size is divided into equal parts."""
-    return size > 1 and size % parts == 0
 
 
 def summed_in(dtype: Any) -> Any:
@@ -75,96 +71,96 @@ def summed_in(dtype: Any) -> Any:
     return jnp.dtype(jnp.float32 if is_half else dtype)
 
 
-def _elementwise(eqn: Any, parts: int) -> Iterator[Cut]:
+def _elementwise(eqn: Any, division: Division) -> Iterator[Cut]:
     shape = eqn.outvars[0].aval.shape
     for d, size in enumerate(shape):
-        if is_cut(size, parts):
+        if division.divides(size):
             inputs = (v.aval.shape for v in eqn.invars)
             cut = (d if len(s) == len(shape) and s[d] == size else None for s in inputs)
             yield Cut(tuple(cut), (d,) * len(eqn.outvars))
 
 
-def _broadcast(eqn: Any, parts: int) -> Iterator[Cut]:
+def _broadcast(eqn: Any, division: Division) -> Iterator[Cut]:
     operand, shape = eqn.invars[0].aval.shape, eqn.params["shape"]
     places = eqn.params["broadcast_dimensions"]
     for d, size in enumerate(shape):
-        if is_cut(size, parts):
+        if division.divides(size):
             axis = places.index(d) if d in places else None
             axis = axis if axis is not None and operand[axis] == size else None
-            yield Cut((axis,), (d,), params={"shape": _resized(shape, d, parts)})
+            yield Cut((axis,), (d,), params={"shape": division.resized(shape, d)})
 
 
-def _iota(eqn: Any, parts: int) -> Iterator[Cut]:
+def _iota(eqn: Any, division: Division) -> Iterator[Cut]:
     shape = eqn.params["shape"]
     for d, size in enumerate(shape):
-        if is_cut(size, parts) and d != eqn.params["dimension"]:
-            yield Cut((), (d,), params={"shape": _resized(shape, d, parts)})
+        if division.divides(size) and d != eqn.params["dimension"]:
+            yield Cut((), (d,), params={"shape": division.resized(shape, d)})
 
 
-def _reshape(eqn: Any, parts: int) -> Iterator[Cut]:
+def _reshape(eqn: Any, division: Division) -> Iterator[Cut]:
     """Slices stay slices where the sizes before the axis, and so behind it, have equal products."""
     if eqn.params["dimensions"] is not None:
         return
     old, new = eqn.invars[0].aval.shape, eqn.params["new_sizes"]
     for axis, d in ((a, b) for a in range(len(old)) for b in range(len(new))):
         same = math.prod(old[:axis]) == math.prod(new[:d])
-        if same and is_cut(old[axis], parts) and is_cut(new[d], parts):
-            yield Cut((axis,), (d,), params={"new_sizes": _resized(new, d, parts)})
+        if same and division.divides(old[axis]) and division.divides(new[d]):
+            yield Cut((axis,), (d,), params={"new_sizes": division.resized(new, d)})
 
 
-def _squeeze(eqn: Any, parts: int) -> Iterator[Cut]:
+def _squeeze(eqn: Any, division: Division) -> Iterator[Cut]:
     shape = eqn.invars[0].aval.shape
     kept = [n for n in range(len(shape)) if n not in eqn.params["dimensions"]]
-    yield from (Cut((axis,), (d,)) for d, axis in enumerate(kept) if is_cut(shape[axis], parts))
+    yield from (Cut((axis,), (d,)) for d, axis in enumerate(kept) if division.divides(shape[axis]))
 
 
-def _transpose(eqn: Any, parts: int) -> Iterator[Cut]:
+def _transpose(eqn: Any, division: Division) -> Iterator[Cut]:
     shape = eqn.outvars[0].aval.shape
     for d, axis in enumerate(eqn.params["permutation"]):
-        if is_cut(shape[d], parts):
+        if division.divides(shape[d]):
             yield Cut((axis,), (d,))
 
 
-def _reduce(eqn: Any, parts: int) -> Iterator[Cut]:
+def _reduce(eqn: Any, division: Division) -> Iterator[Cut]:
     shape, axes = eqn.invars[0].aval.shape, eqn.params["axes"]
     kept = [n for n in range(len(shape)) if n not in axes]
-    yield from (Cut((axis,), (d,)) for d, axis in enumerate(kept) if is_cut(shape[axis], parts))
+    yield from (Cut((axis,), (d,)) for d, axis in enumerate(kept) if division.divides(shape[axis]))
 
 
-def _reduce_sum(eqn: Any, parts: int) -> Iterator[Cut]:
-    yield from _reduce(eqn, parts)
+def _reduce_sum(eqn: Any, division: Division) -> Iterator[Cut]:
+    yield from _reduce(eqn, division)
     shape = eqn.invars[0].aval.shape
     for axis in eqn.params["axes"]:
-        if is_cut(shape[axis], parts):
+        if division.divides(shape[axis]):
             yield Cut((axis,), (None,), is_sum=True)
 
 
-def _along(name: str) -> Callable[[Any, int], Iterator[Cut]]:
+def _along(name: str) -> Callable[[Any, Division], Iterator[Cut]]:
     """The rule of primitives that run along one axis, named by a parameter."""
 
-    def rule(eqn: Any, parts: int) -> Iterator[Cut]:
+    def rule(eqn: Any, division: Division) -> Iterator[Cut]:
         shape = eqn.outvars[0].aval.shape
         for d, size in enumerate(shape):
-            if is_cut(size, parts) and d != eqn.params.get(name, -1) % len(shape):
+            if division.divides(size) and d != eqn.params.get(name, -1) % len(shape):
                 yield Cut((d,) * len(eqn.invars), (d,) * len(eqn.outvars))
 
     return rule
 
 
-def _slice(eqn: Any, parts: int) -> Iterator[Cut]:
+def _slice(eqn: Any, division: Division) -> Iterator[Cut]:
     operand, limits = eqn.invars[0].aval.shape, eqn.params["limit_indices"]
     for d, size in enumerate(eqn.outvars[0].aval.shape):
-        if is_cut(size, parts) and operand[d] == size:
-            yield Cut((d,), (d,), params={"limit_indices": _resized(limits, d, parts)})
+        if division.divides(size) and operand[d] == size:
+            yield Cut((d,), (d,), params={"limit_indices": division.resized(limits, d)})
 
 
-def _pad(eqn: Any, parts: int) -> Iterator[Cut]:
+def _pad(eqn: Any, division: Division) -> Iterator[Cut]:
     for d, size in enumerate(eqn.outvars[0].aval.shape):
-        if is_cut(size, parts) and eqn.params["padding_config"][d] == (0, 0, 0):
+        if division.divides(size) and eqn.params["padding_config"][d] == (0, 0, 0):
             yield Cut((d, None), (d,))
 
 
-def _product(eqn: Any, parts: int) -> Iterator[Cut]:
+def _product(eqn: Any, division: Division) -> Iterator[Cut]:
     """One operand is whole, or both are sliced along a batch axis or a contracted axis."""
     (contracted, batch), shape = eqn.params["dimension_numbers"], eqn.outvars[0].aval.shape
     free = [
@@ -173,14 +169,14 @@ def _product(eqn: Any, parts: int) -> Iterator[Cut]:
     ]
     axes = [*zip(*batch, strict=True), *((d, None) for d in free[0]), *((None, d) for d in free[1])]
     for d, inputs in enumerate(axes):
-        if is_cut(shape[d], parts):
+        if division.divides(shape[d]):
             yield Cut(inputs, (d,))
     for inputs in zip(*contracted, strict=True):
-        if is_cut(eqn.invars[0].aval.shape[inputs[0]], parts):
+        if division.divides(eqn.invars[0].aval.shape[inputs[0]]):
             yield Cut(inputs, (None,), is_sum=True)
 
 
-def _gather(eqn: Any, parts: int) -> Iterator[Cut]:
+def _gather(eqn: Any, division: Division) -> Iterator[Cut]:
     """Slices of the indices, of batch axes with them, or of axes that are taken whole."""
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     operand, indices = (v.aval.shape for v in eqn.invars)
@@ -190,18 +186,14 @@ def _gather(eqn: Any, parts: int) -> Iterator[Cut]:
     )
     looked_up = [d for d in range(len(result)) if d not in numbers.offset_dims]
     for axis, d in enumerate(looked_up):
-        if is_cut(indices[axis], parts):
+        if division.divides(indices[axis]):
             yield Cut((together.get(axis), axis), (d,))
     dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     taken = [axis for axis in range(len(operand)) if axis not in dropped]
     for axis, d in zip(taken, numbers.offset_dims, strict=True):
         is_all = sizes[axis] == operand[axis] and axis not in numbers.start_index_map
-        if is_all and is_cut(operand[axis], parts):
-            yield Cut((axis, None), (d,), params={"slice_sizes": _resized(sizes, axis, parts)})
-
-
-def _resized(shape: Sequence[int], d: int, parts: int) -> tuple[int, ...]:
-    return (*shape[:d], shape[d] // parts, *shape[d + 1 :])
+        if is_all and division.divides(operand[axis]):
+            yield Cut((axis, None), (d,), params={"slice_sizes": division.resized(sizes, axis)})
 
 
 _ELEMENTWISE = """
@@ -213,7 +205,7 @@ shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square 
 tan tanh xor
 """.split()
 
-_RULES: dict[str, Callable[[Any, int], Iterator[Cut]]] = {
+_RULES: dict[str, Callable[[Any, Division], Iterator[Cut]]] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(
         ("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"), _reduce

@@ -15,7 +15,8 @@ import jax
 from ...ir import compat
 from ...ir.places import filled
 from ...ir.program import Equation, Program, flatten, shape_of
-from .rules import Cut, Function, cuts_of, is_cut, whole
+from .division import Division
+from .rules import Cut, Function, cuts_of, whole
 
 #: The message where a second derivative cannot be taken.
 NOT_TWICE = (
@@ -52,7 +53,7 @@ class Slicer:
 
     Arguments:
         program: the program.
-        parts: the number of slices.
+        division: how axes are divided into slices.
         takes_in: `(equation, axis)` -> whether the equation that writes an operand, to be read
             along an axis, is sliced as well, instead of the operand.
         follows: `(equation, cut)` -> whether an equation that reads a slice may be sliced so.
@@ -64,12 +65,12 @@ class Slicer:
     def __init__(
         self,
         program: Program,
-        parts: int,
+        division: Division,
         takes_in: Callable[[Equation, int | None], bool] = lambda equation, axis: True,
         follows: Callable[[Equation, Cut], bool] = lambda equation, cut: True,
         in_rule: bool = False,
     ):
-        self.program, self.parts, self.in_rule = program, parts, in_rule
+        self.program, self.division, self.in_rule = program, division, in_rule
         self.takes_in, self.follows = takes_in, follows
         self.axes: dict[int, int] = {}  # values that follow from the first ones
         self.sums: set[int] = set()
@@ -117,8 +118,8 @@ class Slicer:
 
     def _cuts(self, eqn: Any) -> Iterator[Cut]:
         if compat.primitive_name(eqn) == "custom_jvp_call" and not eqn.effects:
-            return _call(eqn, self.parts, self.in_rule)
-        return cuts_of(eqn, self.parts)
+            return _call(eqn, self.division, self.in_rule)
+        return cuts_of(eqn, self.division)
 
     def _follow(self, position: int) -> None:
         equation = self.program.equations[position]
@@ -173,7 +174,7 @@ class Slicer:
         return True
 
 
-def _call(eqn: Any, parts: int, in_rule: bool) -> Iterator[Cut]:
+def _call(eqn: Any, division: Division, in_rule: bool) -> Iterator[Cut]:
     """The cuts of a call whose derivative has a rule of its own, which is sliced as its body is."""
     if eqn.params["num_consts"]:
         return
@@ -181,10 +182,10 @@ def _call(eqn: Any, parts: int, in_rule: bool) -> Iterator[Cut]:
     lead = max(range(len(shapes)), key=lambda n: len(shapes[n]), default=0)
     for axis, size in enumerate(shapes[lead] if shapes else ()):
         primal = None
-        if is_cut(size, parts):
-            primal = _in_slices(flatten(eqn.params["call_jaxpr"]), {lead: axis}, parts)
+        if division.divides(size):
+            primal = _in_slices(flatten(eqn.params["call_jaxpr"]), {lead: axis}, division)
         if primal is not None:
-            pushed = functools.cache(functools.partial(_pushed, eqn, primal, parts))
+            pushed = functools.cache(functools.partial(_pushed, eqn, primal, division))
             if in_rule or pushed() is not None:
                 yield Cut(
                     primal.inputs, primal.outputs, function=_with_rule(primal, pushed, _floats(eqn))
@@ -201,10 +202,10 @@ class _SlicedProgram:
 
 
 def _in_slices(
-    program: Program, start: Mapping[int, int], parts: int, in_rule: bool = False
+    program: Program, start: Mapping[int, int], division: Division, in_rule: bool = False
 ) -> _SlicedProgram | None:
     """The program on slices of the inputs at the places of `start`; None if it cannot be."""
-    slicer = Slicer(program, parts, in_rule=in_rule)
+    slicer = Slicer(program, division, in_rule=in_rule)
     for n, axis in start.items():
         slicer.start(program.inputs[n], axis)
     slicer.follow(range(len(program.equations)))
@@ -226,7 +227,7 @@ def _in_slices(
     return _SlicedProgram(inputs, tuple(slicer.axes[i] for i in program.outputs), function)
 
 
-def _pushed(eqn: Any, primal: _SlicedProgram, parts: int) -> Function | None:
+def _pushed(eqn: Any, primal: _SlicedProgram, division: Division) -> Function | None:
     """`(*operands, *tangents of floats) -> (*results, *tangents)` of a call, on slices."""
     avals = [shape_of(v.aval) for v in eqn.invars]
     floats = _floats(eqn)
@@ -243,7 +244,7 @@ def _pushed(eqn: Any, primal: _SlicedProgram, parts: int) -> Function | None:
     program = flatten(jax.make_jaxpr(push)(*avals, *(avals[n] for n in floats)))
     axes = (*primal.inputs, *(primal.inputs[n] for n in floats))
     start = {n: axis for n, axis in enumerate(axes) if axis is not None}
-    found = _in_slices(program, start, parts, in_rule=True)
+    found = _in_slices(program, start, division, in_rule=True)
     if found is None or found.outputs != 2 * primal.outputs:
         return None
     return found.function

@@ -10,6 +10,7 @@ import jax
 from jax import lax
 
 from ...ir.places import filled
+from .division import Division
 from .rules import summed_in
 from .slicer import Sliced
 
@@ -20,7 +21,7 @@ class Tiles:
 
     Attributes:
         sliced: the equations that run on a tile.
-        parts: how many tiles there are.
+        division: of the axis into tiles.
         exits: the values that are read outside, and the axis of each.
         summed: the places of operands whose gradients are sums over tiles.
         is_planned: whether a plan decides for each tile if its residuals are saved; else all tiles
@@ -28,7 +29,7 @@ class Tiles:
     """
 
     sliced: Sliced
-    parts: int
+    division: Division
     exits: tuple[tuple[int, int], ...]
     summed: tuple[int, ...]
     is_planned: bool
@@ -51,19 +52,8 @@ class Tiles:
             found = self.sliced.run(values)
             return carry, [found[key] for key in self.exits]
 
-        stacked = [self._stacked(operands[n], d) for n, d in axes.items()]
+        stacked = [self.division.stacked(operands[n], d) for n, d in axes.items()]
         if not self.is_planned:
             tile = jax.checkpoint(tile, prevent_cse=False)  # a loop keeps its tiles apart
         _, results = lax.scan(tile, None, stacked)
-        return [_joined(x, d) for x, (_, d) in zip(results, self.exits, strict=True)]
-
-    def _stacked(self, x: jax.Array, axis: int) -> jax.Array:
-        """An operand's slices, one after another."""
-        shape = *x.shape[:axis], self.parts, x.shape[axis] // self.parts, *x.shape[axis + 1 :]
-        return jax.numpy.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _joined(x: jax.Array, axis: int) -> jax.Array:
-    """The array of which slices along an axis stand one after another."""
-    shape = *x.shape[1 : axis + 1], x.shape[0] * x.shape[axis + 1], *x.shape[axis + 2 :]
-    return jax.numpy.moveaxis(x, 0, axis).reshape(shape)
+        return [self.division.joined(x, d) for x, (_, d) in zip(results, self.exits, strict=True)]

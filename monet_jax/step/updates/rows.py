@@ -13,6 +13,7 @@ import jax
 
 from ...ir.memories import on_device, on_host
 from ...ir.program import Program, positions_of
+from ...operators.tiling.division import Division
 from ...operators.tiling.slicer import Sliced, Slicer
 
 #: In bytes: what a slice of an array takes at most. A copy of 4 MiB takes 0.08 ms at 55 GB/s, ten
@@ -99,7 +100,7 @@ def row_update(
     def takes_in(equation: Any, axis: int | None) -> bool:
         return axis is not None and writers[equation.outputs[0]] in own
 
-    slicer = Slicer(program, parts, takes_in)
+    slicer = Slicer(program, Division(parts), takes_in)
     for value in stored:
         slicer.start(value, 0)
     slicer.follow(sorted(own))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from tiled_operators import BATCH, HEADS, KEYS, QUERIES, SMALL_TILES, WIDTH, plain_attention
 
 import monet_jax
@@ -30,12 +31,12 @@ def _qkv(dtype=jnp.float32, groups=HEADS, batch=BATCH, heads=HEADS):
     return query, *(_array(batch, KEYS, groups, WIDTH, dtype=dtype) for _ in range(2))
 
 
-def _tiled(function, *args, attention=SMALL_TILES, sharded=False):
+def _tiled(function, *args, attention=SMALL_TILES, **place):
     """A function as the planner sees it, its flat program, and that without the operator."""
     jaxpr, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     plain = program_module.flatten(jaxpr)
     derivative = gradient_module.derivative_of(plain, [True] * len(plain.inputs))
-    program = attention(plain, derivative, operators.Context(backend_of("gpu"), sharded))
+    program = attention(plain, derivative, operators.Context(backend_of("gpu"), **place))
 
     def run(*args):
         env = dict(zip(program.inputs, jax.tree.leaves(args), strict=True))
@@ -283,14 +284,43 @@ def test_tiles_have_no_tiles_of_their_own():
     assert "scan" in [e.primitive for e in loop.body.program.equations]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"attention": Attention()}, {"sharded": True}],
-    ids=["small", "sharded"],
-)
-def test_small_and_sharded_attention_stays_as_it_is(settings):
-    _, program, plain = _tiled(plain_attention, *_qkv(), **settings)
+def test_small_attention_stays_as_it_is():
+    _, program, plain = _tiled(plain_attention, *_qkv(), attention=Attention())
     assert program is plain
+
+
+def _spread_over_eight(loss, q, k, v):
+    """Compiled temporaries of a device, for examples that lie on eight of them."""
+    mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    avals = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in (q, k, v))
+    gradient = jax.grad(loss, argnums=(0, 1, 2))
+    return monet_jax.compiled_bytes(gradient, *avals, target="cpu").temp_bytes
+
+
+@pytest.mark.parametrize("axis", ["examples", "queries"])
+def test_examples_that_lie_on_several_devices_are_tiled_on_each(axis):
+    batch, heads = (32, 2) if axis == "examples" else (8, 2)
+    args = _qkv(batch=batch, groups=heads, heads=heads)
+    scores_bytes = 4 * batch * heads * QUERIES * KEYS
+    attention = Attention(tile_bytes=scores_bytes // 8 // 4, least_bytes=1)
+    tiled, program, _ = _tiled(plain_attention, *args, attention=attention, devices=8, in_loop=True)
+    assert _tiles(program) == [4]
+    for ours, theirs in zip(
+        *(jax.tree.leaves(_pulled(f, *args)) for f in (tiled, plain_attention)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+    def loss(function, *args):
+        return jnp.sum(function(*args) ** 2)
+
+    plain, ours = (
+        _spread_over_eight(functools.partial(loss, f), *args) for f in (plain_attention, tiled)
+    )
+    # Of tiles that lie on one device each, every device must hold all.
+    elsewhere, _, _ = _tiled(plain_attention, *args, attention=attention, in_loop=True)
+    gathered = _spread_over_eight(functools.partial(loss, elsewhere), *args)
+    assert ours < 0.6 * plain and ours < 0.7 * gathered
 
 
 def test_only_its_name_chooses_it():

@@ -32,12 +32,12 @@ def _matrix(dtype=jnp.float32):
     return jnp.asarray(_random.normal(size=(WIDTH, WORDS)) / 2, dtype)
 
 
-def _chunked(loss, *args, head=SMALL_CHUNKS, target="gpu"):
+def _chunked(loss, *args, head=SMALL_CHUNKS, target="gpu", devices=1):
     """A loss as the planner sees it, its flat program, and that without the operator."""
     jaxpr, shape = jax.make_jaxpr(loss, return_shape=True)(*args)
     plain = program_module.flatten(jaxpr)
     derivative = gradient.derivative_of(plain, [True] * len(plain.inputs))
-    program = head(plain, derivative, operators.Context(backend_of(target)))
+    program = head(plain, derivative, operators.Context(backend_of(target), devices))
 
     def run(*args):
         env = dict(zip(program.inputs, jax.tree.leaves(args), strict=True))
@@ -165,6 +165,17 @@ def test_values_and_gradients_are_those_of_the_loss(loss):
     x, w = _features(), _matrix()
     chunked, program, _ = _chunked(loss, x, w)
     assert [e.primitive for e in program.equations if e.apart] == ["custom_jvp_call"]
+    _assert_same(_gradient_of(chunked, x, w), _gradient_of(loss, x, w))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+def test_tokens_that_lie_on_several_devices_are_in_chunks_on_each(loss):
+    x, w = jnp.concatenate([_features(), _features()], -1), jnp.concatenate([_matrix(), _matrix()])
+    head = Head(rows=4, least_rows=2)
+    chunked, program, _ = _chunked(loss, x, w, head=head, devices=2)
+    # These run in chunks of sequences, of which each device has one.
+    expected = [] if loss in (shifted, flat, of_sequences) else ["in 4 chunks"]
+    assert [e.apart for e in program.equations if e.apart] == expected
     _assert_same(_gradient_of(chunked, x, w), _gradient_of(loss, x, w))
 
 
