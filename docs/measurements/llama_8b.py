@@ -3,12 +3,13 @@
     python docs/measurements/llama_8b.py --attention cudnn --budgets 75GiB,50GiB
     python docs/measurements/llama_8b.py --attention cudnn --states 40GiB,30GiB,20GiB
     python docs/measurements/llama_8b.py --attention cudnn --fit 75GiB
+    python docs/measurements/llama_8b.py --attention xla --budgets 40GiB,30GiB --tiles
 
 4096 tokens, bfloat16, float32 parameters and AdamW, fully sharded, the state donated. It plans the
 step at each budget, for `--states` with AdamW's state allowed on the host, or finds the largest
 batch that fits one, beside `jax.checkpoint` of each layer (nothing saved, dots). Bytes are those of
-one device, as compiled. cuDNN's attention needs the extra `aot-cudnn`. Rows are added to
-`llama_8b-h100.json`.
+one device, as compiled. cuDNN's attention needs the extra `aot-cudnn`. With `--tiles`, attention by
+XLA may run in tiles. Rows are added to `llama_8b-h100.json`.
 """
 
 import enum
@@ -26,11 +27,14 @@ from fsdp import sharded
 from keeping import keep
 
 import monet_jax
+from monet_jax import operators
 from monet_jax.zoo import llama
 from monet_jax.zoo.problem import BlockRemat, make_problem, text
 
 FILE = Path(__file__).parent / "llama_8b-h100.json"
 TARGET, DEVICES, TOKENS = "gpu:h100", 8, 4096
+#: The operators that are used by default.
+EXACT = [x.name for x in operators.selected("exact")]
 ADAMW = optax.adamw(1e-4, weight_decay=0.1)
 
 
@@ -123,7 +127,7 @@ def planned_row(attention: Attention, batch: int, budget: str, **options: Any) -
         return {"least_bytes": error.minimum_budget}
     (own,) = plan.plans.values()
     found = {"compiled_bytes": plan.compiled_bytes, "compilations": plan.compilations}
-    found |= {"host_bytes": plan.layout.host_bytes} if options else {}
+    found |= {"host_bytes": plan.layout.host_bytes} if "host" in options else {}
     return {**found, "overhead": round(own.overhead, 4)}
 
 
@@ -153,6 +157,7 @@ def main(
     states: Annotated[str, typer.Option(help="Budgets with states on the host.")] = "",
     fit: Annotated[str, typer.Option(help="A budget to find the largest batch for.")] = "",
     batch: Annotated[int, typer.Option(help="Sequences of all devices together.")] = 32,
+    tiles: Annotated[bool, typer.Option(help="Let attention run in tiles.")] = False,
 ) -> None:
     """Measures what the command line says."""
     jax.config.update("jax_num_cpu_devices", DEVICES)
@@ -171,8 +176,10 @@ def main(
     for remat in policies if budgets else ():
         program = f"checkpoint, {remat} saved" if remat else "plain"
         add({**same, "program": program}, partial(unplanned_row, attention, batch, remat))
+    options = {"operators": [*EXACT, "attention"]} if tiles else {}
     for budget in filter(None, budgets.split(",")):
-        add({**same, "program": f"ours, {budget}"}, partial(planned_row, attention, batch, budget))
+        row = partial(planned_row, attention, batch, budget, **options)
+        add({**same, "program": f"ours, {budget}{', in tiles' if tiles else ''}"}, row)
     for budget in filter(None, states.split(",")):
         row = partial(planned_row, attention, batch, budget, host="states")
         add({**same, "program": f"ours, {budget}, states on the host"}, row)

@@ -164,13 +164,16 @@ def _next_faster(found: Found) -> tuple[float, int] | None:
     return max(faster, default=None)
 
 
-def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
+def no_plan_fits(
+    found: Found, limit: int, outside: int, as_traced: TracedJudge
+) -> InfeasibleBudget:
     """The error for a budget that no plan keeps.
 
     Arguments:
         found: the smallest plan that was found.
         limit: bytes that the budget leaves for temporaries.
         outside: bytes of the budget for all else.
+        as_traced: of the function with the operators that it may use.
     """
     assert found.plan is not None
     plans, judge = found.plans, found.plans.judge
@@ -191,7 +194,7 @@ def no_plan_fits(found: Found, limit: int, outside: int) -> InfeasibleBudget:
             " Regions of your own `jax.checkpoint` stayed whole; with "
             '`checkpoints="plan"` it may take less.'
         )
-    if others := _unused_operators(judge):
+    if others := _unused_operators(as_traced):
         message += f" With {others} in a list of `operators`, it may take less."
     hosted = _least_with_host(plans)
     if hosted is not None and outside + hosted < CLEARLY_LESS * minimum:

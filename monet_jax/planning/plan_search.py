@@ -124,7 +124,7 @@ class PlanSearch:
             raise cut_short(str(error), unplanned) from None
         if not found.fits:
             outside = self.compiled_plans.fixed_bytes + reserved_bytes
-            raise no_plan_fits(found, total - outside, outside)
+            raise no_plan_fits(found, total - outside, outside, self.compiled_plans.judge)
         return self._record(found, task)
 
     def _record(self, found: Found, task: "_Task") -> PlanRecord:

@@ -371,12 +371,17 @@ def test_plans_of_tiles_have_the_gradient_of_the_network(form, share, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "target", ["cpu", pytest.param("gpu:h100", marks=[pytest.mark.slow, pytest.mark.gpu])]
+    ("form", "target"),
+    [
+        (network, "cpu"),
+        (under_scan, "cpu"),
+        pytest.param(network, "gpu:h100", marks=[pytest.mark.slow, pytest.mark.gpu]),
+    ],
 )
-def test_a_budget_is_kept_for_which_there_is_no_plan_without(target):
+def test_a_budget_is_kept_for_which_there_is_no_plan_without(form, target):
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     args = [spec((32, 96))] * 2, spec((8, 2048, 32))
-    plan = functools.partial(monet_jax.plan, network, *args, target=target)
+    plan = functools.partial(monet_jax.plan, form, *args, target=target)
     with pytest.raises(monet_jax.InfeasibleBudget) as found:
         plan(budget="3MiB", operators=EXACT)
     assert "['attention']" in str(found.value)
