@@ -2,6 +2,7 @@
 
     python docs/measurements/frontier.py gpu:h100 llama --budgets 0.6,0.4
     python docs/measurements/frontier.py gpu:h100 llama --budgets 60GiB,40GiB,18GiB --devices 8
+    python docs/measurements/frontier.py tpu:v5e llama --budgets 0.6,14GiB --devices 16 --batch 16
 
 Nothing is allocated: models are abstract, and compiled ahead of time. Models compute in bfloat16,
 parameters are float32. On several devices a model is fully sharded, bytes are those of one device,
@@ -26,31 +27,35 @@ from monet_jax import zoo
 HERE = Path(__file__).parent
 
 
-def laid_out(model: str, devices: int, block_remat: Any = None) -> tuple[Any, tuple[Any, ...]]:
+def laid_out(
+    model: str, devices: int, batch: int | None, block_remat: Any = None
+) -> tuple[Any, tuple[Any, ...]]:
     """A model's loss and arguments, on one device or several."""
-    problem = zoo.build(model, scale="frontier", dtype="bfloat16", block_remat=block_remat)
+    problem = zoo.build(
+        model, scale="frontier", batch=batch, dtype="bfloat16", block_remat=block_remat
+    )
     if devices == 1:
         return problem.loss, problem.args
-    params, state, batch, key = problem.args
-    loss, params, batch = sharded(problem.loss, params, batch, mesh_of(devices))
-    return loss, (params, state, batch, key)
+    params, state, data, key = problem.args
+    loss, params, data = sharded(problem.loss, params, data, mesh_of(devices))
+    return loss, (params, state, data, key)
 
 
-def checkpointed_bytes(model: str, target: str, devices: int) -> dict[str, int]:
+def checkpointed_bytes(model: str, target: str, devices: int, batch: int | None) -> dict[str, int]:
     """What each policy of `jax.checkpoint` round the layers saves -> bytes of the gradient."""
     found = {}
     for policy in ("nothing", "dots"):
-        loss, args = laid_out(model, devices, policy)
+        loss, args = laid_out(model, devices, batch, policy)
         gradient = jax.value_and_grad(loss, has_aux=True)
         found[policy] = monet_jax.compiled_bytes(gradient, *args, target=target).total_bytes
     return found
 
 
 def rows_of(
-    model: str, target: str, budgets: list[str], cap: int, devices: int
+    model: str, target: str, budgets: list[str], cap: int, devices: int, batch: int | None
 ) -> list[dict[str, Any]]:
     """A row for each budget of a model."""
-    loss, args = laid_out(model, devices)
+    loss, args = laid_out(model, devices, batch)
     started = time.perf_counter()
     options = {"target": target, "cache": False}
     plain = monet_jax.plan(loss, *args, budget="1000TiB", **options)
@@ -59,13 +64,14 @@ def rows_of(
     same = {
         "model": model,
         "devices": devices,
+        **({"batch": batch} if batch else {}),
         "plain_bytes": plain.unplanned_bytes,
         "fixed_bytes": fixed,
         "plain_minutes": round(minutes, 2),
         "jax": jax.__version__,
     }
     if devices > 1:
-        same["checkpointed_bytes"] = checkpointed_bytes(model, target, devices)
+        same["checkpointed_bytes"] = checkpointed_bytes(model, target, devices, batch)
     rows = []
     for text in budgets:
         started = time.perf_counter()
@@ -99,12 +105,13 @@ def main(
     budgets: Annotated[str, typer.Option(help="Shares of plain's temporaries, or sizes.")] = "0.6",
     cap: Annotated[int, typer.Option(help="Compilations for a plan.")] = 6,
     devices: Annotated[int, typer.Option(help="Over which models are fully sharded.")] = 1,
+    batch: Annotated[int | None, typer.Option(help="Examples; None for the scale's.")] = None,
 ) -> None:
     path = HERE / f"frontier-{target.split(':')[-1]}.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     for model in models:
         rows = [x for x in rows if (x["model"], x.get("devices", 1)) != (model, devices)]
-        rows += rows_of(model, target, budgets.split(","), cap, devices)
+        rows += rows_of(model, target, budgets.split(","), cap, devices, batch)
         keep(path, f"frontier.py {target} MODEL...", rows)
 
 

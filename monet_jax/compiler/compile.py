@@ -9,7 +9,7 @@ import functools
 import itertools as it
 import math
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import jax.core
 import jax.export
 
 from ..ir import compat
+from ..ir.program import device_nbytes
 from . import worker
 from .budget import format_bytes
 from .child import CompilerDied as CompilerDied
@@ -134,7 +135,9 @@ def compile_bytes(
     except RuntimeError as error:
         kind = CompilerDied if isinstance(error, CompilerDied) else CompilerFailed
         raise kind(_failure(str(error), traced, target)) from error
-    return _to_compiled_bytes(figures, traced, target, str(options))
+    if "total" in figures:
+        figures = _split_total(figures, traced, jax.tree.leaves((args, kwargs)))
+    return _to_compiled_bytes(figures, target, str(options))
 
 
 def _compiled_here(
@@ -166,13 +169,10 @@ def _equations_in(jaxpr: Any) -> int:
     return len(jaxpr.jaxpr.eqns) + sum(map(_equations_in, bodies))
 
 
-def _to_compiled_bytes(
-    figures: dict[str, Any], traced: jax.stages.Traced, target: Target, conditions: str
-) -> CompiledBytes:
+def _to_compiled_bytes(figures: dict[str, Any], target: Target, conditions: str) -> CompiledBytes:
     """The worker's figures under their public names."""
     compiler = f"{compiler_version(target)}, {conditions}"
     if "total" in figures:
-        figures = _split_total(figures, traced)
         compiler += ", from its refusal (4 digits)"
     elif target.platform == "tpu":
         compiler += ", from its assignment of memory"
@@ -188,12 +188,22 @@ def _to_compiled_bytes(
     )
 
 
-def _split_total(figures: dict[str, Any], traced: jax.stages.Traced) -> dict[str, Any]:
-    """Takes the arguments and outputs, which the avals give, out of a total."""
+def _split_total(
+    figures: dict[str, Any], traced: jax.stages.Traced, leaves: Sequence[Any]
+) -> dict[str, Any]:
+    """Takes the arguments and outputs, which the avals give, out of a total.
+
+    An output with an argument's shape, such as a gradient, is taken to be sharded like it.
+    """
+    sharded = (x for x in leaves if getattr(x, "sharding", None) is not None)
+    shares = {(x.shape, x.dtype): device_nbytes(x) for x in sharded}
+
+    def nbytes(infos: Iterable[Any]) -> int:
+        return sum(shares.get((x.shape, x.dtype), _nbytes(x)) for x in infos)
+
     inputs = jax.tree.leaves(traced.args_info)
-    argument = sum(_nbytes(info) for info in inputs)
-    output = sum(_nbytes(info) for info in jax.tree.leaves(traced.out_info))
-    alias = min(output, sum(_nbytes(info) for info in inputs if info.donated))
+    argument, output = nbytes(inputs), nbytes(jax.tree.leaves(traced.out_info))
+    alias = min(output, nbytes(info for info in inputs if info.donated))
     rest = figures["total"] - output + alias
     argument = min(argument, rest)  # less where the program does not read them all
     temp = rest - argument
