@@ -9,7 +9,6 @@ from planners.plan import Region
 from planners.regions.simple_plans import certified, left_alone, minimal_region
 
 from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_bytes
-from ..compiler.compile import CompiledBytes
 from .judge import Judge
 
 #: The calibration plan is undone where it takes this share of all that it should spare. XLA:TPU
@@ -24,8 +23,9 @@ class Model:
     Attributes:
         judge: of the program.
         calibration_plan: of the program.
-        all_saved_bytes: compiled temporaries where nothing is recomputed.
-        shift: compiled minus modelled temporaries of the calibration plan; 0 before it is compiled.
+        all_saved_bytes: compiled temporaries where nothing is recomputed, on all devices.
+        shift: compiled minus modelled temporaries of the calibration plan, on all devices; 0 before
+            it is compiled.
     """
 
     judge: Judge
@@ -46,7 +46,7 @@ class Model:
         return with_alone_bytes(graph, max(0, more), alone)
 
     def modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
-        """Temporaries of a plan, not yet on the compiler's scale."""
+        """Temporaries of a plan on all devices, not yet on the compiler's scale."""
         return predicted_temp_bytes(graph or self.graph, regions, self.judge.output_bytes)
 
     @functools.cached_property
@@ -57,9 +57,7 @@ class Model:
         large, most = self.modelled(planners.save_all(self.graph).regions), self.all_saved_bytes
         if large <= small or most <= least:  # saving all takes no more: one plan sets the scale
             large, most = small + 1, least + 1
-        if self.judge.devices > 1:  # the model counts the bytes on all of them
-            return Scale((0, small, large), (0, least, most))
-        return Scale((small, large), (least, most))
+        return Scale((small, large), (least, most), self.judge.devices)
 
 
 def calibration_plan_of(graph: Graph) -> planners.Plan:
@@ -75,24 +73,24 @@ def calibration_plan_of(graph: Graph) -> planners.Plan:
     return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
 
 
-def shift_of(modelled: int, figures: CompiledBytes | None, all_saved: int) -> int:
+def shift_of(modelled: int, compiled: int | None, all_saved: int) -> int:
     """What the temporaries of the calibration plan say of other plans: compiled minus modelled.
 
     0 where the compiler has undone its recomputation, for that says nothing of others.
 
     Arguments:
         modelled: temporaries of the calibration plan.
-        figures: of it as compiled; None where the compiler failed.
+        compiled: the same as compiled; None where the compiler failed.
         all_saved: temporaries where nothing is recomputed.
     """
-    if figures is None:
+    if compiled is None:
         return 0
-    shift, spared = figures.temp_bytes - modelled, all_saved - modelled
+    shift, spared = compiled - modelled, all_saved - modelled
     return 0 if shift > UNDONE * spared > 0 else shift
 
 
 def all_saved_bytes(judge: Judge, unplanned_temp_bytes: int) -> int:
-    """Temporaries where nothing is recomputed: as compiled, or what the model says they are.
+    """Temporaries on all devices where nothing is recomputed: as compiled, or as modelled.
 
     Where operators change the program, the unplanned program is not what saves all: the model errs
     on both by as much.

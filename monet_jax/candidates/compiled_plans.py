@@ -115,7 +115,7 @@ class CompiledPlans[SomeJudge: Judge]:
         Raises:
             CapReached: nothing more may be compiled.
         """
-        predicted = self.uncalibrated.modelled(decisions.regions)
+        predicted = self.uncalibrated.modelled(decisions.regions) // self.judge.devices
         return self._add(decisions, predicted, is_compiled=True)
 
     def temp_bytes(self, plan: CompiledPlan) -> int:
@@ -142,18 +142,22 @@ class CompiledPlans[SomeJudge: Judge]:
 
     @functools.cached_property
     def _all_saved_bytes(self) -> int:
-        """Compiled temporaries where nothing is recomputed, or what the model says they are."""
-        return all_saved_bytes(self.judge, self.unplanned.temp_bytes)
+        """Temporaries on all devices where nothing is recomputed, as compiled or as modelled."""
+        return all_saved_bytes(self.judge, self.judge.devices * self.unplanned.temp_bytes)
 
     @functools.cached_property
     def _calibration_shift(self) -> int:
-        """Compiled minus modelled temporaries of the calibration plan; 0 where that fails."""
+        """Compiled minus modelled temporaries of the calibration plan, on all devices."""
         if self.like is not None and not self.calibrates:
             return self.like._calibration_shift
         plan = self.calibration_plan
-        modelled = self.uncalibrated.modelled(plan.regions, self.judge.graph)
-        figures = self._add(plan, modelled, is_compiled=True).figures
-        return shift_of(modelled, figures, self._all_saved_bytes)
+        modelled, devices = (
+            self.uncalibrated.modelled(plan.regions, self.judge.graph),
+            self.judge.devices,
+        )
+        figures = self._add(plan, modelled // devices, is_compiled=True).figures
+        compiled = None if figures is None else devices * figures.temp_bytes
+        return shift_of(modelled, compiled, self._all_saved_bytes)
 
     def _add(self, decisions: planners.Plan, predicted: int, is_compiled: bool) -> CompiledPlan:
         figures, has_failed = None, False

@@ -73,18 +73,22 @@ class Scale:
     be linear between two plans, and constant beyond them.
 
     Attributes:
-        modelled, compiled: of the same plans; both rise.
+        modelled, compiled: of the same plans, on all devices; both rise.
+        devices: over how many devices the program is spread.
     """
 
     modelled: tuple[int, ...]
     compiled: tuple[int, ...]
+    devices: int = 1
 
     def compiled_for(self, modelled: int) -> int:
-        """Compiled temporaries, from modelled ones."""
-        return max(0, modelled + int(np.interp(modelled, self.modelled, self._differences)))
+        """Compiled temporaries of one device, from modelled ones of all."""
+        difference = int(np.interp(modelled, self.modelled, self._differences))
+        return max(0, modelled + difference) // self.devices
 
     def modelled_for(self, compiled: int) -> int:
         """The inverse of `compiled_for`."""
+        compiled *= self.devices
         return compiled - int(np.interp(compiled, self.compiled, self._differences))
 
     @property

@@ -40,6 +40,8 @@ def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
     assert taken.total_bytes <= plan.budget_bytes < unplanned.total_bytes
     assert taken.argument_bytes == bytes_of_one_device(arrays)
     assert plan.devices == 8 and f"each of 8 {target}" in str(plan)
+    nothing_saved = plan.compiled[1]  # predicted before it was compiled, by no other program
+    assert nothing_saved.predicted_bytes == pytest.approx(nothing_saved.compiled_bytes, rel=0.35)
     older = dataclasses.replace(plan, jax_version="0.0.1")
     with pytest.warns(monet_jax.PlanningWarning, match="on 8 devices is not verified here"):
         jax.eval_shape(jax.grad(older.apply(loss)), *arrays)
