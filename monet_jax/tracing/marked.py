@@ -81,12 +81,13 @@ class Traces:
         if found is not None:
             return found
         try:
-            traced = trace.trace(marked.fun, call, terms, target, devices)
+            recorded = trace.record(marked.fun, call, devices)
         except Exception as error:
             raise Untraceable(f"{type(error).__name__}: {error}") from error
+        traced = trace.traced_with(recorded, call.differentiated, terms, target)
         # As the function leaves what it reads: one that counts its traces is still the same.
         known = _read_by(marked)
-        if known is not None and not traced.recorded.closed_over:
+        if known is not None and not recorded.closed_over:
             self._kept[known, given] = traced
             if len(self._kept) > MOST_TRACES:
                 self._kept.pop(next(iter(self._kept)), None)

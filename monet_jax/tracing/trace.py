@@ -38,7 +38,7 @@ def trace(
     Raises:
         TypeError, TargetUnavailable: see `record`.
     """
-    return _traced_with(record(fun, call, devices), call.differentiated, terms, target)
+    return traced_with(record(fun, call, devices), call.differentiated, terms, target)
 
 
 def record(fun: Callable[..., Any], call: Call, devices: int | None = None) -> Recorded:
@@ -106,6 +106,14 @@ def traced_as(
     return Traced(program, covered(program), recorded, terms)
 
 
+def traced_with(
+    recorded: Recorded, differentiated: Sequence[bool], terms: Terms, target: str
+) -> Traced:
+    """A recorded function as a flat program, with the operators of its terms."""
+    context = Context(backend_of(target), recorded.devices)
+    return traced_as(recorded, differentiated, rewriter(selected(terms.operators), context), terms)
+
+
 def without_operators(traced: Traced, target: str) -> Traced:
     """The function, traced for a target as `operators="none"` does."""
     made = traced.plain
@@ -118,15 +126,7 @@ def with_operators(traced: Traced, target: str, operators: tuple[str, ...]) -> T
     """The function, traced for a target with other operators."""
     differentiated = [i in traced.derivative.inputs for i in traced.program.inputs]
     terms = dataclasses.replace(traced.terms, operators=operators)
-    return _traced_with(traced.recorded, differentiated, terms, target)
-
-
-def _traced_with(
-    recorded: Recorded, differentiated: Sequence[bool], terms: Terms, target: str
-) -> Traced:
-    """A recorded function as a flat program, with the operators of its terms."""
-    context = Context(backend_of(target), recorded.devices)
-    return traced_as(recorded, differentiated, rewriter(selected(terms.operators), context), terms)
+    return traced_with(traced.recorded, differentiated, terms, target)
 
 
 def trace_for(
