@@ -13,10 +13,17 @@ from collections.abc import Collection, Sequence, Set
 
 import jax
 
-from ..compiler.backend import Backend, copied_operand, padded_bytes, waiting_bytes, workspace_bytes
+from ..compiler.backend import (
+    Backend,
+    copied_operand,
+    padded_bytes,
+    waiting_bytes,
+    widened_operands,
+    workspace_bytes,
+)
 from ..ir import compat
-from ..ir.primitives import PRODUCTS, is_random, must_run_once
-from ..ir.program import Equation, Program, flatten
+from ..ir.primitives import PRODUCTS, Kind, is_random, kind_of, must_run_once
+from ..ir.program import Equation, Program, dependents, flatten
 from ..ir.row_reductions import is_of_rows
 from ..ir.stage import Stage
 from ..operators import is_hook
@@ -200,10 +207,11 @@ def _workspace_bytes(trace: TracedStage, equation: Equation) -> int:
     differentiates are small beside what these stack; counted, they only blur the smallest budgets.
     """
     if equation.primitive == "scan" and _only_adds_up(trace, equation):
-        bodies = map(flatten, compat.subjaxprs(equation.eqn))
-        return max(_temporary_bytes(body, trace.backend) for body in bodies)
+        (body,) = map(flatten, compat.subjaxprs(equation.eqn))
+        constants, _, _ = compat.scan_counts(equation.eqn)
+        return _temporary_bytes(body, trace.backend, body.inputs[constants:])
     if equation.primitive == "dot_general":
-        return trace.backend.product_bytes
+        return trace.backend.product_bytes + _copied_bytes(equation, trace.fusions, trace.backward)
     if trace.backend.pads_dilated and not _has_reversed_kernel(trace, equation):
         return padded_bytes(equation)
     return workspace_bytes(equation) if trace.backend.needs_scratch else 0
@@ -216,12 +224,32 @@ def _has_reversed_kernel(trace: TracedStage, equation: Equation) -> bool:
     return made_by is not None and made_by.primitive == "rev"
 
 
-def _temporary_bytes(program: Program, backend: Backend) -> int:
-    """The most bytes that ops of a program keep at once, inputs and results left out.
+def _copied_bytes(equation: Equation, fusions: Fusions, late: Set[int]) -> int:
+    """Bytes of copies of operands with wider sides.
+
+    What is there before, for several products, is copied for each. A fusion that computes one of
+    the `late` values, cotangents or what a loop computes anew, writes it wider at once.
+    """
+
+    def is_copied(value: int) -> bool:
+        made_by = fusions.producer.get(root := fusions.root(value))
+        return root not in late or made_by is None or kind_of(made_by) is not Kind.FUSED
+
+    operands = widened_operands(equation, fusions.backend.side_multiple)
+    return sum(nbytes for i, nbytes in operands if is_copied(i))
+
+
+def _temporary_bytes(program: Program, backend: Backend, varying: Sequence[int]) -> int:
+    """The most bytes that ops of a loop's body keep at once, inputs and results left out.
 
     An op that updates an operand, or is elementwise, writes its result over one that ends there.
+
+    Arguments:
+        program: the body.
+        backend: the compiler.
+        varying: inputs that are others in each iteration.
     """
-    fusions = Fusions(program, backend)
+    fusions, anew = Fusions(program, backend), dependents(program.equations, varying)
     ops = list(fusions.all())
     outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
@@ -230,7 +258,8 @@ def _temporary_bytes(program: Program, backend: Backend) -> int:
         written = sum(program.nbytes(i) for i in op.outputs if i not in outside)
         ending = [program.nbytes(i) for i in op.inputs if last[i] == n and i not in outside]
         reused = written if is_in_place(op.equation) and written <= max(ending, default=0) else 0
-        most = max(most, live + written - reused)
+        copied = _copied_bytes(op.equation, fusions, anew)
+        most = max(most, live + written - reused + copied)
         live += written - sum(ending)
     return most
 
