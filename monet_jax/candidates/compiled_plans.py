@@ -150,13 +150,10 @@ class CompiledPlans[SomeJudge: Judge]:
         """Compiled minus modelled temporaries of the calibration plan, on all devices."""
         if self.like is not None and not self.calibrates:
             return self.like._calibration_shift
-        plan = self.calibration_plan
-        modelled, devices = (
-            self.uncalibrated.modelled(plan.regions, self.judge.graph),
-            self.judge.devices,
-        )
+        plan, devices = self.calibration_plan, self.judge.devices
+        modelled = self.uncalibrated.modelled(plan.regions, self.judge.graph)
         figures = self._add(plan, modelled // devices, is_compiled=True).figures
-        compiled = None if figures is None else devices * figures.temp_bytes
+        compiled = figures and devices * figures.temp_bytes
         return shift_of(modelled, compiled, self._all_saved_bytes)
 
     def _add(self, decisions: planners.Plan, predicted: int, is_compiled: bool) -> CompiledPlan:
