@@ -207,13 +207,13 @@ def _of_odd_width(weights, x):
 def test_a_gpu_widens_what_products_of_sixteen_bits_read(name, multiple, monkeypatch):
     other = dataclasses.replace(backend.backend_of(name), side_multiple=multiple)
     monkeypatch.setattr(judge, "backend_of", lambda target: other)
-    target, width = resolve_target(name), 2001
+    target, width = resolve_target(name), 4001
     args = [Spec((width, width), jnp.float32)] * 4, Spec((4096, width), jnp.bfloat16)
     plans = compiled_plans_of(trace_loss(_of_odd_width, args, target), target, Pins())
     modelled = plans.model.modelled(plans.calibration_plan.regions, plans.judge.graph)
     compiled = plans.temp_bytes(plans.of(plans.calibration_plan))
     print(multiple, modelled, compiled)
-    assert (abs(modelled / compiled - 1) < 0.05) == (multiple == 8)
+    assert (abs(modelled / compiled - 1) < 0.08) == (multiple == 8)
 
 
 @pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
