@@ -160,6 +160,8 @@ class TracedJudge(Judge):
     def analyzed(self) -> tuple[Graph, InverseData]:
         """The planning graph as it was analyzed, and what leads from it back to the program."""
         backend, prices = backend_of(self.target.name), self.compiler.prices(self.devices)
+        scratch = self.devices * backend.product_bytes  # each device has its own
+        backend = dataclasses.replace(backend, product_bytes=scratch)
         graph, inverse = analyze(self.staged, prices, backend, self.pins, self.results)
         if remark := prices.finish():
             warn(remark)
