@@ -7,7 +7,6 @@ exported (`export`) and compiled by a child process (`child`).
 import dataclasses
 import functools
 import itertools as it
-import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import jax.core
 import jax.export
 
 from ..ir import compat
-from ..ir.program import device_nbytes
+from ..ir.program import aval_nbytes, device_nbytes
 from . import worker
 from .budget import format_bytes
 from .child import CompilerDied as CompilerDied
@@ -151,8 +150,8 @@ def _compiled_here(
 
 def _failure(said: str, traced: jax.stages.Traced, target: Target) -> str:
     """What to tell of a failed compilation: the program's size, the compiler's words, advice."""
-    arguments = sum(map(_nbytes, jax.tree.leaves(traced.args_info)))
-    results = sum(map(_nbytes, jax.tree.leaves(traced.out_info)))
+    arguments = sum(map(aval_nbytes, jax.tree.leaves(traced.args_info)))
+    results = sum(map(aval_nbytes, jax.tree.leaves(traced.out_info)))
     return (
         f"{target.name}: the compiler fails on a program of {_equations_in(traced.jaxpr):,} "
         f"equations, with {format_bytes(arguments)} of arguments and {format_bytes(results)} of "
@@ -199,7 +198,7 @@ def _split_total(
     shares = {(x.shape, x.dtype): device_nbytes(x) for x in sharded}
 
     def nbytes(infos: Iterable[Any]) -> int:
-        return sum(shares.get((x.shape, x.dtype), _nbytes(x)) for x in infos)
+        return sum(shares.get((x.shape, x.dtype), aval_nbytes(x)) for x in infos)
 
     inputs = jax.tree.leaves(traced.args_info)
     argument, output = nbytes(inputs), nbytes(jax.tree.leaves(traced.out_info))
@@ -208,11 +207,6 @@ def _split_total(
     argument = min(argument, rest)  # less where the program does not read them all
     temp = rest - argument
     return {**figures, "argument": argument, "output": output, "temp": temp, "alias": alias}
-
-
-def _nbytes(info: Any) -> int:
-    """The bytes of an array of that shape and type (without the target's padding)."""
-    return math.prod(info.shape) * info.dtype.itemsize
 
 
 def mesh_of(arguments: Any) -> Mesh | None:

@@ -140,7 +140,7 @@ class TracedJudge(Judge):
         self.traced, self.target, self.pins = traced, target, pins
         self.bound, self.chunks, self.results = bound, chunks, results
         self.compiler = compiler or Compiler(target, options_of(target, traced.program_hash))
-        self.devices, self.host = traced.recorded.devices, host
+        self.devices, self.host = traced.devices, host
         self.name = "the function with nested scans" if chunks else "the function"
 
     def other(

@@ -44,7 +44,7 @@ def check_for(traced: Traced, request: PlanRequest, limit: ErrorLimit | None = N
     target = resolve_target(request.options.target)
     refuse_for_target(traced, target)
     host = request.options.host_memory(target)
-    refuse_host(traced, host, traced.recorded.devices, limit is not None)
+    refuse_host(traced, host, traced.devices, limit is not None)
     traced = _as_pinned(traced, request, target)
     with statements():
         request.options.kept_by(traced)  # a pin may name nothing

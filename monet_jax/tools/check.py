@@ -172,7 +172,7 @@ def _bytes_of(traced: Traced, plan: Plan | None, target: Target) -> int:
 
 def _mismatches(plan: Plan, traced: Traced) -> Iterator[str]:
     """Why the plan is for another function."""
-    devices = traced.recorded.devices
+    devices = traced.devices
     if devices != plan.devices:
         yield (
             f"its arguments are sharded over {devices} devices, the plan's were over "

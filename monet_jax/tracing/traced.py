@@ -121,6 +121,11 @@ class Traced:
         return self.recorded.avals
 
     @property
+    def devices(self) -> int:
+        """Over how many devices the inputs are spread."""
+        return self.recorded.devices
+
+    @property
     def constants(self) -> tuple[Any, ...]:
         """Values of `program.constants`, in order."""
         return tuple(self.program.constants.values())

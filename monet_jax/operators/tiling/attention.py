@@ -20,7 +20,7 @@ from ...ir.primitives import PRODUCTS, Kind, is_random, kind_of
 from ...ir.program import Equation, Program, dependents, listed, without_dead_code
 from ...ir.stage import Differentiation, active_values
 from ..context import Context
-from .division import Division
+from .division import Division, nearest
 from .rules import cuts_of
 from .slicer import Slicer
 from .tiles import Tiles
@@ -70,16 +70,13 @@ class Attention:
         An axis along which scores may be spread over devices is divided on each of them.
         """
         bytes_each = region.largest_bytes // devices
-        target_parts = bytes_each / self.tile_bytes
+        wanted, most = bytes_each / self.tile_bytes, bytes_each // self.least_bytes
         found = []
         for axis, size in enumerate(region.scores.shape):
-            most = min(size // devices, bytes_each // self.least_bytes)
-            parts = [n for n in range(2, most + 1) if size % (n * devices) == 0]
-            best = min(parts, key=lambda n: abs(math.log(n / target_parts)), default=None)
-            if best is not None:
-                division = Division(best, devices)
+            division = nearest(size, devices, wanted, most)
+            if division is not None:
                 sums = any(None in x.inputs for x in _cuts_along(region.product, axis, division))
-                found.append((sums, abs(math.log(best / target_parts)), axis, division))
+                found.append((sums, abs(math.log(division.parts / wanted)), axis, division))
         return [(axis, division) for _, _, axis, division in sorted(found, key=lambda x: x[:3])]
 
 

@@ -22,7 +22,7 @@ from ...ir.program import Equation, Program, aval_nbytes, dependents, without_de
 from ...ir.stage import Differentiation, abstract, active_values
 from ..context import Context
 from .chunks import Chunks
-from .division import Division
+from .division import Division, nearest
 from .loss_ends import ends_of
 from .rules import Cut, cuts_of, summed_in
 from .slicer import Slicer
@@ -93,12 +93,11 @@ class Head:
         found = []
         for axis, size in enumerate(equation.eqn.outvars[0].aval.shape):
             tokens = _tokens(equation.eqn, axis) // devices
-            most = min(size // devices, tokens // self.least_rows)
-            parts = [n for n in range(2, most + 1) if size % (n * devices) == 0]
-            best = min(parts, key=lambda n: abs(math.log(tokens / n / self.rows)), default=None)
-            if best is not None:
-                found.append((abs(math.log(tokens / best / self.rows)), axis, best))
-        return [(axis, Division(parts, devices)) for _, axis, parts in sorted(found)]
+            wanted, most = tokens / self.rows, tokens // self.least_rows
+            division = nearest(size, devices, wanted, most)
+            if division is not None:
+                found.append((abs(math.log(division.parts / wanted)), axis, division))
+        return [(axis, division) for _, axis, division in sorted(found, key=lambda x: x[:2])]
 
 
 def _solid(program: Program) -> Iterator[int]:

@@ -1,6 +1,7 @@
 """How an axis is divided into slices: also where its array is spread over devices along it."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
@@ -33,22 +34,21 @@ class Division:
 
     def slice_of(self, x: jax.Array, axis: int, k: jax.Array) -> jax.Array:
         """The slice `k` of an array."""
-        blocks, share = self._in_blocks(x, axis)
-        found = lax.dynamic_slice_in_dim(blocks, k * share, share, axis + 1)
+        lying = self._in_blocks(x, axis)
+        share = lying.shape[axis + 1] // self.parts
+        found = lax.dynamic_slice_in_dim(lying, k * share, share, axis + 1)
         return found.reshape(self.resized(x.shape, axis))
 
     def with_slice(self, x: jax.Array, new: jax.Array, axis: int, k: jax.Array) -> jax.Array:
         """An array with another slice `k`."""
-        blocks, share = self._in_blocks(x, axis)
-        shape = *blocks.shape[: axis + 1], share, *blocks.shape[axis + 2 :]
-        found = lax.dynamic_update_slice_in_dim(blocks, new.reshape(shape), k * share, axis + 1)
-        return found.reshape(x.shape)
+        lying, new = self._in_blocks(x, axis), self._in_blocks(new, axis)
+        start = k * new.shape[axis + 1]
+        return lax.dynamic_update_slice_in_dim(lying, new, start, axis + 1).reshape(x.shape)
 
-    def _in_blocks(self, x: jax.Array, axis: int) -> tuple[jax.Array, int]:
-        """An array with an axis of blocks before the axis, and a slice's share of a block."""
+    def _in_blocks(self, x: jax.Array, axis: int) -> jax.Array:
+        """An array, or a slice of it, with an axis of blocks before the axis."""
         size = x.shape[axis] // self.blocks
-        shape = *x.shape[:axis], self.blocks, size, *x.shape[axis + 1 :]
-        return x.reshape(shape), size // self.parts
+        return x.reshape(*x.shape[:axis], self.blocks, size, *x.shape[axis + 1 :])
 
     def stacked(self, x: jax.Array, axis: int) -> jax.Array:
         """The slices of an array, one after another."""
@@ -64,3 +64,17 @@ class Division:
         shares = x.reshape(self.parts, *before, self.blocks, size // self.blocks, *after)
         whole = jnp.moveaxis(shares, 0, axis + 1)
         return whole.reshape(*before, self.parts * size, *after)
+
+
+def nearest(size: int, devices: int, wanted: float, most: int) -> Division | None:
+    """The division of an axis into about so many slices; None where it has none.
+
+    Arguments:
+        size: of the axis.
+        devices: over how many devices it may be spread: on each of them it is divided.
+        wanted: how many slices there should be.
+        most: how many slices there may be.
+    """
+    known = (Division(n, devices) for n in range(2, min(size // devices, most) + 1))
+    found = [x for x in known if x.divides(size)]
+    return min(found, key=lambda x: abs(math.log(x.parts / wanted)), default=None)

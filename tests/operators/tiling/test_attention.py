@@ -300,7 +300,7 @@ def _spread_over_eight(loss, q, k, v):
 
 @pytest.mark.parametrize("axis", ["examples", "queries"])
 def test_examples_that_lie_on_several_devices_are_tiled_on_each(axis):
-    batch, heads = (32, 2) if axis == "examples" else (8, 2)
+    batch, heads = 32 if axis == "examples" else 8, 2
     args = _qkv(batch=batch, groups=heads, heads=heads)
     scores_bytes = 4 * batch * heads * QUERIES * KEYS
     attention = Attention(tile_bytes=scores_bytes // 8 // 4, least_bytes=1)
