@@ -37,6 +37,9 @@ class Backend:
             all at the region's start.
         expands_pooling: whether the gradient of max pooling takes several times its operand, so
             that another implementation is better (see `operators/pooling`).
+        sums_for_each_reader: whether a sum that several ops read, the parts of a concatenation say,
+            is computed for each of them, from terms that are arrays in memory: nine of a pooling
+            over windows of 3 x 3.
         copies_summed_axes: whether an operand of a product that sums over several axes is copied
             into another layout, at a cost beyond that of the product (see `operators/matrices`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
@@ -66,6 +69,7 @@ class Backend:
     on_chip_bytes: float = math.inf
     recomputes_late: bool = True
     expands_pooling: bool = True
+    sums_for_each_reader: bool = False
     copies_summed_axes: bool = False
     fuses_gradients: bool = False
     drops_idle_rounding: bool = False
@@ -82,7 +86,12 @@ _CUBLAS_BYTES = (4 if jax.__version_info__ >= (0, 12) else 32) * 2**20
 
 
 _BACKENDS = {
-    "cpu": Backend(needs_scratch=True, recomputes_late=False, copies_summed_axes=True),
+    "cpu": Backend(
+        needs_scratch=True,
+        recomputes_late=False,
+        sums_for_each_reader=True,
+        copies_summed_axes=True,
+    ),
     "gpu": Backend(
         fuses_into_gathers=True,
         fuses_row_reductions=True,

@@ -48,23 +48,24 @@ def rewrite(eqn: Any, context: Context) -> Replacement | None:
     is_placed = compat.is_placed(aval)
     if not jnp.issubdtype(aval.dtype, jnp.floating) or is_placed or not 1 < size <= MAX_WINDOW:
         return None
-    combine, keeps, worst = known
     # Places in a window of up to 16 elements are 4 bits each.
     code = None if context.is_sharded or size > 16 else Integers(0, size - 1)
-    pooled = jax.make_jaxpr(lambda x: _pooled(_windows(x, worst, eqn.params), combine, keeps, code))
+    windows = functools.partial(_windows, params=eqn.params)
+    apart = context.backend.sums_for_each_reader
+    pooled = jax.make_jaxpr(lambda x: _pooled(x, windows, known, code, apart))
     return Replacement(
         pooled(jax.ShapeDtypeStruct(aval.shape, aval.dtype)), changes_what_is_kept=True
     )
 
 
-def _windows(x: jax.Array, worst: float, params: dict[str, Any]) -> list[jax.Array]:
+def _windows(x: jax.Array, outside: float, params: dict[str, Any]) -> list[jax.Array]:
     """For each place in a window, the elements at that place, one for each window."""
     size, strides = params["window_dimensions"], params["window_strides"]
     spread = params["window_dilation"]
     padding = [
         (*pads, d - 1) for pads, d in zip(params["padding"], params["base_dilation"], strict=True)
     ]
-    padded = lax.pad(x, jnp.array(worst, x.dtype), padding)
+    padded = lax.pad(x, jnp.array(outside, x.dtype), padding)
     reach = [n - (w - 1) * d for n, w, d in zip(padded.shape, size, spread, strict=True)]
     found = []
     for place in itertools.product(*map(range, size)):
@@ -75,19 +76,34 @@ def _windows(x: jax.Array, worst: float, params: dict[str, Any]) -> list[jax.Arr
 
 
 def _pooled(
-    elements: Sequence[jax.Array],
-    combine: Callable[[jax.Array, jax.Array], jax.Array],
-    keeps: Callable[[jax.Array, jax.Array], jax.Array],
+    x: jax.Array,
+    windows: Callable[[jax.Array, float], list[jax.Array]],
+    kind: tuple[Callable, Callable, float],
     code: Codec | None,
+    sums_apart: bool,
 ) -> jax.Array:
-    """The best of each window's elements; its gradient goes to the one that XLA would choose."""
-    fixed = [lax.stop_gradient(x) for x in elements]
-    best = functools.reduce(combine, fixed)
+    """The best of each window's elements; its gradient goes to the one that XLA would choose.
+
+    Arguments:
+        x: the operand.
+        windows: `(array, outside) -> for each place in a window, the elements at that place`.
+        kind: one of `_POOLING`.
+        code: of the places.
+        sums_apart: whether the cotangents of an element are added up behind a barrier.
+    """
+    combine, keeps, worst = kind
+    elements = windows(lax.stop_gradient(x), worst)
+    best = functools.reduce(combine, elements)
     # Without the barrier XLA would find the places again for the gradient, from the operand.
-    place = lax.optimization_barrier(_place(fixed, keeps))
+    place = lax.optimization_barrier(_place(elements, keeps))
     if code is not None:
         place = hook(place, representations=[Stored(code)])
-    return joined(_chosen, best, [place], elements)
+
+    def chosen(residuals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
+        moved = lax.optimization_barrier(tangents[0]) if sums_apart else tangents[0]
+        return lax.select_n(residuals[0].astype(jnp.int32), *windows(moved, 0.0))
+
+    return joined(chosen, best, [place], [x])
 
 
 def _place(
@@ -104,9 +120,3 @@ def _place(
         place = jnp.where(stays, place, jnp.uint8(n))
         chosen = jnp.where(stays, chosen, x)
     return place
-
-
-def _chosen(residuals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
-    """The tangents of the elements at some places."""
-    (place,) = residuals
-    return lax.select_n(place.astype(jnp.int32), *tangents)

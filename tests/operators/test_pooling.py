@@ -1,5 +1,8 @@
 """Pooling by indices returns what pooling returns, and its gradient reads indices alone."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,7 @@ import pytest
 from exact_operators import rewritten
 from jax import lax
 
-from monet_jax.compiler.backend import Backend
+from monet_jax.compiler.backend import Backend, backend_of
 from monet_jax.ir import compat
 
 #: Window, strides, padding, window dilation.
@@ -19,12 +22,12 @@ WINDOWS = [
 ]
 
 
-def _pool(combine, window, strides, padding, spread=(1, 1)):
+def _pool(combine, window, strides, padding, spread=None):
     worst = -jnp.inf if combine is lax.max else jnp.inf
 
     def pool(x):
         initial = np.array(worst, x.dtype)
-        return lax.reduce_window(x, initial, combine, window, strides, padding, (1, 1), spread)
+        return lax.reduce_window(x, initial, combine, window, strides, padding, None, spread)
 
     return pool
 
@@ -110,3 +113,23 @@ def test_the_gradient_takes_no_coordinates():
     nbytes = x.size * x.dtype.itemsize
     assert temporaries(ours) < 1.1 * nbytes
     assert temporaries(pool) > 5 * nbytes
+
+
+@pytest.mark.parametrize("apart, fits", [(True, True), (False, False)])
+def test_cotangents_of_windows_are_added_up_once_for_all_that_read_the_sum(apart, fits):
+    """Parts of a concatenation read it. Nine windows of 3 x 3 take nine arrays otherwise."""
+    parts = [jax.ShapeDtypeStruct((8, 16, 16, n), jnp.float32) for n in (32, 24, 8)]
+    pool = _pool(lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+    def joined(*parts):
+        return pool(jnp.concatenate([jnp.tanh(x) for x in parts], -1))
+
+    def loss(function, *parts):
+        return jnp.sum(jnp.sin(function(*parts)))
+
+    backend = dataclasses.replace(backend_of("cpu"), sums_for_each_reader=apart)
+    ours, _ = rewritten("pool", backend, joined, *parts)
+    gradient = jax.jit(jax.grad(functools.partial(loss, ours), argnums=(0, 1, 2)))
+    taken = gradient.lower(*parts).compile().memory_analysis().temp_size_in_bytes
+    operand = 4 * 8 * 16 * 16 * 64
+    assert (taken < 4 * operand) is fits, taken / operand
