@@ -96,7 +96,7 @@ def layers(weights, x):
     return jnp.mean(jax.lax.scan(layer, x, weights)[0] ** 2)
 
 
-@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100")])
+@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100", slow=True)])
 def test_a_loop_stacks_all_that_jax_saves(name, monkeypatch):
     args = spec(8, 256, 256), spec(8192, 256)
     assert abs(off(layers, args, name)) < 0.15

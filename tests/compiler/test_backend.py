@@ -106,7 +106,9 @@ def _errors(plan_search):
     return list(found.values())
 
 
-@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
+@pytest.mark.parametrize(
+    "name", ["cpu", foreign_target("gpu:h100", slow=True), foreign_target("tpu:v5e")]
+)
 def test_predictions_are_near_what_is_compiled(name):
     assert np.median(np.abs(_errors(_plan_search(resolve_target(name))))) < 0.1
 
@@ -215,7 +217,9 @@ def test_a_gpu_widens_what_products_of_sixteen_bits_read(name, multiple, monkeyp
     assert (abs(modelled / compiled - 1) < 0.08) == (multiple == 8), (modelled, compiled)
 
 
-@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
+@pytest.mark.parametrize(
+    "name", ["cpu", foreign_target("gpu:h100", slow=True), foreign_target("tpu:v5e")]
+)
 def test_compilers_recompute_late_or_early_as_stated(name):
     def loss(weights, x):
         for w in weights:

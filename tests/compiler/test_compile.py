@@ -93,7 +93,7 @@ def _convolution(x, kernels):
     return jnp.mean(x**2)
 
 
-@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100")])
+@pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100", slow=True)])
 def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatch, name):
     pictures = Spec((16, 32, 32, 32), jnp.float32), [Spec((32, 32, 3, 3), jnp.float32)] * 3
     cases = [(jax.jit(jax.grad(_convolution, 1)), pictures), (jax.jit(_step), _transformer_args())]

@@ -44,6 +44,7 @@ def test_a_budget_that_only_the_host_keeps_says_so(target):
     assert error.value.minimum_budget > BUDGET
 
 
+@pytest.mark.slow
 @GPU
 def test_a_plan_moves_what_it_says(target):
     made = plan(target, host="activations")

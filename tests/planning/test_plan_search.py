@@ -55,6 +55,7 @@ def test_plans_are_within_the_budget(plan_search):
     assert len(found) > 2
 
 
+@pytest.mark.slow
 def test_the_minimum_of_an_infeasible_budget_is_feasible(plan_search):
     fixed = plan_search().compiled_plans.fixed_bytes
     with pytest.raises(InfeasibleBudget) as caught:
@@ -163,6 +164,7 @@ def test_where_operators_only_cost_time_the_plan_is_one_without(wasteful, monkey
     assert worse.operators == (wasteful,) and worse.seconds > plan.seconds
 
 
+@pytest.mark.slow
 def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():
     """Also where the planner finds next to nothing among so many."""
 

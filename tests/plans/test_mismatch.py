@@ -1,6 +1,7 @@
 """A plan is refused by another program and by another cut of its own, with what differs."""
 
 import contextlib
+import functools as ft
 
 import jax
 import jax.numpy as jnp
@@ -49,12 +50,18 @@ def planned(constants, **options):
         return monet_jax.plan(uneven, *UNEVEN_SPECS, budget=0.6, **options)
 
 
+@ft.cache
+def of_two_cuts():
+    """Plans of the same program that differ in its cut."""
+    return planned(FEW_LARGE, cache=False), planned(FEW_PROMINENT, cache=False)
+
+
 def halves(plan):
     return plan.fingerprint.split("/")
 
 
 def test_a_plan_of_another_cut_with_as_many_stages_is_refused():
-    plan, other = (planned(x, cache=False) for x in (FEW_LARGE, FEW_PROMINENT))
+    plan, other = of_two_cuts()
     assert plan.decisions is not None and len(plan.stages) == len(other.stages)
     assert halves(plan)[0] == halves(other)[0] and halves(plan)[1] != halves(other)[1]
     given, expected = uneven_args(), jax.grad(uneven)(*uneven_args())
@@ -86,10 +93,11 @@ def test_a_cached_plan_of_another_cut_is_made_again_without_a_word(tmp_path, mon
 
 
 def test_differences_of_two_cuts_are_no_differences_of_programs():
-    plans = [planned(x, cache=False) for x in (FEW_LARGE, FEW_PROMINENT)]
-    (change, *_) = monet_jax.diff(*plans).changes
+    (change, *_) = monet_jax.diff(*of_two_cuts()).changes
     assert change.what == "cut"
-    assert str(monet_jax.diff(*plans)).startswith("Another cut: the same program has other stages")
+    assert str(monet_jax.diff(*of_two_cuts())).startswith(
+        "Another cut: the same program has other stages"
+    )
 
 
 def cosine(params, x):

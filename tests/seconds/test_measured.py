@@ -199,6 +199,7 @@ def loss(weights, x):
     return jnp.mean(x**2)
 
 
+@pytest.mark.slow
 def test_a_plan_by_the_clock_says_so_and_leaves_the_gradient_as_it_is(clock):
     args = [jnp.eye(64) / 2] * 6, jnp.ones((512, 64))
     plan = monet_jax.plan(loss, *args, budget=0.9, costs="measured", cache=False)

@@ -15,6 +15,7 @@ from schedule_spaces import (
     small_graph,
     varied_graphs,
 )
+from thinning import thinned
 
 from planners import (
     Execute,
@@ -81,15 +82,16 @@ def agrees(graph, budget):
     return is_same(found_seconds(EXACT, graph, budget), MonetSpace(graph, budget).best())
 
 
-@pytest.mark.parametrize("seed", quick(range(40)))
+@pytest.mark.parametrize("seed", thinned(quick(range(40)), *map(str, quick(range(18)))))
 def test_it_agrees_with_looking_at_all_schedules(seed):
     graph = small_graph(seed)
     assert all(agrees(graph, budget) for budget in budgets(graph))
 
 
-def test_with_variants_it_agrees_as_well():
-    some = varied_graphs(range(60))
-    assert len(some) > 20
+@pytest.mark.parametrize("part", thinned(range(3), "0"))
+def test_with_variants_it_agrees_as_well(part):
+    some = varied_graphs(range(20 * part, 20 * part + 20))
+    assert len(some) > 6
     assert all(agrees(graph, budget) for graph in some for budget in budgets(graph))
 
 

@@ -14,6 +14,7 @@ from schedule_spaces import (
     small_graph,
     varied_graphs,
 )
+from thinning import thinned
 
 import planners
 from planners.schedules import gap
@@ -30,15 +31,16 @@ def agrees(graph, budget):
     return is_same(found_seconds(EXACT, graph, budget), Space(graph, budget).best())
 
 
-@pytest.mark.parametrize("seed", quick(range(40)))
+@pytest.mark.parametrize("seed", thinned(quick(range(40)), *map(str, quick(range(11)))))
 def test_it_agrees_with_looking_at_all_schedules(seed):
     graph = small_graph(seed)
     assert all(agrees(graph, budget) for budget in budgets(graph))
 
 
-def test_with_variants_it_agrees_as_well():
-    some = varied_graphs(range(60))
-    assert len(some) > 20
+@pytest.mark.parametrize("part", thinned(range(3), "0"))
+def test_with_variants_it_agrees_as_well(part):
+    some = varied_graphs(range(20 * part, 20 * part + 20))
+    assert len(some) > 6
     assert all(agrees(graph, budget) for graph in some for budget in budgets(graph))
 
 
@@ -64,15 +66,18 @@ def test_without_any_family_of_variants_it_does_not(family, monkeypatch):
 
 @pytest.mark.parametrize(
     ("family", "seeds"),
-    [
-        ("reads", (1, 4)),
-        ("sources", (3, 7)),
-        ("carries", (13, 16)),
-        ("inputs", (55, 93)),
-        ("forward_memory", range(5)),
-        ("recomputation_memory", (70,)),
-        ("backward_memory", range(5)),
-    ],
+    thinned(
+        [
+            pytest.param("reads", (1, 4), id="reads"),
+            pytest.param("sources", (3, 7), id="sources"),
+            pytest.param("carries", (13, 16), id="carries"),
+            pytest.param("inputs", (55, 93), id="inputs"),
+            pytest.param("forward_memory", range(5), id="forward_memory"),
+            pytest.param("recomputation_memory", (70,), id="recomputation_memory"),
+            pytest.param("backward_memory", range(5), id="backward_memory"),
+        ],
+        *("reads", "carries", "recomputation_memory", "backward_memory"),
+    ),
 )
 def test_without_any_family_of_constraints_it_does_not(family, seeds, monkeypatch):
     """On graphs on which it does with them; not every graph needs every family."""
@@ -154,7 +159,7 @@ def is_point(graph, budget, groups, schedule):
     return all(np.max(c.violation(), initial=0) < 1e-6 for c in program.problem.constraints)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", thinned(range(4), "0", "1"))
 def test_grids_round_a_schedule_have_it_among_their_points_and_cover_all_events(seed):
     graph = graphs.without_extras(graphs.blocks(3, n_forward=6, seed=seed))
     budget = int(0.8 * planners.SaveAll()(graph, 10**12).peak_bytes)
