@@ -5,6 +5,7 @@ that keeps every code there is and nothing else by name.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from compilers import compiler_targets
 from exact_operators import awkward, planned_with_indices, program_with_indices, pulled, same
 from lossy_operators import plan_without_recomputation
 from programs import array
+from thinning import thinned
 
 from monet_jax.analyzer.analyze import NO_PINS
 from monet_jax.compiler.compile import compile_bytes
@@ -97,8 +99,15 @@ def test_codes_have_the_fewest_bits_that_bounds_allow(name):
     assert [x.width for x in codecs_of(made.program)] == widths
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    thinned(
+        itertools.product(FUNCTIONS, [jnp.float32, jnp.bfloat16]),
+        *(f"{name}-float32" for name in list(FUNCTIONS)[1::2]),
+        "routed-bfloat16",
+        "clamped-float32",
+    ),
+)
 def test_values_and_gradients_are_those_of_jax_bit_for_bit(name, dtype, monkeypatch):
     if dtype == jnp.bfloat16:  # a cut rounds what XLA otherwise keeps in float32 between two ops
         monkeypatch.setattr(partition, "cut", lambda *_: (0,))
@@ -175,9 +184,16 @@ TRANSFORMED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("where", ["inside", "around"])
-@pytest.mark.parametrize("outer", TRANSFORMED)
-@pytest.mark.parametrize("name", ["sort", "routed"])
+@pytest.mark.parametrize(
+    ("name", "outer", "where"),
+    thinned(
+        itertools.product(["sort", "routed"], TRANSFORMED, ["inside", "around"]),
+        "sort-vmap-inside",
+        "routed-vmap-around",
+        "routed-scan-inside",
+        "routed-checkpoint-around",
+    ),
+)
 def test_gradients_are_those_of_jax_under_other_transformations(name, outer, where):
     function = between(FUNCTIONS[name][0])
     x, w = (awkward((2, ROWS, WIDTH), jnp.float32, n) for n in range(2))

@@ -6,6 +6,7 @@ backward pass decodes all of them.
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from exact_operators import awkward, layered, planned, pulled, same, saving_results
 from programs import straight_through
+from thinning import thinned
 
 from monet_jax.operators import masks
 from planners import runs
@@ -35,9 +37,16 @@ def arguments(shape, dtype):
     return awkward(shape, dtype), awkward(shape, dtype, 1), jnp.trunc(awkward(shape, dtype, 2))
 
 
-@pytest.mark.parametrize("regions", [saving_codes, saving_results])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("name", "dtype", "regions"),
+    thinned(
+        itertools.product(FUNCTIONS, [jnp.float32, jnp.bfloat16], [saving_codes, saving_results]),
+        *(f"{name}-float32-saving_codes" for name in FUNCTIONS),
+        "relu-bfloat16-saving_codes",
+        "relu-float32-saving_results",
+        "where-bfloat16-saving_results",
+    ),
+)
 def test_gradients_are_those_of_jax_bit_for_bit(name, dtype, regions):
     function = layered(FUNCTIONS[name])
     x, w, ct = arguments((7, 37), dtype)
@@ -53,9 +62,16 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("where", ["inside", "around"])
-@pytest.mark.parametrize("outer", TRANSFORMED)
-@pytest.mark.parametrize("name", ["relu", "where"])
+@pytest.mark.parametrize(
+    ("name", "outer", "where"),
+    thinned(
+        itertools.product(["relu", "where"], TRANSFORMED, ["inside", "around"]),
+        "relu-vmap-inside",
+        "relu-scan-around",
+        "where-scan-inside",
+        "where-vmap-around",
+    ),
+)
 def test_gradients_are_those_of_jax_under_other_transformations(name, outer, where):
     function, transformed = layered(FUNCTIONS[name]), TRANSFORMED[outer]
     x, w, ct = arguments((3, 9, 37), jnp.float32)

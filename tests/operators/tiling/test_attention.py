@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from thinning import thinned
 from tiled_operators import BATCH, HEADS, KEYS, QUERIES, SMALL_TILES, WIDTH, plain_attention
 
 import monet_jax
@@ -102,7 +103,7 @@ def own_squares(q, k, v):
 FORMS = [plain_attention, causal, of_jax, capped_with_alibi, with_sums, own_squares]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("form", thinned(FORMS, "of_jax", "capped_with_alibi", "own_squares"))
 def test_values_and_gradients_are_those_of_the_attention(form):
     args = _qkv()
     tiled, program, _ = _tiled(form, *args)
@@ -127,7 +128,7 @@ def in_half(q, k, v):
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
-@pytest.mark.parametrize("heads", [HEADS, 1])
+@pytest.mark.parametrize("heads", thinned([HEADS, 1], str(HEADS)))
 def test_half_precision_is_as_good_as_without_tiles(heads):
     """Both are compared with float32.
 
@@ -150,7 +151,15 @@ def test_half_precision_is_as_good_as_without_tiles(heads):
 
 
 @pytest.mark.parametrize(
-    "shape", [(HEADS, 1, 1), (BATCH, 1, 1, KEYS), (HEADS, QUERIES, KEYS)], ids=str
+    "shape",
+    thinned(
+        [
+            pytest.param((HEADS, 1, 1), id="of heads"),
+            pytest.param((BATCH, 1, 1, KEYS), id="of keys"),
+            pytest.param((HEADS, QUERIES, KEYS), id="of all"),
+        ],
+        "of keys",
+    ),
 )
 def test_the_gradient_of_a_bias_is_that_of_the_attention(shape):
     def biased(q, k, v, bias):
@@ -163,7 +172,7 @@ def test_the_gradient_of_a_bias_is_that_of_the_attention(shape):
     _assert_same(_pulled(tiled, *args), _pulled(biased, *args))
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", thinned([1, 2], "2"))
 def test_so_it_is_for_queries_that_share_keys(groups):
     args = _qkv(groups=groups)
     tiled, program, _ = _tiled(jax.nn.dot_product_attention, *args)
@@ -298,7 +307,7 @@ def _spread_over_eight(loss, q, k, v):
     return monet_jax.compiled_bytes(gradient, *avals, target="cpu").temp_bytes
 
 
-@pytest.mark.parametrize("axis", ["examples", "queries"])
+@pytest.mark.parametrize("axis", thinned(["examples", "queries"], "queries"))
 def test_examples_that_lie_on_several_devices_are_tiled_on_each(axis):
     batch, heads = 32 if axis == "examples" else 8, 2
     args = _qkv(batch=batch, groups=heads, heads=heads)
@@ -355,7 +364,9 @@ def under_scan(params, x):
     return jnp.mean(jnp.square(jax.lax.scan(step, x, jnp.stack(params))[0]))
 
 
-@pytest.mark.parametrize(("form", "share"), [(network, 0.5), (under_scan, 0.3)])
+@pytest.mark.parametrize(
+    ("form", "share"), thinned([(network, 0.5), (under_scan, 0.3)], "under_scan-0.3")
+)
 def test_plans_of_tiles_have_the_gradient_of_the_network(form, share, monkeypatch):
     """Layers one after another, and under a scan with a budget for which there is no other plan."""
     small = dataclasses.replace(
@@ -372,11 +383,14 @@ def test_plans_of_tiles_have_the_gradient_of_the_network(form, share, monkeypatc
 
 @pytest.mark.parametrize(
     ("form", "target"),
-    [
-        (network, "cpu"),
-        (under_scan, "cpu"),
-        pytest.param(network, "gpu:h100", marks=[pytest.mark.slow, pytest.mark.gpu]),
-    ],
+    thinned(
+        [
+            (network, "cpu"),
+            (under_scan, "cpu"),
+            pytest.param(network, "gpu:h100", marks=pytest.mark.gpu),
+        ],
+        "under_scan-cpu",
+    ),
 )
 def test_a_budget_is_kept_for_which_there_is_no_plan_without(form, target):
     spec = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
@@ -389,12 +403,22 @@ def test_a_budget_is_kept_for_which_there_is_no_plan_without(form, target):
     assert made.compiled_bytes is not None and made.compiled_bytes <= made.budget_bytes
 
 
-def test_the_operator_is_not_named_where_it_brings_nothing():
+@pytest.mark.parametrize(
+    "among",
+    thinned(
+        [
+            pytest.param(EXACT, id="others"),
+            pytest.param([*EXACT, "attention"], id="it as well"),
+            pytest.param("none", id="none"),
+        ],
+        "others",
+    ),
+)
+def test_the_operator_is_not_named_where_it_brings_nothing(among):
     args = (
         [jax.ShapeDtypeStruct((32, 96), jnp.float32)] * 2,
         jax.ShapeDtypeStruct((8, 32, 32), "f4"),
     )
-    for operators_ in (EXACT, [*EXACT, "attention"], "none"):
-        with pytest.raises(monet_jax.InfeasibleBudget) as found:
-            monet_jax.plan(network, *args, target="cpu", budget=100_000, operators=operators_)
-        assert "['attention']" not in str(found.value)
+    with pytest.raises(monet_jax.InfeasibleBudget) as found:
+        monet_jax.plan(network, *args, target="cpu", budget=100_000, operators=among)
+    assert "['attention']" not in str(found.value)
