@@ -309,6 +309,7 @@ def test_demo_keeps_its_budget_and_its_gradients():
     assert "Test accuracy" in text and str(found.plan) in text
 
 
+@pytest.mark.slow
 def test_bench_keeps_every_budget(run, tmp_path, monkeypatch):
     cells = pytest.importorskip("monet_jax.bench.models.cells")
     monkeypatch.setattr(cells, "SHARES", (0.6,))

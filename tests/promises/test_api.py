@@ -20,6 +20,7 @@ from coming_rules import either_rules as either_rules
 from jax.experimental import io_callback
 from networks import BATCH, WIDTH, args, assert_same, made, net, recomputes, specs
 from networks import planning_calls as planning_calls
+from thinning import thinned
 
 import monet_jax
 import planners
@@ -121,7 +122,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name", thinned(CALLS, "dataclass", "static_leaves", "indices", "raw_key", "numpy")
+)
 def test_takes_what_the_function_takes(name, planning_calls):
     fun, given, kwargs = CALLS[name]
     wrapped = planned(fun)
@@ -192,7 +195,12 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name",
+    thinned(
+        SETTINGS, "grad_jit", "vjp", "jvp", "hessian_product", "scan", "cond", "remat_in_remat"
+    ),
+)
 def test_stands_in_other_transformations(name, planning_calls):
     assert_same(SETTINGS[name](planned(loss)), SETTINGS[name](loss))
     assert planning_calls
@@ -495,7 +503,7 @@ BUDGETS = {
 }
 
 
-@pytest.mark.parametrize("kind", BUDGETS)
+@pytest.mark.parametrize("kind", thinned(BUDGETS, "fraction", "reserved"))
 def test_compiled_program_keeps_the_budget(kind):
     budget, reserved = BUDGETS[kind](unplanned_bytes())
     f = monet_jax.remat(net, budget=budget, reserved=reserved)

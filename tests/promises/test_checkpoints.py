@@ -9,6 +9,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from networks import checkpoint_regions, recomputes
 from programs import array
+from thinning import thinned
 
 import monet_jax
 
@@ -87,7 +88,7 @@ def regions(function, plan):
     return checkpoint_regions(jax.make_jaxpr(step)(*arguments()))
 
 
-@pytest.mark.parametrize("function", [coarse, scanned])
+@pytest.mark.parametrize("function", thinned([coarse, scanned], "coarse"))
 def test_a_budget_that_a_coarse_region_breaks_is_met_by_planning_through_it(function):
     with pytest.raises(monet_jax.InfeasibleBudget) as caught:
         planned(function, unplanned(function).total_bytes // 8, "keep")
@@ -101,7 +102,7 @@ def test_a_budget_that_a_coarse_region_breaks_is_met_by_planning_through_it(func
     assert_same_gradient(function, plan)
 
 
-@pytest.mark.parametrize("function", [coarse, named, scanned])
+@pytest.mark.parametrize("function", thinned([coarse, named, scanned], "coarse", "named"))
 def test_what_has_room_is_not_run_again_where_it_is_planned_through(function):
     """The function fits as it is, but recomputes what there is room for."""
     budget = 2 * unplanned(loss).total_bytes
@@ -143,10 +144,13 @@ def test_a_function_without_checkpoints_is_planned_as_ever():
     assert kept.fingerprint == through.fingerprint
 
 
-def test_a_sweep_plans_through_checkpoints_as_well():
+@pytest.mark.parametrize("depth", thinned([4, DEPTH], "4"))
+def test_a_sweep_plans_through_checkpoints_as_well(depth):
+    weights, x = arguments()
     options = {"target": "cpu", "points": 2}
     kept, through = (
-        monet_jax.sweep(coarse, *arguments(), checkpoints=c, **options) for c in ("keep", "plan")
+        monet_jax.sweep(coarse, weights[:depth], x, checkpoints=c, **options)
+        for c in ("keep", "plan")
     )
     least = [found.of_kind("planned")[-1].total_bytes for found in (kept, through)]
     assert least[1] < 0.9 * least[0]

@@ -5,6 +5,7 @@ each is planned at random, and compared with plain JAX.
 """
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jax.experimental.ode import odeint
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from programs import Case, array
+from thinning import thinned
 
 from monet_jax.ir.primitives import must_run_once, runs_once
 from monet_jax.ir.program import flatten, mutable_references
@@ -138,7 +140,10 @@ def solution(p, x):
 CLOSING = [in_layers, in_numpy, in_loop, in_loop_in_loop, in_branch, in_a_rule, carried_number]
 
 
-@pytest.mark.parametrize("function", [*CLOSING, solution], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function",
+    thinned([*CLOSING, solution], "in_numpy", "in_loop_in_loop", "in_branch", "in_a_rule"),
+)
 def test_rules_may_close_over_arrays(function):
     assert_planned_as_plain(function, W, X)
 
@@ -173,7 +178,7 @@ def number_out(p, x):
     return jnp.sum(x), scale, stacked
 
 
-@pytest.mark.parametrize("function", [number_in, number_out], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", thinned([number_in, number_out], "number_out"))
 def test_loops_may_carry_numbers(function):
     assert_planned_as_plain(function, W, X)
 
@@ -235,7 +240,7 @@ KEYS = [keys_in_layers, keys_stacked, keys_carried, keys_folded, keys_in_branche
 
 
 @fault_of_jax("the barriers of `jax.checkpoint` use keys up")
-@pytest.mark.parametrize("function", KEYS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", thinned(KEYS, "keys_in_branches"))
 def test_no_key_is_taken_to_be_used_twice(function):
     with jax.debug_key_reuse(True):
         assert_planned_as_plain(function, W, X, jax.random.key_data(jax.random.key(0)))
@@ -280,8 +285,10 @@ def test_a_rule_that_calls_its_own_function_is_followed_once():
 
 
 @pytest.mark.usefixtures("either_rules")
-@pytest.mark.parametrize("where", ["function", "rule"])
-@pytest.mark.parametrize("nested", [False, True], ids=["loop", "loop_in_loop"])
+@pytest.mark.parametrize(
+    ("nested", "where"),
+    thinned(itertools.product([False, True], ["function", "rule"]), "True-rule"),
+)
 def test_callbacks_of_nested_scans_run_once(where, nested):
     calls = []
     halved = counting(calls)[where]
@@ -361,7 +368,9 @@ SHARDED = [(row_wise, None), (column_then_row, "model"), (sharded_loop, "model")
 SHARDED += [(sharded_branches, "model")]
 
 
-@pytest.mark.parametrize("function, axis", SHARDED, ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize(
+    "function, axis", thinned(SHARDED, "column_then_row-model", "sharded_branches-model")
+)
 def test_arrays_may_be_sharded_by_explicit_axes(function, axis):
     mesh = jax.make_mesh((1, 1), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
     with jax.set_mesh(mesh):

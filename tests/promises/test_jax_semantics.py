@@ -1992,12 +1992,44 @@ def of_kind(kind: str) -> list[Row]:
     return [r for r in ROWS if r.kind == kind]
 
 
+#: Rows that take longest, of which others show as much: in the slow run alone.
+REPEATED = {
+    *(f"RematTest.test_remat_checkpoint_dots{x}" for x in ("", "_jit", "_with_no_batch_dims")),
+    *(f"RematTest.test_remat_checkpoint_dots_outside_{x}" for x in ("scan", "cond")),
+    "RematTest.test_remat_checkpoint_dots_with_no_batch_dims2",
+    "RematTest.test_remat_checkpoint_dots_inside_cond",
+    "RematTest.test_remat_higher_order_ad_preserves_remat_primitive",
+    "RematTest.test_remat_nontrivial_env",
+    "RematTest.test_remat_jit3",
+    "RematTest.test_remat_custom_policy",
+    "RematTest.test_remat_custom_jvp_policy",
+    "RematTest.test_constants_not_hoisted",
+    *(f"RematTest.test_name_{x}" for x in ("saveable_input", "denylist", "allowlist")),
+    "RematTest.test_remat_of_jit_residual_forwarding",
+    *(f"RematTest.test_remat_of_{x}" for x in ("cond", "scan_policy", "scan_funky_custom_jvp")),
+    *(f"RematTest.test_remat_of_{x}_funky_custom_jvp2" for x in ("scan", "cond")),
+    *(f"RematTest.test_remat_{x}" for x in ("freevars", "vmap", "jit", "higher_order_autodiff")),
+    *(f"RematTest.test_remat_{x}" for x in ("scan", "of_cond_funky_custom_jvp", "of_cond_policy")),
+    *(
+        f"RematTest.test_remat_{x}"
+        for x in ("custom_policy_save_cos", "offload_names_of_scan_jaxpr")
+    ),
+    *(f"RematTest.test_{x}" for x in ("excess_precision_hell", "name_stack_annotation")),
+    "RematTest.test_const_in_jvp_cond",
+    *(f"CustomVJPTest.test_{x}" for x in ("initial_style", "initial_style_vmap_3", "issue2511")),
+    *(f"CustomVJPTest.test_{x}" for x in ("vmap", "initial_style_vmap", "fwd_closes_over_tracer")),
+    *(f"CustomVJPTest.test_{x}" for x in ("symbolic_zero_custom_vjp", "closure_convert", "kwargs")),
+    *(f"CustomVJPTest.test_optimize_remat_{x}" for x in ("cond", "gh21303", "custom_vmap")),
+}
+
+
 def shown():
-    """Every row with every way to plan it: one of them always, the others in the slow run."""
+    """Every row with every way to plan it: mostly one of them always, others in the slow run."""
     for n, found in enumerate(of_kind("same")):
         ways = found.ways or WAYS
         for m, way in enumerate(ways):
-            marks = [] if m == n % len(ways) else [pytest.mark.slow]
+            is_quick = m == n % len(ways) and found.name not in REPEATED
+            marks = [] if is_quick else [pytest.mark.slow]
             if found.fault:
                 marks.append(fault_of_jax(found.fault))
             if found.defect:
@@ -2051,7 +2083,7 @@ def test_compilations_are_counted():
 def test_table_is_sound():
     """No name twice, a reason where there must be one, and few rows that show nothing."""
     names = [r.name for r in ROWS]
-    assert len(set(names)) == len(names)
+    assert len(set(names)) == len(names) and {*names} >= REPEATED
     assert all(r.why for r in ROWS if not (r.plain_too or (r.kind == "same" and r.recomputes)))
     counts = collections.Counter(r.kind for r in ROWS)
     assert counts == {"same": 132, "refused": 16, "not applicable": 15}

@@ -10,6 +10,7 @@ from types import FunctionType
 
 import pytest
 from paths import ROOT
+from thinning import thinned
 from typer.main import get_command
 
 import monet_jax.cli.shell
@@ -29,19 +30,16 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def marked(path: Path):
-    """The page as a parameter; one that takes over ten seconds is run on demand."""
-    is_slow = named(path) in (
-        "docs/guides/fit.md",
-        "docs/guides/operators.md",
-        "docs/guides/host.md",
-        "docs/guides/recipes.md",
-    )
-    return pytest.param(path, marks=[pytest.mark.slow] * is_slow, id=named(path))
+PROGRAMS = [p for p in [ROOT / "README.md", *PAGES] if blocks(p, "python")]
 
 
 @pytest.mark.parametrize(
-    "path", [marked(p) for p in [ROOT / "README.md", *PAGES] if blocks(p, "python")]
+    "path",
+    thinned(
+        [pytest.param(path, id=named(path)) for path in PROGRAMS],
+        *("README.md", "docs/tutorial.md", "docs/guides/step.md"),
+        *("docs/how/seconds.md", "docs/measurements/README.md"),
+    ),
 )
 def test_the_python_of_a_document_runs_in_one_go(path, tmp_path, monkeypatch):
     pytest.importorskip("flax")

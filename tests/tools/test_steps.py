@@ -43,6 +43,7 @@ def found():
     return monet_jax.fit(CASE.planned(1.0), make_args, budget=BUDGET, step=32)
 
 
+@pytest.mark.slow
 def test_the_size_that_fits_is_the_largest(found):
     step = CASE.planned(budget=BUDGET)
     assert taken(step, *make_args(found.size)) == found.planned.total_bytes <= BUDGET
@@ -112,6 +113,7 @@ def test_micro_batches_have_the_least_seconds_of_all_that_fit():
             assert plan.compiled_bytes == found.best.total_bytes == found.plan.compiled_bytes
 
 
+@pytest.mark.slow
 def test_a_tighter_budget_takes_more_steps_and_is_told():
     wide, tight = fitted(4 << 20), fitted(300 << 10)
     assert (wide.size, wide.steps) == (TOTAL, 1)
@@ -129,10 +131,14 @@ def test_a_step_with_the_micro_batches_that_were_found_is_that_of_the_whole_batc
     assert_close(got, jax.jit(accumulating(jax))(CASE.state, x[None]), 1e-4)
 
 
-def test_micro_batches_that_cannot_be_are_refused():
+@pytest.mark.slow
+def test_the_least_budget_of_micro_batches_is_said_and_enough():
     with pytest.raises(monet_jax.InfeasibleBudget, match="micro-batches of 64") as error:
         fitted(100 << 10)
     assert fitted(error.value.minimum_budget).size == 64
+
+
+def test_micro_batches_that_cannot_be_are_refused():
     with pytest.raises(TypeError, match="is about a step"):
         monet_jax.fit(loss, make_parts, budget=1 << 20, accumulate=TOTAL)
     with pytest.raises(TypeError, match="`accumulation_steps`"):
@@ -146,6 +152,7 @@ def test_micro_batches_that_cannot_be_are_refused():
 # --------------------------------------------------------------------------------- sweep, diff
 
 
+@pytest.mark.slow
 def test_a_sweep_is_of_the_whole_step():
     x = CASE.batch
 
@@ -175,6 +182,7 @@ def test_a_sweep_is_of_the_whole_step():
         monet_jax.plan(CASE.planned(budget=int(0.97 * planned[-1].budget_bytes)), CASE.state, x)
 
 
+@pytest.mark.slow
 def test_plans_of_steps_are_compared():
     plans = [
         monet_jax.plan(CASE.planned(share), CASE.state, CASE.batch) for share in (1.0, 0.6, 0.5)
