@@ -12,8 +12,9 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
-from networks import assert_near, assert_same, recomputes, skip_without_compiler, some_slow
+from networks import assert_near, assert_same, recomputes, skip_without_compiler
 from networks import planning_calls as planning_calls
+from thinning import thinned
 
 import monet_jax
 from monet_jax import _api, zoo
@@ -167,7 +168,7 @@ def under_a_budget(name, module, size, scale="tiny", target=None):
     return lean, (params, stats, batch, key)
 
 
-@pytest.mark.parametrize("name", some_slow(MODELS, "gpt2", "resnet50"))
+@pytest.mark.parametrize("name", thinned(MODELS, "vit_s16"))
 def test_models_train_within_the_budget_as_they_do_without(name):
     module, size = MODELS[name]
     lean, given = under_a_budget(name, module, size)
@@ -226,7 +227,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", thinned(WAYS, "class", "method"))
 def test_every_way_to_plan_trains_the_same(name, planning_calls):
     module, plain = WAYS[name](), Net()
     if name == "of_nn_remat":

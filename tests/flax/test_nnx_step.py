@@ -9,6 +9,7 @@ import optax
 import pytest
 from flax import nnx
 from steps import ADAMW, WIDTH, normal
+from thinning import thinned
 
 import monet_jax
 
@@ -69,7 +70,10 @@ def marked_layers(model, optimizer, x):
 
 
 @pytest.mark.parametrize(
-    ("step", "kind"), [(marked_loss, Layer), (marked_layers, monet_jax.flax.remat(Layer))]
+    ("step", "kind"),
+    thinned(
+        [(marked_loss, Layer), (marked_layers, monet_jax.flax.remat(Layer))], "marked_loss-Layer"
+    ),
 )
 def test_three_steps_are_those_of_nnx_within_the_budget(step, kind):
     plain = nnx.jit(functools.partial(step_of, loss), donate_argnums=(0, 1))

@@ -161,8 +161,3 @@ def skip_without_compiler(target: str) -> None:
         require_compiler(TARGETS[target])
     except TargetUnavailable as error:
         pytest.skip(str(error))
-
-
-def some_slow(names, *slow) -> list:
-    """Parameters of a test, of which some take long and run on demand."""
-    return [pytest.param(x, marks=[pytest.mark.slow] if x in slow else []) for x in names]

@@ -10,6 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from networks import recomputes
 from steps import BATCH, WIDTH, assert_close, bytes_of, layers, loss, normal
+from thinning import thinned
 
 import monet_jax
 from monet_jax.step.context import Applying, Recording, Tracer
@@ -70,7 +71,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", thinned(FUNCTIONS, "norm_and_pull", "in_branch", "over_parts"))
 def test_a_mark_is_planned_wherever_it_stands(name):
     plain, marked = (functools.partial(FUNCTIONS[name], api) for api in (jax, monet_jax))
     fixed, temporaries = bytes_of(jax.jit(plain), layers(), X)

@@ -2,7 +2,8 @@
 
 import jax
 import pytest
-from steps import STEPS, bytes_of, loss, plain
+from steps import BATCH, STEPS, WIDTH, Step, bytes_of, layers, loss, normal, plain
+from thinning import thinned
 from typer.testing import CliRunner
 
 import monet_jax
@@ -106,8 +107,23 @@ def test_a_function_needs_a_budget():
         monet_jax.plan(jax.numpy.sum, 1.0)
 
 
-def test_where_one_mark_is_not_enough_others_are_planned():
-    case = STEPS["adversarial"]()
+def unequal() -> Step:
+    """Two gradients, of which the first takes more bytes."""
+
+    def make(api):
+        def step(state, x):
+            value, first = api.value_and_grad(loss)(state[0], x)
+            other, second = api.value_and_grad(loss)(state[1], x[: 3 * len(x) // 4])
+            return jax.tree.map(lambda w, g: w - 0.01 * g, state, (first, second)), value + other
+
+        return step
+
+    return Step(make, (layers(2), layers(2, seed=1)), normal(9, BATCH, WIDTH))
+
+
+@pytest.mark.parametrize("make", thinned([unequal, STEPS["adversarial"]], "unequal"))
+def test_where_one_mark_is_not_enough_others_are_planned(make):
+    case = make()
     loose, tight = (
         monet_jax.plan(case.planned(share, max_compilations=4), case.state, case.batch)
         for share in (0.9, 0.5)

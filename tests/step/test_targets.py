@@ -37,7 +37,7 @@ def test_a_step_on_a_mesh_keeps_the_budget_of_each_device(target):
 
 
 @pytest.mark.parametrize(
-    "target", [foreign_target("gpu:h100"), foreign_target("tpu:v5e", slow=True)]
+    "target", [foreign_target(name, slow=True) for name in ("gpu:h100", "tpu:v5e")]
 )
 def test_a_step_is_planned_for_a_device_that_is_not_here(target):
     shapes = (256, 512), (512, 256)
@@ -50,6 +50,7 @@ def test_a_step_is_planned_for_a_device_that_is_not_here(target):
     assert plan.compiled_bytes <= plan.budget_bytes < plan.unplanned_bytes
 
 
+@pytest.mark.slow
 def test_sharded_arrays_are_planned_for_one_device_of_theirs():
     run_python(
         """

@@ -10,6 +10,7 @@ from flax import nnx
 from networks import assert_same
 from networks import planning_calls as planning_calls
 from processes import run_python
+from thinning import thinned
 
 import monet_jax
 from monet_jax.compiler.targets import resolve_target
@@ -81,7 +82,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    thinned(WAYS, "function", "bound method", "in the class", "below a decorator"),
+)
 def test_statistics_move_and_masks_change_as_without(way, planning_calls):
     def trained(module, loss):
         step = nnx.jit(nnx.value_and_grad(loss))
@@ -154,7 +158,7 @@ LINEN = {
 }
 
 
-@pytest.mark.parametrize("way", LINEN)
+@pytest.mark.parametrize("way", thinned(LINEN, "in the class", "below a decorator"))
 def test_linen_modules_are_planned(way, planning_calls):
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     plain = linen(lambda fun: fun)()

@@ -78,6 +78,7 @@ def test_a_table_that_nothing_else_reads_is_looked_up_so(function, is_late):
     assert not any(e.eqn.primitive is compat.lookup_p for e in again)
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 def test_lookups_in_one_table_share_no_zeros_that_wait(monkeypatch):
     shape = {"depth": 1, "width": 256, "heads": 4, "hidden": 256, "vocab": 32_128}

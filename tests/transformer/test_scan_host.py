@@ -4,6 +4,7 @@ XLA:CPU ignores host memory, so values are tested there and bytes by the GPU's c
 """
 
 import dataclasses
+import itertools
 import math
 import random
 
@@ -29,6 +30,7 @@ from moves import (
     temps,
 )
 from programs import random_recipe
+from thinning import thinned
 
 import planners
 from monet_jax.candidates import movable
@@ -121,8 +123,10 @@ def every_size(monkeypatch):
 # -------------------------------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "seed"),
+    thinned(itertools.product(CASES, range(2)), "long-1", "two loops-0"),
+)
 def test_values_and_gradients_are_those_of_plain_jax(case, seed, every_size):
     fun, args = CASES[case]
     plans, rng = plans_for(fun, args, "cpu"), random.Random(seed)
@@ -274,8 +278,13 @@ def moved_bytes(graph, region):
 @FOREIGN
 @pytest.mark.parametrize(
     ("fun", "args", "carried"),
-    [(mlp, wide(), 16 * MIB), (blocks, wide_blocks(), 8 * MIB)],
-    ids=["mlp", "blocks"],
+    thinned(
+        [
+            pytest.param(mlp, wide(), 16 * MIB, id="mlp"),
+            pytest.param(blocks, wide_blocks(), 8 * MIB, id="blocks"),
+        ],
+        "mlp",
+    ),
 )
 def test_the_device_keeps_what_is_in_flight_and_nothing_else(fun, args, carried, target):
     plans = plans_for(fun, args, target)

@@ -10,6 +10,7 @@ import pytest
 from compilers import foreign_target
 from hosted import HOST, kinds, layout_of, movable, placed, small_counts
 from steps import STEPS, assert_close, loss, updated
+from thinning import thinned
 
 import monet_jax
 from monet_jax.step.updates import rows
@@ -29,7 +30,7 @@ def loops(step, layout, *arguments) -> int:
     return sum(eqn.primitive.name == "scan" for eqn in traced(*args).jaxpr.eqns)
 
 
-@pytest.mark.parametrize("name", ["clipped", "averaged"])
+@pytest.mark.parametrize("name", thinned(["clipped", "averaged"], "averaged"))
 def test_two_steps_are_those_of_jax(name, monkeypatch):
     small_counts(monkeypatch)
     monkeypatch.setattr(rows, "SLICE", 1024)  # a quarter of a leaf

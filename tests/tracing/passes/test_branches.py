@@ -22,8 +22,8 @@ from emission import (
     savable,
 )
 from jax import lax
-from networks import some_slow
 from programs import NAMED, Case, array
+from thinning import thinned
 
 import monet_jax
 import planners
@@ -55,7 +55,7 @@ def regions_in_branches(made):
     return sum(not region.alone and region.first in inside for region in made.regions)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES, "cond_and_switch"))
 def test_planned_branches_keep_value_and_gradient(name):
     f, plain, exact = expected(name)
     recomputing = 0
@@ -73,9 +73,8 @@ def branch_runs(which):
     return dataclasses.replace(case, args=args)
 
 
-@pytest.mark.parametrize(
-    "which", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (-1, 1, 5))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, -1, 1, 5])
 def test_whichever_branch_runs(which):
     f = flat(branch_runs(which))
     known = reference(pulled(f, f.function), f.leaves)
@@ -83,7 +82,7 @@ def test_whichever_branch_runs(which):
         assert_same(jax.jit(pulled(f, made.function))(*f.leaves), *known)
 
 
-@pytest.mark.parametrize("name", some_slow(NAMES, "branches_of_layers"))
+@pytest.mark.parametrize("name", thinned(NAMES, "cond_and_switch", "loops_in_branches"))
 def test_planned_branches_may_be_differentiated_by_some_arguments_only(name):
     f, *all_results = expected(name)
     for n, place in enumerate(f.places):
@@ -93,7 +92,9 @@ def test_planned_branches_may_be_differentiated_by_some_arguments_only(name):
             assert_same(ours, *((results, [pulls[n]]) for results, pulls in all_results))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", thinned(NAMES, "cond_and_switch", "branches_under_scan", "loops_in_branches")
+)
 def test_planned_branches_can_be_pushed_forward_under_jit(name):
     f, _, _ = expected(name)
     f = dataclasses.replace(f, forward_mode=True)
@@ -232,9 +233,13 @@ def concrete():
     return jax.tree.map(lambda a: 0.2 * array(1, *a.shape, dtype=a.dtype), shapes()[:2])
 
 
-def test_budgets_that_an_opaque_choice_breaks_are_met(monkeypatch):
+@pytest.mark.parametrize(
+    "shares",
+    thinned([pytest.param((0.5,), id="one"), pytest.param((0.75, 0.5), id="several")], "one"),
+)
+def test_budgets_that_an_opaque_choice_breaks_are_met(shares, monkeypatch):
     seconds = []
-    for share in (0.75, 0.5):
+    for share in shares:
         plan = planned(share)
         assert plan.compiled_bytes <= plan.budget_bytes
         seconds.append(plan.seconds)
@@ -243,7 +248,7 @@ def test_budgets_that_an_opaque_choice_breaks_are_met(monkeypatch):
             ours = jax.jit(jax.grad(stored.apply(chosen)))(*concrete(), jnp.int32(which))
             plain = jax.jit(jax.grad(chosen))(*concrete(), jnp.int32(which))
             jax.tree.map(ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), ours, plain)
-    assert seconds == sorted(seconds) and seconds[0] < seconds[1]
+    assert seconds == sorted(set(seconds))
     monkeypatch.setattr(branches, "may_be_planned", lambda *_: False)
     with pytest.raises(monet_jax.InfeasibleBudget):
         planned(0.75)

@@ -30,8 +30,8 @@ from emission import (
     savable,
 )
 from jax import lax
-from networks import some_slow
 from programs import LOOPS, NAMED, array
+from thinning import thinned
 
 import monet_jax
 import planners
@@ -92,14 +92,14 @@ def expected(name):
 # ------------------------------------------------------------------------------ derivatives
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", thinned(LOOPS, "layers_under_scan", "loops"))
 def test_a_loop_in_runs_keeps_its_value_and_gradient(name):
     f, function = in_runs(name)
     assert_same(pulled(f, function)(*f.leaves), *expected(name))
     assert_same(jax.jit(pulled(f, function))(*f.leaves), *expected(name))
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", thinned(LOOPS, "layers_under_scan", "scan_under_scan", "loops"))
 def test_a_loop_in_runs_may_be_differentiated_by_some_arguments_only(name):
     f, function = in_runs(name)
     for n, place in enumerate(f.places):
@@ -109,7 +109,7 @@ def test_a_loop_in_runs_may_be_differentiated_by_some_arguments_only(name):
 
 
 @pytest.mark.parametrize(
-    "name", some_slow(["layers_under_scan", "states_under_scan"], "states_under_scan")
+    "name", thinned(["layers_under_scan", "states_under_scan"], "layers_under_scan")
 )
 def test_a_loop_in_runs_may_be_mapped_pushed_forward_and_differentiated_twice(name):
     f, function = in_runs(name)
@@ -153,7 +153,7 @@ def pushed(f, function):
 
 
 @pytest.mark.usefixtures("either_rules")
-@pytest.mark.parametrize("transform", [jax.jit, lambda f: f, jax.jacfwd])
+@pytest.mark.parametrize("transform", thinned([jax.jit, lambda f: f, jax.jacfwd], "jit", "jacfwd"))
 def test_forward_mode_of_a_jitted_loop_in_runs_is_refused_and_says_what_to_do(transform):
     if jax.config.jax_custom_vjp3 and jax.__version_info__ < (0, 12):
         pytest.skip("under its coming rules, JAX 0.11.2 refuses before we can say what to do")
@@ -170,7 +170,7 @@ def test_forward_mode_of_a_jitted_loop_in_runs_is_refused_and_says_what_to_do(tr
     jax.jacrev(jitted)(*f.leaves)
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", thinned(LOOPS, "layers_under_scan"))
 def test_forward_mode_of_a_jitted_loop_works_where_plans_are_made_for_it(name):
     f, _ = in_runs(name)
     f = dataclasses.replace(f, forward_mode=True)
@@ -325,6 +325,7 @@ def test_what_is_loop_invariant_is_not_stacked(monkeypatch):
     assert many - few > 1.1 * (most - least) / 2
 
 
+@pytest.mark.slow
 def test_a_budget_between_the_uniform_plans_is_met():
     arguments = deep_args()
     unplanned = monet_jax.compiled_bytes(jax.value_and_grad(deep), *arguments, target="cpu")
@@ -343,7 +344,7 @@ def test_a_budget_between_the_uniform_plans_is_met():
     assert seconds == sorted(seconds) and seconds[0] < seconds[-1]
 
 
-@pytest.mark.parametrize("operators", ["none", "exact"])
+@pytest.mark.parametrize("operators", thinned(["none", "exact"], "exact"))
 def test_a_plan_can_be_pushed_forward_through_jit(operators):
     """With operators, the budget is met by iterations of which some recompute more."""
     arguments = deep_args()

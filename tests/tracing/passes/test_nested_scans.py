@@ -5,6 +5,7 @@ Bytes are the compiler's; the baseline is the same loop with `jax.checkpoint` ro
 
 import dataclasses
 import functools as ft
+import itertools
 import random
 
 import jax
@@ -14,6 +15,7 @@ import pytest
 from emission import analyzed, assert_same, emitted, flat, pulled, random_regions, reference
 from jax import lax
 from programs import LOOPS, NAMED, Case, array
+from thinning import thinned
 
 import monet_jax
 from monet_jax._plan import load_plan
@@ -59,15 +61,16 @@ def assert_nested_scans_change_nothing(case, chosen):
 # ------------------------------------------------------------------------------ derivatives
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", thinned(LOOPS, "scan_under_scan", "loops"))
 def test_nested_scans_keep_values_and_gradients(name):
     case = NAMED[name]()
     loops = [e for e in flat(case).program.equations if e.primitive == "scan"]
     assert_nested_scans_change_nothing(case, [2] * len(loops))
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("trips", [6, 7, 8])
+@pytest.mark.parametrize(
+    ("trips", "reverse"), thinned(itertools.product((6, 7, 8), (False, True)), "7-True")
+)
 def test_what_is_left_over_runs_in_its_place(trips, reverse):
     """Iterations that depend on their order, with keys, integers, and results of each."""
 
@@ -112,7 +115,7 @@ def smallest(function, args, **options):
     return caught.value.minimum_budget
 
 
-@pytest.mark.parametrize("depth", [DEPTH, pytest.param(DEPTH + 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("depth", thinned([DEPTH, DEPTH + 1], str(DEPTH)))
 def test_nested_scans_take_a_fraction_of_a_loop_with_a_checkpoint_round_its_body(depth, tmp_path):
     args = arguments(depth)
     by_hand = ft.partial(deep, step=jax.checkpoint(step, prevent_cse=False))
@@ -161,7 +164,7 @@ def in_branch(w, h, inner=inner_loop):
     return jnp.sum(h**2)
 
 
-@pytest.mark.parametrize("function", [in_loop, pytest.param(in_branch, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("function", thinned([in_loop, in_branch], "in_loop"))
 def test_loops_inside_others_keep_what_they_carry_and_no_more(function):
     w, h = array(0, 4, 64, 64) * 0.3, array(1, 512, 64)
     by_hand = ft.partial(function, inner=jax.checkpoint(inner_loop))
