@@ -110,6 +110,11 @@ class Programs:
         found = [[x for x in every if x.plans is y] for y in plans if y is not None]
         return [spaces for spaces in found if spaces]
 
+    def every(self) -> Iterator[CompiledPlans]:
+        """The plans of each program, those of nested scans last."""
+        yield from self.all_plans
+        yield from (space.plans for space in self.nested_spaces[:1])
+
     @property
     def all_plans(self) -> list[CompiledPlans]:
         """The plans of each program that was needed so far."""

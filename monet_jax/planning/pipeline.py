@@ -168,22 +168,31 @@ def _find_plan_within(
 def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanRecord:
     """The plan, searched for.
 
-    Where the user interrupts the search, the best plan so far is kept for the next one.
+    Where the user interrupts the search, the best plan so far is kept for the next one; where no
+    plan fits, the smallest is kept for a search with a budget of what it takes.
 
     Raises:
         KeyboardInterrupt: the user interrupts it.
+        InfeasibleBudget: no plan fits.
     """
     plan_search = _plan_search(_compiled_plans(traced, request, target), request)
     if not _uses_disk(request):
         return _planned(plan_search, request)
-    key = _key(traced, request, target, request.floor_bytes, "interrupted")
-    known = cache_module.read(key)
+
+    def key(request: PlanRequest) -> str:
+        return _key(traced, request, target, request.floor_bytes, "begun")
+
     try:
-        return _planned(plan_search, request, known)
+        return _planned(plan_search, request, cache_module.read(key(request)))
     except KeyboardInterrupt:
         best = plan_search.best_so_far()
         if best is not None:
-            cache_module.write(key, best)
+            cache_module.write(key(request), best)
+        raise
+    except InfeasibleBudget:
+        smallest = plan_search.smallest()
+        if smallest is not None:
+            cache_module.write(key(request.with_options(budget=smallest.budget_bytes)), smallest)
         raise
 
 
@@ -214,7 +223,7 @@ def _planned(
     Arguments:
         plan_search: the search.
         request: what is asked for.
-        known: the best plan of a search that was interrupted.
+        known: a plan of a search before.
     """
     target = plan_search.compiled_plans.judge.target
     budget = functools.partial(request.budget_bytes, target)
@@ -232,7 +241,7 @@ def _key(traced: Traced, request: PlanRequest, target: Target, floor_bytes: int,
         traced, request, target: what the plan is for.
         floor_bytes: as in the request.
         state: "final"; "cut short", where it depends on the cap, so that one under a larger cap is
-            searched for anew; or "interrupted".
+            searched for anew; or "begun", where another search begins with it.
     """
     options = request.options
     return cache_module.key_of(

@@ -13,7 +13,7 @@ from planners.regions.stages import one_function
 from ..analyzer import pins
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
-from ..candidates.programs import Programs, fastest_within
+from ..candidates.programs import Programs, fastest_within, smallest_compiled
 from ..candidates.worth import CLEARLY_FASTER
 from ..plans.record import PlanRecord
 from ..search.by_clock import find_by_clock
@@ -109,6 +109,16 @@ class PlanSearch:
         best = fastest_within(self.programs, limit)
         return best and self._record(Found(*best, True, "it was interrupted"), self._task)
 
+    def smallest(self) -> PlanRecord | None:
+        """The smallest plan that the last search compiled, if any; its budget is what it takes."""
+        best = smallest_compiled(self.programs)
+        if self._task is None or best is None:
+            return None
+        plans, plan = best
+        taken = plans.fixed_bytes + plans.temp_bytes(plan) + self._task.reserved_bytes
+        task = dataclasses.replace(self._task, budget_bytes=taken)
+        return self._record(Found(*best, True, "less was asked for"), task)
+
     def _planned(self, budget: Budget, reserved_bytes: int, known: PlanRecord | None) -> PlanRecord:
         started, compilations = time.perf_counter(), self.compiled_plans.cap.compilations
         (self.planner or planners.Stages()).warm_up()
@@ -116,7 +126,7 @@ class PlanSearch:
             _ = self.compiled_plans.unplanned  # before there is a task: `best_so_far` needs it
             total = budget(lambda: self.compiled_plans.unplanned.total_bytes)
             task = self._task = _Task(total, reserved_bytes, started, compilations)
-            _compile_again(self.compiled_plans, known)
+            _compile_again(self.programs, known)
             search = find_by_clock if self.by_clock else find
             found = search(self.programs, task.limit_bytes)
         except CapReached as error:
@@ -160,13 +170,15 @@ class _Task:
         return self.budget_bytes - self.reserved_bytes
 
 
-def _compile_again(plans: TracedPlans, known: PlanRecord | None) -> None:
-    """Compile a plan of an earlier search, if it is one of this program."""
-    if known is None or known.decisions is None or known.fingerprint != plans.judge.fingerprint:
+def _compile_again(programs: Programs, known: PlanRecord | None) -> None:
+    """Compile a plan of an earlier search, if it is one of these programs."""
+    if known is None or known.decisions is None:
         return
-    regions, seconds = known.decisions.regions, plans.graph.seconds
-    planner = known.decisions.planner
-    plans.of(certified(plans.graph, regions, planner=planner, bound_seconds=seconds))
+    plans = next((x for x in programs.every() if x.judge.fingerprint == known.fingerprint), None)
+    if plans is not None:
+        regions, seconds = known.decisions.regions, plans.graph.seconds
+        planner = known.decisions.planner
+        plans.of(certified(plans.graph, regions, planner=planner, bound_seconds=seconds))
 
 
 def _planner_for(compile_seconds: float) -> RegionPlanner:

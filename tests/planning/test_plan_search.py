@@ -14,6 +14,7 @@ import planners
 from monet_jax import InfeasibleBudget, operators
 from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
+from monet_jax.candidates.programs import fastest_within
 from monet_jax.compiler import compile
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import Replacement
@@ -21,6 +22,7 @@ from monet_jax.planning import judge
 from monet_jax.planning import plan_search as plan_search_module
 from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.planning.plan_search import PlanSearch
+from monet_jax.search.search import Found
 from monet_jax.tracing.trace import trace_for
 from planners.regions.planner import FunctionPlanner
 
@@ -266,3 +268,24 @@ def test_the_best_plan_of_an_interrupted_search_is_where_the_next_one_begins(
     monkeypatch.setattr(judge, "compile_bytes", whole)
     plan = monet_jax.plan(net, *specs(), budget=0.55)
     assert not plan.is_cached and plan.overhead <= best.overhead
+
+
+def test_the_smallest_plan_is_where_a_search_with_its_bytes_begins(tmp_path, monkeypatch):
+    monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
+    with pytest.raises(monet_jax.InfeasibleBudget) as error:
+        monet_jax.plan(net, *specs(), budget=0.05)
+    least = error.value.minimum_budget
+    (path,) = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert monet_jax.load_plan(path).compiled_bytes == least
+    monkeypatch.setattr(plan_search_module, "find", no_search)
+    assert monet_jax.plan(net, *specs(), budget=least).compiled_bytes <= least
+    with pytest.raises(LookupError):
+        monet_jax.plan(net, *specs(), budget=least + 1)
+
+
+def no_search(programs, limit):
+    """What a search would find that compiles nothing beside what it is given."""
+    best = fastest_within(programs, limit)
+    if best is None:
+        raise LookupError("no plan")
+    return Found(*best, True, "")
