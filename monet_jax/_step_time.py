@@ -9,6 +9,7 @@ import jax
 from .compiler.targets import default_device
 from .planning.step import step_on
 from .plans.record import PlanRecord
+from .report.figures import format_seconds
 from .seconds.clock import Ratio, Timing, in_turns, ratio
 from .seconds.running import made_up
 from .tracing.modules import Given, on_arrays
@@ -40,9 +41,10 @@ class StepSeconds:
         found = self.ratio
         beyond = "slower" if found.is_slower else "faster" if found.is_faster else "no slower"
         return (
-            f"By the clock on {self.device}: {_in_words(self.planned.seconds)} a step as planned, "
-            f"{_in_words(self.plain.seconds)} as it is, medians of {len(self.plain.runs)} turns; "
-            f"{found} of the plain step: {beyond} beyond the interval of 95 %."
+            f"By the clock on {self.device}: {format_seconds(self.planned.seconds)} a step as "
+            f"planned, {format_seconds(self.plain.seconds)} as it is, medians of "
+            f"{len(self.plain.runs)} turns; {found} of the plain step: {beyond} beyond the "
+            "interval of 95 %."
         )
 
 
@@ -71,7 +73,3 @@ def step_seconds(
     runs = [step_on(some, function, lambda: leaves) for some, function in pairs]
     plain, timing = in_turns(runs, turns)
     return StepSeconds(plain, timing, default_device().device_kind)
-
-
-def _in_words(seconds: float) -> str:
-    return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"

@@ -1,13 +1,14 @@
 """Import directions, the shape of the sources, their words, their docstrings and the wheel."""
 
 import ast
+import functools
 import logging
 import runpy
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -267,11 +268,32 @@ def name_of(path: Path) -> str:
 
 
 def each(paths: list[Path]):
-    return pytest.mark.parametrize("path", paths, ids=name_of)
+    """Makes one test of a check of files, which names all that fail: a thousand take a minute."""
+
+    def decorate(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test():
+            expect_none([f"{name_of(path)}: {wrong}" for path in paths if (wrong := fails(path))])
+
+        def fails(path: Path) -> str:
+            try:
+                check(path)
+            except AssertionError as error:
+                return str(error)
+            return ""
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return decorate
 
 
 def nodes(path: Path, *kinds: type[ast.AST]) -> list:
-    return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, kinds)]
+    return [n for n in every_node(path) if isinstance(n, kinds)]
+
+
+@functools.cache
+def every_node(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def imported(path: Path) -> set[str]:
@@ -297,6 +319,16 @@ def blocking(names: set[str]) -> str:
 
 
 # ------------------------------------------------------------------------------------- imports
+
+
+def test_one_file_that_fails_is_named():
+    @each([ROOT / "tests/promises/test_layers.py", *PLANNERS])
+    def check(path):
+        assert not imports_any(path, "monet_jax")
+
+    with pytest.raises(AssertionError, match=r"tests/promises/test_layers\.py: ") as error:
+        check()
+    assert "planners/graph.py" not in str(error.value)
 
 
 @each(PLANNERS)
