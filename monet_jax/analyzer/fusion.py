@@ -9,6 +9,7 @@ compilers keep a product's operands.
 """
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -87,6 +88,14 @@ class Fusions:
     def is_kept(self, value: int) -> bool:
         """Whether a value is written to memory by an op."""
         return value in self._kept
+
+    @functools.cached_property
+    def read_elsewhere(self) -> set[int]:
+        """Values that are returned, or that others than products read."""
+        views, equations = self._source.keys(), self.program.equations
+        rest = (e for e in equations if e.primitive != "dot_general" and not views & {*e.outputs})
+        reads = (i for e in rest for i in e.reads)
+        return {self.root(i) for i in (*reads, *self.program.outputs) if isinstance(i, int)}
 
     def all(self) -> Iterable[Fusion]:
         """Every op, in the order of the program."""

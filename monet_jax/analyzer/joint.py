@@ -227,13 +227,14 @@ def _has_reversed_kernel(trace: TracedStage, equation: Equation) -> bool:
 def _copied_bytes(equation: Equation, fusions: Fusions, late: Set[int]) -> int:
     """Bytes of copies of operands with wider sides.
 
-    What is there before, for several products, is copied for each. A fusion that computes one of
-    the `late` values, cotangents or what a loop computes anew, writes it wider at once.
+    What is there before, for several products, is copied for each. A fusion writes `late` values,
+    cotangents or what a loop computes anew, wider at once, and so what products alone read.
     """
 
     def is_copied(value: int) -> bool:
         made_by = fusions.producer.get(root := fusions.root(value))
-        return root not in late or made_by is None or kind_of(made_by) is not Kind.FUSED
+        is_wide = root in late or root not in fusions.read_elsewhere
+        return not is_wide or made_by is None or kind_of(made_by) is not Kind.FUSED
 
     operands = widened_operands(equation, fusions.backend.side_multiple)
     return sum(nbytes for i, nbytes in operands if is_copied(i))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import jax
 import jax.extend
@@ -182,6 +183,22 @@ def _upsampled(kernels, x):
     for kernel in kernels:
         x = jax.nn.relu(jax.lax.conv_transpose(x, kernel, (2, 2), "SAME", dimension_numbers=LAYOUT))
     return jnp.mean(x**2)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_what_products_alone_read_is_written_wide_at_once(shown):
+    """A weight that is cast for two products, read by something else as well or not."""
+    target, sides, weight = resolve_target("gpu:h100"), (512, 1504), (1504, 1504)
+
+    def loss(w, x):
+        cast = w.astype(x.dtype)
+        return jnp.sum(jnp.sin(x @ cast)) + (jnp.sum(jnp.sin(cast)) if shown else 0)
+
+    args = Spec((1501, 1501), jnp.float32), Spec((512, 1501), jnp.bfloat16)
+    graph = compiled_plans_of(trace_loss(loss, args, target), target, Pins()).judge.graph
+    ops = (op for stage in graph.stages for op in stage.forward if op.name == "dot_general")
+    copied = next(ops).workspace_bytes - backend.backend_of("gpu:h100").product_bytes
+    assert copied == 2 * (math.prod(sides) + (math.prod(weight) if shown else 0))
 
 
 @pytest.mark.parametrize("pads", [True, False])
