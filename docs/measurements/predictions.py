@@ -30,7 +30,7 @@ from monet_jax.planning.judge import compiled_plans_of
 from planners.regions.solved import SolvedBudgets
 
 HERE = Path(__file__).parent
-SHARES = "0.9,0.8,0.7,0.6,0.52,0.45,0.4,0.35,0.3"
+SHARES = "0.95,0.9,0.85,0.8,0.75,0.7,0.65,0.6,0.55,0.5,0.45,0.4,0.35,0.3,0.25"
 #: Seconds of the solver for one plan.
 SOLVER_SECONDS = 5.0
 
