@@ -89,10 +89,14 @@ class Programs:
         return [space for space in self.spaces if space.moves]
 
     @functools.cached_property
+    def nested(self) -> CompiledPlans | None:
+        """The plans with nested scans, if there are any."""
+        return self.make_nested()
+
+    @functools.cached_property
     def nested_spaces(self) -> tuple[Space, ...]:
         """The spaces of nested scans."""
-        nested = self.make_nested()
-        return () if nested is None else spaces_of(nested, self.planner)
+        return () if self.nested is None else spaces_of(self.nested, self.planner)
 
     def every_space(self) -> tuple[Space, ...]:
         """The spaces of all programs, nested scans included."""
@@ -105,21 +109,22 @@ class Programs:
             moves: whether they are those whose plans move values to the host's memory, or the
                 others.
         """
-        plans = [self.as_traced, *(x.plans for x in self.nested_spaces[:1]), self.without_operators]
+        plans = [self.as_traced, self.nested, self.without_operators]
         every = [x for x in self.every_space() if x.moves == moves]
         found = [[x for x in every if x.plans is y] for y in plans if y is not None]
         return [spaces for spaces in found if spaces]
 
     def every(self) -> Iterator[CompiledPlans]:
-        """The plans of each program, those of nested scans last."""
+        """The plans of each program; nested scans are made when it comes to them."""
         yield from self.all_plans
-        yield from (space.plans for space in self.nested_spaces[:1])
+        if self.nested is not None:
+            yield self.nested
 
     @property
     def all_plans(self) -> list[CompiledPlans]:
         """The plans of each program that was needed so far."""
-        every = (self.as_traced, self.without_operators, *(x.plans for x in self._known_spaces))
-        return list(dict.fromkeys(plans for plans in every if plans is not None))
+        every = (self.as_traced, self.without_operators, vars(self).get("nested"))
+        return [plans for plans in every if plans is not None]
 
     def stopped(self) -> SolverStopped | None:
         """Why the planner had no answer at some point of the last search, if so."""

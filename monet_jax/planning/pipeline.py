@@ -191,8 +191,9 @@ def _find_plan(traced: Traced, request: PlanRequest, target: Target) -> PlanReco
         raise
     except InfeasibleBudget:
         smallest = plan_search.smallest()
-        if smallest is not None:
-            cache_module.write(key(request.with_options(budget=smallest.budget_bytes)), smallest)
+        if smallest is not None:  # bytes have no floor, which a share may have
+            enough = request.with_options(budget=smallest.budget_bytes)
+            cache_module.write(key(dataclasses.replace(enough, floor_bytes=0)), smallest)
         raise
 
 
