@@ -33,8 +33,8 @@ class Graph:
     Attributes:
         values: every array, indexed by the ops.
         stages: in forward order.
-        recomputes_late: whether a compiler runs an op again just before what reads it, in regions
-            of several stages too; else all of a region's recomputation comes first there.
+        recomputes_late: whether a compiler runs an op again just before what reads it; else all of
+            a region's recomputation comes first.
         loops: in order. A region lies in one iteration, or outside of all loops.
         choices: a region lies in one branch, or outside of all. Of choices in branches, as much
             waits in all branches of the inner ones together.

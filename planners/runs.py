@@ -7,8 +7,8 @@ that its region and the regions round it select by what they save (`Op.implement
 - *alone*: the backward ops of its stages, last stage first.
 - *checkpointed leaf*: the same, but what a backward op reads of the region's own forward, and
   which is not saved, is recomputed from saved values and values of other regions: just before it
-  in a region of one stage, or where the compiler recomputes late; else before the region's
-  backward, since a compiler is free to run all of it then.
+  where the compiler recomputes late; else before the region's backward, since a compiler is free
+  to run all of it then.
 - *nested*: one run of the forward ops that its inner regions' saved values and inputs need, from
   the outer region's saved values; then the inner regions' backwards, last one first. What an outer
   region saves is there for the regions inside it, whether or not they save it too.
@@ -187,8 +187,8 @@ def backward_runs(
     if region.alone:
         return later
     found = []
-    if region.last > region.first and not graph.recomputes_late:
-        # Nothing holds the recomputation of one stage back until another's backward has run.
+    if not graph.recomputes_late:
+        # Nothing holds recomputation back until the first backward op has run.
         needed = (i for run in later for i in run.of(graph).inputs)
         found += _reruns(graph, region, needed, held, depth)
     for run in later:

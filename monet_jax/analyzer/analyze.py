@@ -125,7 +125,8 @@ def _graph(
                 _fitted(f, values),
                 _fitted(b, values),
                 _with_count(key, f),
-                alone_bytes=joint.waiting_bytes,
+                # The backward of the last stage follows at once, so that nothing waits for it.
+                alone_bytes=0 if stage is staged.stages[-1] else joint.waiting_bytes,
                 may_be_alone=not _must_recompute(stage, state.pinned),
                 result_bytes=state.results_of(b),
             )

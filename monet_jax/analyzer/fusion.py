@@ -10,17 +10,18 @@ compilers keep a product's operands.
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from ..compiler.backend import Backend
 from ..ir.costs import Work, work_of
+from ..ir.library_reductions import library_reads
+from ..ir.materialised import constant_values, costly_values, drawn_values
 from ..ir.primitives import (
     PRODUCTS,
     Kind,
     is_idle_rounding,
     is_one_hot,
-    is_random,
     kind_of,
     traits_of,
 )
@@ -70,16 +71,28 @@ class Fusions:
         program: a flat program.
         backend: the compiler; whether gathers and products compute their operands.
         kept: values that are kept in any case.
+        late: values that are computed at another time than the others: cotangents, say, where the
+            forward runs again for them, or has saved what they need.
+
+    Attributes:
+        kept: the values that ops write to memory.
     """
 
-    def __init__(self, program: Program, backend: Backend, kept: Collection[int] = frozenset()):
-        self.program, self.backend = program, backend
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        kept: Collection[int] = frozenset(),
+        late: Set[int] = frozenset(),
+    ):
+        self.program, self.backend, self.late = program, backend, late
         self._kinds = _kinds_of(program, backend)  # by position
         self.position = positions_of(program.equations)
         self.producer = {i: e for e in program.equations for i in e.outputs}
         self._source = self._views()
-        self._root = self._roots()
-        self._kept = self._materialised(kept)
+        self._root = _roots(self._source)
+        self.spread: Mapping[int, Sequence[tuple[int, int]]] = {}  # see `LibraryReads`
+        self.kept = self._materialised(kept)
 
     def root(self, value: int) -> int:
         """The value whose bytes `value` shows: itself, unless it is a view."""
@@ -87,7 +100,7 @@ class Fusions:
 
     def is_kept(self, value: int) -> bool:
         """Whether a value is written to memory by an op."""
-        return value in self._kept
+        return value in self.kept
 
     @functools.cached_property
     def read_elsewhere(self) -> set[int]:
@@ -100,7 +113,7 @@ class Fusions:
     def all(self) -> Iterable[Fusion]:
         """Every op, in the order of the program."""
         for equation in self.program.equations:
-            outputs = tuple(i for i in equation.outputs if i in self._kept)
+            outputs = tuple(i for i in equation.outputs if i in self.kept)
             if outputs or equation.eqn.effects:
                 yield self._fusion(equation, outputs)
 
@@ -134,7 +147,7 @@ class Fusions:
             seen.add(i)
             if producer is not None and is_hook(producer):
                 hooks[i] = producer
-            if i in self._kept or producer is None:
+            if i in self.kept or producer is None:
                 found.add(i)
             elif i not in known:
                 pending += [self._source[i]] if i in self._source else producer.reads
@@ -144,7 +157,7 @@ class Fusions:
         fused = self._fused_into(equation)
         members = (equation, *fused)
         reads = {self.root(i) for e in members for i in e.reads}
-        inputs = tuple(sorted(i for i in reads if i in self._kept or i not in self.producer))
+        inputs = tuple(sorted(i for i in reads if i in self.kept or i not in self.producer))
         return Fusion(equation, fused, inputs, outputs, sum(map(work_of, members), Work()))
 
     def _fused_into(self, equation: Equation) -> tuple[Equation, ...]:
@@ -153,7 +166,7 @@ class Fusions:
         while queue:
             i = self.root(queue.pop())
             producer = self.producer.get(i)
-            if producer is None or i in self._kept or self.position[i] in found:
+            if producer is None or i in self.kept or self.position[i] in found:
                 continue
             found[self.position[i]] = producer
             queue += producer.reads
@@ -174,43 +187,37 @@ class Fusions:
             found.update(zip(equation.outputs, sources, strict=True))
         return found
 
-    def _roots(self) -> dict[int, int]:
-        root: dict[int, int] = {}
-        for i, source in self._source.items():
-            root[i] = root.get(source, source)
-        return root
-
     def _materialised(self, anyway: Collection[int]) -> set[int]:
-        returned = {i for i in self.program.outputs if isinstance(i, int)}
+        program, kinds, backend = self.program, self._kinds, self.backend
+        returned = {i for i in program.outputs if isinstance(i, int)}
         kept = {self.root(i) for i in (*returned, *anyway)}
-        constant = {self.root(i) for i in _constant(self.program.equations, self._kinds)}
-        noise = set() if self.backend.fuses_into_products else self._noise()
-        for equation, kind in zip(self.program.equations, self._kinds, strict=True):
+        constant = {self.root(i) for i in constant_values(program.equations, kinds)}
+        drawn = set() if backend.fuses_into_products else drawn_values(program, kinds, constant)
+        for equation, kind in zip(program.equations, kinds, strict=True):
             reads = {self.root(i) for i in equation.reads}
             if kind in (Kind.REDUCTION, Kind.SOLID):
                 kept.update(equation.outputs)
             if kind is Kind.SOLID or equation.primitive == "optimization_barrier":
                 # Loops compute what is constant inside.
                 kept.update(reads - constant if equation.primitive == "scan" else reads)
-            if not noise.issuperset(equation.outputs):
-                kept.update(reads & noise)
+            if not drawn.issuperset(equation.outputs):
+                kept.update(reads & drawn)
+        if backend.leaves_reductions:
+            reads = library_reads(program, kinds, constant, self._root, kept, self.late)
+            kept |= reads.values
+            self.spread = reads.spread
+        if backend.computes_once:
+            kept |= costly_values(program, kinds, self._root, kept, self.late)
         kept &= self.producer.keys()
-        return {i for i in kept if self._kinds[self.position[i]] is not Kind.VIEW}
+        return {i for i in kept if kinds[self.position[i]] is not Kind.VIEW}
 
-    def _noise(self) -> set[int]:
-        """Values drawn from a generator and not yet mixed with anything else.
 
-        Drawing costs many instructions, so what is drawn (a dropout mask, say, rather than the
-        random bits that it came from) is kept where it meets other data.
-        """
-        drawn: set[int] = set()
-        constant = _constant(self.program.equations, self._kinds)
-        for equation, kind in zip(self.program.equations, self._kinds, strict=True):
-            reads = set(equation.reads) - constant
-            fused = kind in (Kind.VIEW, Kind.FUSED)
-            if is_random(equation) or (fused and reads and reads <= drawn):
-                drawn.update(equation.outputs)
-        return drawn
+def _roots(sources: Mapping[int, int]) -> dict[int, int]:
+    """View -> the value whose bytes it shows, from what each view is made of."""
+    root: dict[int, int] = {}
+    for i, source in sources.items():
+        root[i] = root.get(source, source)
+    return root
 
 
 def _kinds_of(program: Program, backend: Backend) -> list[Kind]:
@@ -227,7 +234,7 @@ def _kinds_of(program: Program, backend: Backend) -> list[Kind]:
 
     kinds = [*map(kind, program.equations)]
     if backend.fuses_row_reductions:
-        constant = _constant(program.equations, kinds)
+        constant = constant_values(program.equations, kinds)
         fused = {id(e) for e in row_reductions(program, kinds, constant)}
         pairs = zip(program.equations, kinds, strict=True)
         kinds = [Kind.FUSED if id(e) in fused else kind for e, kind in pairs]
@@ -287,13 +294,3 @@ def _reading(equation: Equation, passed: Mapping[int, Any]) -> Equation:
 def is_in_place(equation: Equation) -> bool:
     """Whether an op of an equation may write its result over an operand that ends there."""
     return kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place
-
-
-def _constant(equations: Iterable[Equation], kinds: Iterable[Kind]) -> set[int]:
-    """Values that follow from literals alone: zeros, spread out."""
-    found: set[int] = set()
-    for equation, kind in zip(equations, kinds, strict=True):
-        fused = kind in (Kind.VIEW, Kind.FUSED) and not is_random(equation)
-        if fused and found.issuperset(equation.reads):
-            found.update(equation.outputs)
-    return found

@@ -17,7 +17,6 @@ from ..compiler.backend import (
     Backend,
     copied_operand,
     padded_bytes,
-    waiting_bytes,
     widened_operands,
     workspace_bytes,
 )
@@ -33,12 +32,13 @@ from .implementations import with_encoders
 from .local_ops import (
     LocalOp,
     each_after_its_inputs,
-    reading,
+    with_copies,
     with_reuse,
+    with_spread,
     with_what_forward_ops_need,
 )
 from .step_costs import price_of, seconds_of
-from .traced_stage import TracedStage, residuals, traced_stage
+from .traced_stage import TracedStage, residuals, traced_stage, waiting_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ def joint_of(
         tuple(outputs[split:]),
         sum(map(trace.program.nbytes, saved)),
         _more_seconds(trace, saved) if saved else 0.0,
-        sum(map(waiting_bytes, trace.program.equations)) if backend.needs_scratch else 0,
+        waiting_bytes(trace),
     )
 
 
@@ -124,40 +124,11 @@ def _ops(trace: TracedStage) -> tuple[LocalOp, ...]:
     made = with_what_forward_ops_need([_op(trace, fusion) for fusion in fusions])
     if any(map(is_hook, trace.program.equations)):
         made = with_encoders(trace, made, fusions)
-    made = _with_copies(trace, made)
+    made = with_spread(trace, with_copies(trace, made))
     forward = [op for op in made if op.forward]
     later = [op for op in made if not op.forward]
     pulled = [op for op in later if trace.backward.intersection(op.outputs)]
     return tuple(forward + each_after_its_inputs(pulled, later))
-
-
-def _with_copies(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
-    """The ops; a separate op copies each forward value that gradients of kernels read.
-
-    XLA:CPU runs the copy as soon as it can, so that the copy waits for the
-    backward, beside its original where that is needed too. In a region that runs again, the
-    copy runs again as well; it costs nothing more, since the forward then makes none.
-    """
-    sources = [_copied(trace, op) for op in ops]
-    copies = {i: trace.new(i) for i in dict.fromkeys(sources) if i is not None}
-    ready = {i for op in ops for i in op.outputs}
-    found = [_copy(i, j) for i, j in copies.items() if i not in ready]
-    for op, source in zip(ops, sources, strict=True):
-        if source is not None:
-            op = reading(op, {source: copies[source]})
-            workspace = op.workspace_bytes - trace.program.nbytes(source)
-            op = dataclasses.replace(op, workspace_bytes=workspace)
-        found.append(op)
-        found += [_copy(i, copies[i]) for i in op.outputs if i in copies]
-    return found
-
-
-def _copied(trace: TracedStage, op: LocalOp) -> int | None:
-    """The value of the forward pass that a backward op reads through a copy."""
-    if op.forward or op.copied is None:
-        return None
-    source = trace.fusions.root(op.copied)
-    return source if source in op.inputs and source not in trace.backward else None
 
 
 def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:
@@ -172,7 +143,8 @@ def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:
         outputs,
         price.seconds,
         fusion.work.flops,
-        is_primal and not trace.backward.intersection(outputs),
+        (is_primal or (scratch and equation.primitive == "rev"))
+        and not trace.backward.intersection(outputs),
         not any(must_run_once(e) for e in (equation, *fusion.fused))
         and not (trace.backend.splits_dropped_softmax and _is_sum_of_dropped(trace, equation)),
         has_effects,
@@ -294,7 +266,3 @@ def _is_default_product(equation: Equation) -> bool:
     precision = equation.eqn.params["precision"]
     precisions = precision if isinstance(precision, tuple) else (precision,)
     return all(x in (None, jax.lax.Precision.DEFAULT) for x in precisions)
-
-
-def _copy(source: int, copy: int) -> LocalOp:
-    return LocalOp("copy", (source,), (copy,), 0.0, 0, forward=True, recomputable=True)

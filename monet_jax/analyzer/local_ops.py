@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ..ir.program import Program
+from .traced_stage import TracedStage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,3 +142,59 @@ def each_after_its_inputs(ops: Sequence[LocalOp], known: Sequence[LocalOp]) -> l
     for op in ops:
         place(op)
     return ordered
+
+
+def with_copies(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
+    """The ops; a separate op copies each forward value that gradients of kernels read.
+
+    XLA:CPU runs the copy as soon as it can, so that the copy waits for the
+    backward, beside its original where that is needed too. In a region that runs again, the
+    copy runs again as well; it costs nothing more, since the forward then makes none.
+    """
+    sources = [_copied(trace, op) for op in ops]
+    copies = {i: trace.new(i) for i in dict.fromkeys(sources) if i is not None}
+    ready = {i for op in ops for i in op.outputs}
+    found = [_copy(i, j) for i, j in copies.items() if i not in ready]
+    for op, source in zip(ops, sources, strict=True):
+        if source is not None:
+            op = reading(op, {source: copies[source]})
+            workspace = op.workspace_bytes - trace.program.nbytes(source)
+            op = dataclasses.replace(op, workspace_bytes=workspace)
+        found.append(op)
+        found += [_copy(i, copies[i]) for i in op.outputs if i in copies]
+    return found
+
+
+def _copied(trace: TracedStage, op: LocalOp) -> int | None:
+    """The value of the forward pass that a backward op reads through a copy."""
+    if op.forward or op.copied is None:
+        return None
+    source = trace.fusions.root(op.copied)
+    return source if source in op.inputs and source not in trace.backward else None
+
+
+def with_spread(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
+    """The ops; separate ones spread what a library's reductions read as arrays.
+
+    XLA:CPU runs them as soon as it can, for the forward and the backward at once.
+    """
+    spread: dict[tuple[int, int], int] = {}
+    found, new = [], []
+    for op in ops:
+        for i, like in (x for j in op.outputs for x in trace.fusions.spread.get(j, ())):
+            key = i, trace.program.nbytes(like)
+            if key not in spread and not trace.backward.intersection({i}):
+                spread[key] = trace.new(like)
+                behind, _ = trace.fusions.kept_behind([i])
+                array = (spread[key],)
+                new.append(LocalOp("broadcast_in_dim", tuple(behind), array, 0.0, 0, True, True))
+            if key in spread:
+                op = dataclasses.replace(op, inputs=(*op.inputs, spread[key]))
+        found.append(op)
+    for op in new:
+        found = placed([op], found)
+    return found
+
+
+def _copy(source: int, copy: int) -> LocalOp:
+    return LocalOp("copy", (source,), (copy,), 0.0, 0, forward=True, recomputable=True)

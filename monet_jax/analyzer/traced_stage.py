@@ -5,11 +5,12 @@ is known by the primal value that produces it.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from typing import Any
 
 import jax
 
+from ..compiler import backend
 from ..compiler.backend import Backend
 from ..ir import compat
 from ..ir.program import Equation, Program, dependents, flatten, run
@@ -52,6 +53,19 @@ class TracedStage:
         return len(avals) - 1
 
 
+def waiting_bytes(trace: TracedStage) -> int:
+    """Bytes that XLA:CPU keeps for a backward that follows at once, beside what that reads.
+
+    It computes nothing costly twice, nor what a library's reductions read.
+    """
+    if not trace.backend.needs_scratch:
+        return 0
+    at_once = Fusions(trace.program, trace.backend, trace.fusions.kept).kept
+    shared = at_once - trace.fusions.kept - trace.backward
+    of_equations = sum(map(backend.waiting_bytes, trace.program.equations))
+    return of_equations + sum(map(trace.program.nbytes, shared))
+
+
 def residuals(trace: TracedStage, invariant: Collection[int]) -> set[int]:
     """The joint values that JAX saves of a stage for its derivative, but for loop-invariant ones.
 
@@ -79,11 +93,20 @@ def traced_stage(
     named = [(i, e.outputs[0]) for e in joint.equations for i in _named(e)]
     hooked = {j: i for e in joint.equations for i in _named(e) for j in e.reads}
     kept = [value for i, value in named if i in pinned]
-    fusions = Fusions(joint, backend, kept)
     cotangents = joint.inputs[len(stage.inputs) :]
     backward = dependents(joint.equations, cotangents)
+    fusions = Fusions(joint, backend, kept, _late(joint, backward))
     primal = _primal(named, fusions, backward)
     return TracedStage(joint, stage, prices, backend, fusions, hooked, cotangents, backward, primal)
+
+
+def _late(joint: Program, backward: Set[int]) -> set[int]:
+    """Values that depend on a cotangent, or that only these read."""
+    early = {i for i in joint.outputs if isinstance(i, int)} - backward
+    for equation in reversed(joint.equations):
+        if backward.isdisjoint(equation.outputs) and not early.isdisjoint(equation.outputs):
+            early.update(equation.reads)
+    return {i for e in joint.equations for i in e.outputs} - early
 
 
 def _trace(program: Program, stage: Stage) -> Any:

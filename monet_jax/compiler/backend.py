@@ -33,6 +33,10 @@ class Backend:
         on_chip_bytes: an array of more bytes that is added up in a loop, and is only a part of a
             result, has memory of its own; a smaller one is kept on the chip. Without end where it
             lies in the memory of the result.
+        leaves_reductions: whether a library computes sums and extremes, which reads arrays where
+            others read the same (see `ir/library_reductions`).
+        computes_once: whether it computes nothing costly, an exponential say, for several fusions
+            that read it, but keeps an array.
         recomputes_late: whether what a region runs again is run just before what reads it, and not
             all at the region's start.
         expands_pooling: whether the gradient of max pooling takes several times its operand, so
@@ -67,6 +71,8 @@ class Backend:
     fuses_row_reductions: bool = False
     lends_results: bool = True
     on_chip_bytes: float = math.inf
+    leaves_reductions: bool = False
+    computes_once: bool = False
     recomputes_late: bool = True
     expands_pooling: bool = True
     sums_for_each_reader: bool = False
@@ -88,6 +94,8 @@ _CUBLAS_BYTES = (4 if jax.__version_info__ >= (0, 12) else 32) * 2**20
 _BACKENDS = {
     "cpu": Backend(
         needs_scratch=True,
+        leaves_reductions=True,
+        computes_once=True,
         recomputes_late=False,
         sums_for_each_reader=True,
         copies_summed_axes=True,
@@ -126,12 +134,16 @@ def workspace_bytes(equation: Equation) -> int:
     """Bytes that XLA:CPU needs for an equation only while it runs: copies of operands and result.
 
     It convolves batch-first, feature-last; a gradient with respect to a kernel sums over the batch,
-    so its operands are copied into another layout. Other backends fuse or stream what is counted
-    here.
+    so its operands are copied into another layout. One of a convolution in groups is computed as if
+    there were none, and then a block for each group is chosen from that. Other backends fuse or
+    stream what is counted here.
     """
     if not _is_transposed(equation):
         return 0
-    return sum(aval_nbytes(v.aval) for v in (*equation.eqn.invars, *equation.eqn.outvars))
+    groups = equation.eqn.params["batch_group_count"]
+    (result,) = (aval_nbytes(v.aval) for v in equation.eqn.outvars)
+    ungrouped = 2 * groups * result if groups > 1 else 0
+    return ungrouped + result + sum(aval_nbytes(v.aval) for v in equation.eqn.invars)
 
 
 def padded_bytes(equation: Equation) -> int:

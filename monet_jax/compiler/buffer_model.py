@@ -117,8 +117,8 @@ def with_alone_bytes(graph: Graph, nbytes: int, counted: Collection[int] = ()) -
     return dataclasses.replace(graph, stages=stages)
 
 
-def _order_of_placement(buffer: _Buffer) -> tuple[int, bool, int]:
-    return -buffer.nbytes, not buffer.is_output, buffer.place
+def _order_of_placement(buffer: _Buffer) -> tuple[int, bool, int, int]:
+    return -buffer.nbytes, not buffer.is_output, buffer.place, buffer.start
 
 
 def _finds_home(buffer: _Buffer, homes: Sequence[tuple[int, _Spans]]) -> bool:

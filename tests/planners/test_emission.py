@@ -28,7 +28,7 @@ def test_a_schedule_becomes_regions_of_the_same_cost(planner):
 
 def test_the_steps_of_a_plan_are_that_plan():
     graph = blocks(6)
-    for made in (planners.Stages()(graph, 100 << 20), planners.save_nothing(graph)):
+    for made in (planners.Stages()(graph, 120 << 20), planners.save_nothing(graph)):
         steps = steps_of(graph, made)
         schedule = certified_steps(graph, steps, bound_seconds=made.bound_seconds, planner="steps")
         plan = plan_of(graph, schedule)

@@ -66,6 +66,19 @@ def test_a_compiler_that_recomputes_late_holds_less_in_regions_of_several_stages
     assert list(replay(late, regions).live_bytes) == [4, 7, 8, 6, 6, 11, 9, 12, 15, 11, 6]
 
 
+def test_it_holds_less_in_regions_of_one_stage_too():
+    make = graphs.Builder()
+    forward = [make.op("f0", "", "a:4"), make.op("f1", "a", "b:3"), make.op("f2", "b", "l:1")]
+    backward = [make.op("b2", "b l", "db:3!"), make.op("b0", "a db", "da:4!")]
+    early = make.graph([forward], [backward])
+    late = dataclasses.replace(early, recomputes_late=True)
+    regions = [Region(0, 0, saved=("b", "l"))]
+    assert names(early, regions) == "f0 f1 f2 f0 b2 b0"
+    assert names(late, regions) == "f0 f1 f2 b2 f0 b0"
+    assert list(replay(early, regions).live_bytes) == [4, 7, 4, 8, 11, 11]
+    assert list(replay(late, regions).live_bytes) == [4, 7, 4, 7, 7, 11]
+
+
 def test_replay_sums_seconds_and_flops_of_all_runs():
     graph = graphs.chain()
     assert replay(graph, ALONE).seconds == graph.seconds == 14

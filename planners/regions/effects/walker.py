@@ -113,8 +113,8 @@ class Walker:
                 for k in stage.linked
                 if (place := self._place(first, stage.values[k]))[0] < s
             )
-            # How many guests there are also says whether recomputation is late.
-            key = tuple(stage.shape for stage in stages), links, aliasing
+            shape = tuple(stage.shape for stage in stages)
+            key = shape, links, aliasing, self.graph.recomputes_late
             values = tuple(stage.values for stage in stages)
             self._intervals[first, last] = Interval(self.shapes.number(key), first, values)
         return self._intervals[first, last]

@@ -31,6 +31,8 @@ from .spaces import FIRST, SingleStageSpaces, Spaces
 
 # Solves of one composition before giving up on a model that replay contradicts.
 _SOLVES = 4
+# A solver keeps a budget but for this share, which is rounding; replay keeps every byte of it.
+_ROUNDING = 1e-7
 # Equal costs and the solver's tolerances are no gap.
 _LEAST_GAP = 1e-5
 # Of the time left after single stages are known, for their composition at least.
@@ -179,10 +181,10 @@ class Search(PreparedPlanner):
         for _ in range(_SOLVES):
             seconds = max(self._clock.left(share), _LEAST_SHARE * self._clock.left())
             outcome = composition.fastest(limit, time_limit=seconds, gap=self._gap)
-            # Only the first solve is a bound: the others are for less than the budget.
-            bound = outcome.bound if limit == budget_bytes else bound
+            bound = outcome.bound if limit == budget_bytes else bound  # of the budget itself
             if not outcome.found:
-                return _Attempt(None, outcome.infeasible and limit == budget_bytes, bound)
+                is_proof = outcome.infeasible and limit >= (1 - _ROUNDING) * budget_bytes
+                return _Attempt(None, is_proof, bound)
             regions = composition.regions()
             excess = self._replays.peak_bytes(regions) - budget_bytes
             if excess <= 0:

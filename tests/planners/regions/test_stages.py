@@ -493,7 +493,7 @@ def test_the_smallest_feasible_budget_is_feasible_and_one_byte_less_is_not(graph
 
 @pytest.mark.parametrize("count", thinned([8, 16], "8"))
 def test_intervals_reach_where_single_stages_do_not(count):
-    graph = graphs.blocks(count)
+    graph = dataclasses.replace(graphs.blocks(count), recomputes_late=True)
     plan = Stages(time_limit=60.0).smallest(graph)
     assert any(region.last > region.first for region in plan.regions)
     assert plan.peak_bytes < 0.8 * save_nothing(graph).peak_bytes

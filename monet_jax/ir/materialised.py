@@ -1,0 +1,93 @@
+"""Which elementwise values a compiler keeps as arrays, beside those that unfusible ops read.
+
+It computes cheap work again for each fusion that reads it, but draws no random bits twice, nor a
+hyperbolic tangent where it counts that as costly.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+
+from .primitives import Kind, is_random
+from .program import Equation, Program
+
+#: Elementwise primitives that XLA:CPU does not compute twice.
+_COSTLY = frozenset(
+    "cbrt cos erf erf_inv exp exp2 expm1 log log1p logistic pow sin tan tanh".split()
+)
+
+
+def constant_values(equations: Iterable[Equation], kinds: Iterable[Kind]) -> set[int]:
+    """Values that follow from literals alone: zeros, spread out."""
+    found: set[int] = set()
+    for equation, kind in zip(equations, kinds, strict=True):
+        fused = kind in (Kind.VIEW, Kind.FUSED) and not is_random(equation)
+        if fused and found.issuperset(equation.reads):
+            found.update(equation.outputs)
+    return found
+
+
+def drawn_values(program: Program, kinds: Sequence[Kind], constant: Set[int]) -> set[int]:
+    """Values drawn from a generator and not yet mixed with anything else.
+
+    Drawing costs many instructions, so what is drawn (a dropout mask, say, rather than the
+    random bits that it came from) is kept where it meets other data.
+    """
+    drawn: set[int] = set()
+    for equation, kind in zip(program.equations, kinds, strict=True):
+        reads = set(equation.reads) - constant
+        fused = kind in (Kind.VIEW, Kind.FUSED)
+        if is_random(equation) or (fused and reads and reads <= drawn):
+            drawn.update(equation.outputs)
+    return drawn
+
+
+def fusions_of(
+    program: Program,
+    kinds: Sequence[Kind],
+    root: Mapping[int, int],
+    kept: Set[int],
+    keeps: Callable[[Equation, Set[int]], bool] = lambda equation, fusions: False,
+) -> Mapping[int, Set[int]]:
+    """The results of the fusions that compute each equation, views left out, by its identity.
+
+    Arguments:
+        program: a flat program.
+        kinds: of its equations.
+        root: view -> the value that it shows in another shape.
+        kept: values that are arrays.
+        keeps: whether an elementwise equation that some fusions would compute is kept as well.
+    """
+    found: dict[int, Set[int]] = {}
+    of_value: dict[int, set[int]] = {}
+    for equation, kind in reversed([*zip(program.equations, kinds, strict=True)]):
+        if kind is Kind.VIEW:
+            continue
+        fusions = {j for i in equation.outputs for j in of_value.get(i, ())}
+        own = [i for i in equation.outputs if i in kept or kind is not Kind.FUSED]
+        if own or keeps(equation, fusions):
+            fusions = {*(own or equation.outputs)[:1]}
+        found[id(equation)] = fusions
+        for i in equation.reads:
+            of_value.setdefault(root.get(i, i), set()).update(fusions)
+    return found
+
+
+def costly_values(
+    program: Program,
+    kinds: Sequence[Kind],
+    root: Mapping[int, int],
+    kept: Set[int],
+    late: Set[int] = frozenset(),
+) -> set[int]:
+    """Results of costly primitives that several fusions read at one time.
+
+    Arguments: as of `fusions_of`, and
+        late: values that are computed at another time than the others.
+    """
+
+    def keeps(equation: Equation, fusions: Set[int]) -> bool:
+        most = max(len(fusions & late), len(fusions - late))
+        return equation.primitive in _COSTLY and most > 1
+
+    fusions = fusions_of(program, kinds, root, kept, keeps)
+    costly = (e for e in program.equations if e.primitive in _COSTLY)
+    return {i for e in costly for i in e.outputs if i in fusions[id(e)]}
