@@ -203,9 +203,9 @@ class Fusions:
             if not drawn.issuperset(equation.outputs):
                 kept.update(reads & drawn)
         if backend.leaves_reductions:
-            reads = library_reads(program, kinds, constant, self._root, kept, self.late)
-            kept |= reads.values
-            self.spread = reads.spread
+            found = library_reads(program, kinds, constant, self._root, kept, self.late)
+            kept |= found.values
+            self.spread = found.spread
         if backend.computes_once:
             kept |= costly_values(program, kinds, self._root, kept, self.late)
         kept &= self.producer.keys()

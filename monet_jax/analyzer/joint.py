@@ -55,7 +55,7 @@ class Joint:
         gradients: joint value (or None) for each differentiated input of the stage.
         residual_bytes: of what JAX saves of a stage in a loop, see `traced_stage.residuals`.
         residual_seconds: what ops take more where they write and read all of that.
-        waiting_bytes: that the compiler keeps for backward ops, see `backend.waiting_bytes`.
+        waiting_bytes: that the compiler keeps for backward ops, see `traced_stage.waiting_bytes`.
     """
 
     program: Program

@@ -183,7 +183,7 @@ def with_spread(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
     for op in ops:
         for i, like in (x for j in op.outputs for x in trace.fusions.spread.get(j, ())):
             key = i, trace.program.nbytes(like)
-            if key not in spread and not trace.backward.intersection({i}):
+            if key not in spread and i not in trace.backward:
                 spread[key] = trace.new(like)
                 behind, _ = trace.fusions.kept_behind([i])
                 array = (spread[key],)

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence, Set
 from .materialised import fusions_of
 from .primitives import Kind, is_random
 from .program import Equation, Program
+from .row_reductions import REDUCTIONS
 
-_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 #: Elementwise primitives that YNNPACK has, or that XLA writes by means of those.
 _ELEMENTWISE = frozenset(
     "abs add add_any broadcast_in_dim ceil convert_element_type cos div erf exp expm1 floor "
@@ -102,39 +102,38 @@ class _Readers:
     def size(self, value: int) -> int:
         return math.prod(self.program.avals[value].shape)
 
-    def inside(self, reduction: Equation) -> tuple[list[Equation], set[int]]:
-        """The equations that are computed with a reduction, and the arrays that these read."""
+    def inside(self, reduction: Equation) -> tuple[dict[int, Equation], set[int]]:
+        """What is computed with a reduction, by identity, and the arrays that this reads."""
         (is_late,) = self.times[id(reduction)]
-        inside, arrays = [reduction], set[int]()
+        inside, arrays = {id(reduction): reduction}, set[int]()
         pending = [*self.operands(reduction)]
         while pending:
             i = pending.pop()
             producer = self.elementwise.get(i)
             if producer is None or i in self.constant or self.size(i) < _MIN_ELEMENTS:
                 continue
-            if producer.primitive in _ELEMENTWISE and self.of[i, is_late] <= {*map(id, inside)}:
-                inside.append(producer)
+            if producer.primitive in _ELEMENTWISE and self.of[i, is_late] <= inside.keys():
+                inside[id(producer)] = producer
                 pending += self.operands(producer)
             else:
                 arrays.add(i)
         return inside, arrays
 
-    def spread_in(self, inside: Sequence[Equation]) -> list[tuple[int, int]]:
+    def spread_in(self, inside: Mapping[int, Equation]) -> list[tuple[int, int]]:
         """What equations other than those inside spread in the same way."""
-        own = {*map(id, inside)}
         return [
             (i, e.outputs[0])
-            for e in inside[1:]
+            for e in [*inside.values()][1:]
             if e.primitive != "broadcast_in_dim"
             for i in self.operands(e) - self.constant
             if self.size(i) < self.size(e.outputs[0])
-            and not self.spreading[i, self.size(e.outputs[0])] <= own
+            and not self.spreading[i, self.size(e.outputs[0])] <= inside.keys()
         ]
 
 
 def _is_left(equation: Equation) -> bool:
     """Whether the library computes a reduction."""
-    if equation.primitive not in _REDUCTIONS:
+    if equation.primitive not in REDUCTIONS:
         return False
     operand = equation.eqn.invars[0].aval
     is_large = math.prod(operand.shape) >= _MIN_ELEMENTS

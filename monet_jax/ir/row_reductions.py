@@ -12,7 +12,8 @@ from . import compat
 from .primitives import Kind
 from .program import Equation, Program
 
-_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+#: Reductions that compilers compute in ways of their own.
+REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 #: Primitives that move elements to other rows, or inside of them.
 _MOVES = frozenset({"rev", "transpose"})
 #: Primitives that write what passes them to memory, or may do so.
@@ -89,7 +90,7 @@ def row_reductions(program: Program, kinds: Sequence[Kind], constant: Set[int]) 
 
 def is_of_rows(equation: Equation) -> bool:
     """Whether an equation sums up the last axis of floats, or finds its extremes."""
-    if equation.primitive not in _REDUCTIONS:
+    if equation.primitive not in REDUCTIONS:
         return False
     (operand,) = equation.eqn.invars
     is_float = compat.is_float(operand.aval)

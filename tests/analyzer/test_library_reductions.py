@@ -5,16 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
+from model_error import off
 
-import planners
 from monet_jax.analyzer.fusion import Fusions
-from monet_jax.analyzer.pins import Pins
-from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler import backend
-from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import flatten
 from monet_jax.planning import judge
-from monet_jax.planning.judge import compiled_plans_of
 
 
 def spec(*shape):
@@ -50,16 +46,6 @@ LAYERS = [(spec(512, 512), spec(512))] * 6, spec(2048, 512)
 CHANNELS = [spec(3, 3, 1, 256)] * 3, spec(2, 16, 16, 256)
 
 
-def off(loss, args, whole):
-    """By how much the model misses the compiled temporaries of saving all, or nothing."""
-    target = resolve_target("cpu")
-    plans = compiled_plans_of(trace_loss(loss, args, target), target, Pins())
-    decisions = planners.save_all(plans.judge.graph) if whole else plans.calibration_plan
-    figures = plans.unplanned if whole else plans.of(decisions).figures
-    assert figures is not None
-    return plans.model.modelled(decisions.regions, plans.judge.graph) / figures.temp_bytes - 1
-
-
 @pytest.mark.parametrize(
     ("loss", "args", "whole", "without"),
     [
@@ -69,10 +55,10 @@ def off(loss, args, whole):
     ],
 )
 def test_the_model_counts_what_is_written(loss, args, whole, without, monkeypatch):
-    assert abs(off(loss, args, whole)) < 0.2
+    assert abs(off(loss, args, "cpu", whole)) < 0.2
     other = dataclasses.replace(backend.backend_of("cpu"), **without)
     monkeypatch.setattr(judge, "backend_of", lambda target: other)
-    assert off(loss, args, whole) < -0.25
+    assert off(loss, args, "cpu", whole) < -0.25
 
 
 def kept(function, late=False):

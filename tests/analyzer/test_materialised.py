@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from compilers import foreign_target
+from model_error import off
 
-import planners
 from monet_jax.analyzer import analyze, builder, joint
 from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
@@ -54,17 +54,6 @@ def looped(w, slices):
     loss = jax.custom_vjp(lambda w, slices: forward(w, slices)[0])
     loss.defvjp(forward, lambda gradient, ct: (ct * gradient, None))
     return loss(jnp.tanh(w), slices)
-
-
-def off(loss, args, name, whole=True):
-    """By how much the model misses the compiled temporaries of saving all, or nothing."""
-    target = resolve_target(name)
-    plans = compiled_plans_of(trace_loss(loss, args, target), target, Pins())
-    nothing = plans.calibration_plan
-    decisions = planners.save_all(plans.judge.graph) if whole else nothing
-    figures = plans.unplanned if whole else plans.of(nothing).figures
-    assert figures is not None
-    return plans.model.modelled(decisions.regions, plans.judge.graph) / figures.temp_bytes - 1
 
 
 LABELLED = spec(512, 8192, dtype=jnp.bfloat16), spec(512, dtype=jnp.int32)
