@@ -33,6 +33,7 @@ from .local_ops import (
     LocalOp,
     each_after_its_inputs,
     with_copies,
+    with_kernels_later,
     with_reuse,
     with_spread,
     with_what_forward_ops_need,
@@ -128,7 +129,7 @@ def _ops(trace: TracedStage) -> tuple[LocalOp, ...]:
     forward = [op for op in made if op.forward]
     later = [op for op in made if not op.forward]
     pulled = [op for op in later if trace.backward.intersection(op.outputs)]
-    return tuple(forward + each_after_its_inputs(pulled, later))
+    return tuple(forward + with_kernels_later(each_after_its_inputs(pulled, later)))
 
 
 def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:

@@ -144,6 +144,27 @@ def each_after_its_inputs(ops: Sequence[LocalOp], known: Sequence[LocalOp]) -> l
     return ordered
 
 
+def with_kernels_later(ops: Sequence[LocalOp]) -> list[LocalOp]:
+    """The ops; what reads a copy is behind the op of its kind that reads another of its operands.
+
+    XLA:CPU computes the gradient of a convolution's kernel, whose operands it copies, when it has
+    that of the operand.
+    """
+    found = list(ops)
+    for op in ops:
+        if op.copied is None:
+            continue
+        n, read = found.index(op), {*op.inputs}
+        behind = [
+            k
+            for k, other in enumerate(found[n + 1 :], n + 1)
+            if other.primitive == op.primitive and other.copied is None and read & {*other.inputs}
+        ]
+        if behind:
+            found.insert(behind[0], found.pop(n))
+    return found
+
+
 def with_copies(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
     """The ops; a separate op copies each forward value that gradients of kernels read.
 
