@@ -97,7 +97,7 @@ def joint_of(
     saved = set[int]() if invariant is None else residuals(trace, invariant)
     return Joint(
         trace.program,
-        with_reuse(ops, trace.program, {*outputs, *given}),
+        with_reuse(ops, trace.program, {*outputs, *given}, backend),
         trace.primal,
         given,
         tuple(outputs[:split]),

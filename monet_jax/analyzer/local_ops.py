@@ -3,7 +3,9 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from ..compiler.backend import Backend
 from ..ir.program import Program
+from ..ir.row_reductions import REDUCTIONS
 from .traced_stage import TracedStage
 
 
@@ -91,7 +93,7 @@ def reading(op: LocalOp, instead: Mapping[int, int]) -> LocalOp:
 
 
 def with_reuse(
-    ops: Sequence[LocalOp], joint: Program, kept: set[int | None]
+    ops: Sequence[LocalOp], joint: Program, kept: set[int | None], backend: Backend
 ) -> tuple[LocalOp, ...]:
     """The ops; a backward one that XLA writes over an input has the bytes that are reused.
 
@@ -99,13 +101,14 @@ def with_reuse(
     writes what it carries over what it began with: of several carries, the largest is counted.
     """
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
+    summing = [op for op in ops if backend.sums_what_it_writes and op.primitive in REDUCTIONS]
+    summed = {i for op in summing for i in op.inputs}
     found = []
     for n, op in enumerate(ops):
         output_bytes = sum(joint.nbytes(i) for i in op.outputs)
         dying = [i for i in op.inputs if last[i] == n and i not in kept]
-        reuse = (
-            op.in_place and not op.forward and any(joint.nbytes(i) >= output_bytes for i in dying)
-        )
+        in_place = op.in_place and not op.forward and summed.isdisjoint(op.outputs)
+        reuse = in_place and any(joint.nbytes(i) >= output_bytes for i in dying)
         carried_bytes = max((joint.nbytes(i) for i in op.carries if i in dying), default=0)
         reused_bytes = output_bytes if reuse else carried_bytes
         found.append(dataclasses.replace(op, reused_bytes=reused_bytes))

@@ -48,6 +48,8 @@ class Backend:
             into another layout, at a cost beyond that of the product (see `operators/matrices`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
+        sums_what_it_writes: whether a sum runs in the op that writes its terms, which are then
+            written over no operand.
         drops_idle_rounding: whether a rounding to the precision that a value has is no op, which
             `jax.checkpoint` adds to what it saves.
         makes_zeros_early: whether zeros that gradients are added to are made when the program
@@ -78,6 +80,7 @@ class Backend:
     sums_for_each_reader: bool = False
     copies_summed_axes: bool = False
     fuses_gradients: bool = False
+    sums_what_it_writes: bool = False
     drops_idle_rounding: bool = False
     makes_zeros_early: bool = False
     splits_dropped_softmax: bool = False
@@ -104,6 +107,7 @@ _BACKENDS = {
         fuses_into_gathers=True,
         fuses_row_reductions=True,
         fuses_gradients=True,
+        sums_what_it_writes=True,
         drops_idle_rounding=True,
         makes_zeros_early=True,
         pads_dilated=True,
@@ -134,16 +138,18 @@ def workspace_bytes(equation: Equation) -> int:
     """Bytes that XLA:CPU needs for an equation only while it runs: copies of operands and result.
 
     It convolves batch-first, feature-last; a gradient with respect to a kernel sums over the batch,
-    so its operands are copied into another layout. One of a convolution in groups is computed as if
-    there were none, and then a block for each group is chosen from that. Other backends fuse or
-    stream what is counted here.
+    so its operands are copied into another layout, the cotangent while the original is there. One
+    of a convolution in groups is computed as if there were none, and then a block for each group is
+    chosen from that, when the copies are gone. Other backends fuse or stream what is counted here.
     """
     if not _is_transposed(equation):
         return 0
     groups = equation.eqn.params["batch_group_count"]
     (result,) = (aval_nbytes(v.aval) for v in equation.eqn.outvars)
-    ungrouped = 2 * groups * result if groups > 1 else 0
-    return ungrouped + result + sum(aval_nbytes(v.aval) for v in equation.eqn.invars)
+    operand, cotangent = (aval_nbytes(v.aval) for v in equation.eqn.invars)
+    ungrouped = groups * result
+    chosen_from = 2 * ungrouped - operand - cotangent if groups > 1 else 0
+    return operand + max(cotangent, ungrouped, chosen_from)
 
 
 def padded_bytes(equation: Equation) -> int:

@@ -1,23 +1,39 @@
-"""In which order XLA:CPU computes the gradients of a convolution."""
+"""How compilers compute the gradients of a convolution: in which order, and over which operands."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
+import pytest
 from model_error import off
 
 from monet_jax.analyzer import joint
+from monet_jax.compiler import backend
+from monet_jax.planning import judge
 
 
 def spec(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
+def convolution(x, w):
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dimensions)
+
+
 def convolved(kernels, x):
     """Convolutions of images that pooling makes smaller: the first takes the most memory."""
     for w in kernels:
-        x = jax.lax.conv_general_dilated(
-            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        x = jnp.sin(x) if w is kernels[0] else jnp.sin(x)[:, ::2, ::2]
+        x = jnp.sin(convolution(x, w))
+        x = x if w is kernels[0] else x[:, ::2, ::2]
+    return jnp.mean(x**2)
+
+
+def biased(layers, x):
+    """The same, with a bias, whose gradient sums what follows a derivative."""
+    for n, (w, bias) in enumerate(layers):
+        x = jax.nn.relu(convolution(x, w) + bias)
+        x = x[:, ::2, ::2] if n % 2 else x
     return jnp.mean(x**2)
 
 
@@ -26,3 +42,13 @@ def test_the_gradient_of_a_kernel_comes_after_that_of_the_operand(monkeypatch):
     assert abs(off(convolved, args, "cpu", whole=False)) < 0.02
     monkeypatch.setattr(joint, "with_kernels_later", lambda ops: ops)
     assert off(convolved, args, "cpu", whole=False) < -0.05
+
+
+@pytest.mark.gpu
+def test_what_is_summed_as_it_is_written_is_written_over_nothing(monkeypatch):
+    layers = [(spec(3, 3, n, 64), spec(64)) for n in (4, 64, 64, 64, 64)]
+    args = layers, spec(4, 128, 128, 4)
+    assert abs(off(biased, args, "gpu:h100", whole=False)) < 0.02
+    other = dataclasses.replace(backend.backend_of("gpu:h100"), sums_what_it_writes=False)
+    monkeypatch.setattr(judge, "backend_of", lambda target: other)
+    assert off(biased, args, "gpu:h100", whole=False) < -0.1
