@@ -12,6 +12,7 @@ from monet_jax.compiler.compile import Estimate, compile_bytes
 from monet_jax.compiler.targets import resolve_target
 
 
+@pytest.mark.slow
 def test_bench_computes_as_people_do_on_a_target():
     models = pytest.importorskip("monet_jax.bench.models")
     from monet_jax.bench.models.cells import Cell

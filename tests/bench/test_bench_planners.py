@@ -133,6 +133,7 @@ def test_what_cannot_be_read_is_a_row(folder):
     assert last["instance"].endswith("b.json") and "'other'" in last["message"]
 
 
+@pytest.mark.slow
 def test_time_limits_and_a_sweep(folder):
     words = ("--sweep", 5, "--time-limits", "0.5,5")
     result = run("--instances", folder, "--json", *words)

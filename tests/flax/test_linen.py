@@ -168,7 +168,7 @@ def under_a_budget(name, module, size, scale="tiny", target=None):
     return lean, (params, stats, batch, key)
 
 
-@pytest.mark.parametrize("name", thinned(MODELS, "vit_s16"))
+@pytest.mark.parametrize("name", thinned(MODELS))
 def test_models_train_within_the_budget_as_they_do_without(name):
     module, size = MODELS[name]
     lean, given = under_a_budget(name, module, size)

@@ -514,6 +514,7 @@ def test_a_plan_of_a_loss_from_elsewhere_trains_the_same():
     assert_same(stepped(lean, model(), LARGE), stepped(loss, model(), LARGE))
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_model_from_elsewhere_trains_the_same():
     of_model = made_before(nnx.eval_shape(model), OF_LARGE)
     lean = monet_jax.flax.apply(of_model, model())

@@ -137,6 +137,7 @@ def test_the_error_is_that_on_the_worst_of_some_samples():
     assert codes[2] > 2 * codes[0]
 
 
+@pytest.mark.slow
 def test_iterations_do_not_follow_others_to_more_error_than_there_may_be():
     traced = trace_for(CPU, looped, ARGS, operators=["mask", "int8", "int4"])
     compiled_plans = compiled_plans_of(traced, CPU, NO_PINS)

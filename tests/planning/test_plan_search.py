@@ -143,6 +143,7 @@ def wasteful(monkeypatch):
     return operators.register(operators.Operator("twice", operators.Kind.REORDERED, twice)).name
 
 
+@pytest.mark.slow
 def test_where_operators_only_cost_time_the_plan_is_one_without(wasteful, monkeypatch, tmp_path):
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
     args = [jnp.linspace(-0.1, 0.1, x.size).reshape(x.shape) for x in jax.tree.leaves(specs())]

@@ -79,6 +79,7 @@ def test_a_plan_of_another_cut_with_as_many_stages_is_refused():
         assert_same(jax.grad(other.apply(uneven))(*given), expected)
 
 
+@pytest.mark.slow
 def test_a_cached_plan_of_another_cut_is_made_again_without_a_word(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.DIRECTORY, str(tmp_path))
     first = planned(FEW_LARGE)

@@ -144,7 +144,7 @@ def test_a_function_without_checkpoints_is_planned_as_ever():
     assert kept.fingerprint == through.fingerprint
 
 
-@pytest.mark.parametrize("depth", thinned([4, DEPTH], "4"))
+@pytest.mark.parametrize("depth", thinned([4, DEPTH]))
 def test_a_sweep_plans_through_checkpoints_as_well(depth):
     weights, x = arguments()
     options = {"target": "cpu", "points": 2}

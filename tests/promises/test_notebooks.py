@@ -86,6 +86,7 @@ def test_traces_of_a_machine_are_taken_out_of_outputs():
     )
 
 
+@pytest.mark.slow
 def test_the_quickstart_trains_within_its_budget(run):
     text, shown = run("quickstart")
     taken, budget = map(float, re.findall(r"([\d.]+) MiB of ([\d.]+) MiB", text)[-1])

@@ -91,6 +91,7 @@ def fitted(budget: int) -> monet_jax.AccumulatedFit:
     return monet_jax.fit(ACCUMULATING, make_parts, budget=budget, accumulate=TOTAL, step=64)
 
 
+@pytest.mark.slow
 def test_micro_batches_have_the_least_seconds_of_all_that_fit():
     found = fitted(1 << 20)
     assert found.size * found.steps == TOTAL

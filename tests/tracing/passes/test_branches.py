@@ -235,7 +235,7 @@ def concrete():
 
 @pytest.mark.parametrize(
     "shares",
-    thinned([pytest.param((0.5,), id="one"), pytest.param((0.75, 0.5), id="several")], "one"),
+    thinned([pytest.param((0.5,), id="one"), pytest.param((0.75, 0.5), id="several")]),
 )
 def test_budgets_that_an_opaque_choice_breaks_are_met(shares, monkeypatch):
     seconds = []

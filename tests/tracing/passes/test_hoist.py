@@ -134,6 +134,7 @@ def joins(gradient, args=LSTM_ARGS):
     return [places.count(True), places.count(False)]
 
 
+@pytest.mark.slow
 def test_a_loop_that_runs_again_joins_its_weights_once_forward_and_once_backward(monkeypatch):
     plan = planned_lstm()
     gradient = jax.value_and_grad(plan.apply(lstm), (0, 1, 2))

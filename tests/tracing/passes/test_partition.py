@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import monet_jax
 
@@ -42,6 +43,7 @@ def bytes_of(loss, *args):
     return monet_jax.compiled_bytes(jax.value_and_grad(loss), *args, target="cpu")
 
 
+@pytest.mark.slow
 def test_running_sums_cost_no_more_than_a_checkpoint_of_each_layer():
     kernel, matrix = (2, WIDTH, WIDTH), (WIDTH, WIDTH)
     params = [normal(kernel, kernel, matrix, matrix) for _ in range(LAYERS)]
