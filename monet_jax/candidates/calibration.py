@@ -24,8 +24,7 @@ class Model:
     Attributes:
         judge: of the program.
         calibration_plan: of the program.
-        all_saved_bytes: temporaries where nothing is recomputed, on all devices, as far as the
-            unplanned program tells.
+        all_saved_bytes: temporaries where nothing is recomputed, on all devices.
         shift: compiled minus modelled temporaries of the calibration plan, on all devices; 0 before
             it is compiled.
     """
@@ -43,14 +42,9 @@ class Model:
         """
         graph = self.judge.graph
         modelled = self.modelled(planners.save_all(graph).regions, graph)
-        more = self._most_bytes - modelled - self.shift
+        more = self.all_saved_bytes - modelled - self.shift
         alone = {region.first for region in self.calibration_plan.regions if region.alone}
         return with_alone_bytes(graph, max(0, more), alone)
-
-    @functools.cached_property
-    def _most_bytes(self) -> int:
-        """Compiled temporaries where nothing is recomputed, on all devices."""
-        return self.all_saved_bytes + (self.shift if _pools_otherwise(self.judge) else 0)
 
     def modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
         """Temporaries of a plan on all devices, not yet on the compiler's scale."""
@@ -61,7 +55,7 @@ class Model:
         """From modelled to compiled temporaries, by the calibration plan and by saving all."""
         small = self.modelled(self.calibration_plan.regions, self.judge.graph)
         least = small + self.shift
-        large, most = self.modelled(planners.save_all(self.graph).regions), self._most_bytes
+        large, most = self.modelled(planners.save_all(self.graph).regions), self.all_saved_bytes
         if large <= small or most <= least:  # saving all takes no more: one plan sets the scale
             large, most = small + 1, least + 1
         return Scale((small, large), (least, most), self.judge.devices)
@@ -96,19 +90,20 @@ def shift_of(modelled: int, compiled: int | None, all_saved: int) -> int:
     return 0 if shift > UNDONE * spared > 0 else shift
 
 
-def all_saved_bytes(judge: Judge, unplanned_temp_bytes: int) -> int:
+def all_saved_bytes(judge: Judge, unplanned_temp_bytes: int, shift: int = 0) -> int:
     """Temporaries on all devices where nothing is recomputed: as compiled, or as modelled.
 
     Where operators change the program, the unplanned program is not what saves all: the model errs
     on both by as much. But it errs by what is in JAX's gradient of max pooling, if that is replaced
     (135 MiB of a VGG-16's 501 on an H100, and 6 where operators pool): then only the calibration
-    plan tells.
+    plan tells, by its `shift`.
     """
     plain = judge.plain
     if plain is judge:
         return unplanned_temp_bytes
-    excess = 0 if _pools_otherwise(judge) else unplanned_temp_bytes - _modelled(plain)
-    return _modelled(judge) + excess
+    return _modelled(judge) + (
+        shift if _pools_otherwise(judge) else unplanned_temp_bytes - _modelled(plain)
+    )
 
 
 def _pools_otherwise(judge: Judge) -> bool:

@@ -138,12 +138,11 @@ class CompiledPlans[SomeJudge: Judge]:
         return self.model.scale.compiled_for(self.model.modelled(regions))
 
     def _model(self, shift: int) -> Model:
-        return Model(self.judge, self.calibration_plan, self._all_saved_bytes, shift)
+        return Model(self.judge, self.calibration_plan, self._all_saved_bytes(shift), shift)
 
-    @functools.cached_property
-    def _all_saved_bytes(self) -> int:
+    def _all_saved_bytes(self, shift: int = 0) -> int:
         """Temporaries on all devices where nothing is recomputed, as compiled or as modelled."""
-        return all_saved_bytes(self.judge, self.judge.devices * self.unplanned.temp_bytes)
+        return all_saved_bytes(self.judge, self.judge.devices * self.unplanned.temp_bytes, shift)
 
     @functools.cached_property
     def _calibration_shift(self) -> int:
@@ -154,7 +153,7 @@ class CompiledPlans[SomeJudge: Judge]:
         modelled = self.uncalibrated.modelled(plan.regions, self.judge.graph)
         figures = self._add(plan, modelled // devices, is_compiled=True).figures
         compiled = figures and devices * figures.temp_bytes
-        return shift_of(modelled, compiled, self._all_saved_bytes)
+        return shift_of(modelled, compiled, self._all_saved_bytes())
 
     def _add(self, decisions: planners.Plan, predicted: int, is_compiled: bool) -> CompiledPlan:
         figures, has_failed = None, False
