@@ -191,8 +191,9 @@ class Fusions:
         program, kinds, backend = self.program, self._kinds, self.backend
         returned = {i for i in program.outputs if isinstance(i, int)}
         kept = {self.root(i) for i in (*returned, *anyway)}
-        constant = {self.root(i) for i in constant_values(program.equations, kinds)}
-        drawn = set() if backend.fuses_into_products else drawn_values(program, kinds, constant)
+        known = constant_values(program.equations, kinds)
+        constant = {self.root(i) for i in known}
+        drawn = set() if backend.fuses_into_products else drawn_values(program, kinds, known)
         for equation, kind in zip(program.equations, kinds, strict=True):
             reads = {self.root(i) for i in equation.reads}
             if kind in (Kind.REDUCTION, Kind.SOLID):

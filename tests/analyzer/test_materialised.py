@@ -9,10 +9,12 @@ from compilers import foreign_target
 from model_error import off
 
 from monet_jax.analyzer import analyze, builder, joint
+from monet_jax.analyzer.fusion import Fusions
 from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler import backend, buffer_model
 from monet_jax.compiler.targets import resolve_target
+from monet_jax.ir.program import flatten
 from monet_jax.planning import judge
 from monet_jax.planning.judge import compiled_plans_of
 
@@ -54,6 +56,22 @@ def looped(w, slices):
     loss = jax.custom_vjp(lambda w, slices: forward(w, slices)[0])
     loss.defvjp(forward, lambda gradient, ct: (ct * gradient, None))
     return loss(jnp.tanh(w), slices)
+
+
+def masked(key, x):
+    """Two readers of what a dropout keeps."""
+    mask = jax.random.bernoulli(key, 0.9, x.shape)
+    return jnp.where(mask, x, 0.0) @ x.T, jnp.where(mask, -x, 0.0)
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu:h100"])
+def test_of_a_dropout_its_mask_is_kept_and_not_what_it_was_drawn_from(name):
+    program = flatten(jax.make_jaxpr(masked)(jax.random.key(0), jnp.zeros((64, 256))))
+    fusions = Fusions(program, backend.backend_of(name))
+    kept = [program.avals[i].dtype for i in fusions.kept if program.avals[i].shape == (64, 256)]
+    assert sorted(map(str, kept)) == ["bool", "float32", "float32"]
+    made_by = {e.primitive for e in program.equations if fusions.kept.intersection(e.outputs)}
+    assert "mul" not in made_by
 
 
 LABELLED = spec(512, 8192, dtype=jnp.bfloat16), spec(512, dtype=jnp.int32)
