@@ -16,7 +16,7 @@ from typing import Any
 from ..compiler.backend import Backend
 from ..ir.costs import Work, work_of
 from ..ir.library_reductions import library_reads
-from ..ir.materialised import constant_values, costly_values, drawn_values
+from ..ir.materialised import Arrays, constant_values, costly_values, drawn_values
 from ..ir.primitives import (
     PRODUCTS,
     Kind,
@@ -204,11 +204,11 @@ class Fusions:
             if not drawn.issuperset(equation.outputs):
                 kept.update(reads & drawn)
         if backend.leaves_reductions:
-            found = library_reads(program, kinds, constant, self._root, kept, self.late)
+            found = library_reads(Arrays(program, kinds, self._root, kept, self.late), constant)
             kept |= found.values
             self.spread = found.spread
         if backend.computes_once:
-            kept |= costly_values(program, kinds, self._root, kept, self.late)
+            kept |= costly_values(Arrays(program, kinds, self._root, kept, self.late))
         kept &= self.producer.keys()
         return {i for i in kept if kinds[self.position[i]] is not Kind.VIEW}
 

@@ -157,15 +157,17 @@ def with_kernels_later(ops: Sequence[LocalOp]) -> list[LocalOp]:
     for op in ops:
         if op.copied is None:
             continue
-        n, read = found.index(op), {*op.inputs}
-        behind = [
-            k
-            for k, other in enumerate(found[n + 1 :], n + 1)
-            if other.primitive == op.primitive and other.copied is None and read & {*other.inputs}
-        ]
-        if behind:
-            found.insert(behind[0], found.pop(n))
+        n = found.index(op)
+        behind = (k for k in range(n + 1, len(found)) if _reads_alike(found[k], op))
+        if (k := next(behind, None)) is not None:
+            found.insert(k, found.pop(n))
     return found
+
+
+def _reads_alike(op: LocalOp, other: LocalOp) -> bool:
+    """Whether an op copies nothing, and reads an operand of another one of its kind."""
+    is_of_kind = op.primitive == other.primitive and op.copied is None
+    return is_of_kind and not set(op.inputs).isdisjoint(other.inputs)
 
 
 def with_copies(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:

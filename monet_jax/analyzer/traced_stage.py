@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 
-from ..compiler.backend import Backend
-from ..compiler.backend import waiting_bytes as bytes_of_equation
+from ..compiler.backend import Backend, scattering_bytes
 from ..ir import compat
 from ..ir.program import Equation, Program, dependents, flatten, run
 from ..ir.stage import Stage, abstract
@@ -62,8 +61,8 @@ def waiting_bytes(trace: TracedStage) -> int:
         return 0
     at_once = Fusions(trace.program, trace.backend, trace.fusions.kept).kept
     shared = at_once - trace.fusions.kept - trace.backward
-    of_equations = sum(map(bytes_of_equation, trace.program.equations))
-    return of_equations + sum(map(trace.program.nbytes, shared))
+    scattering = sum(map(scattering_bytes, trace.program.equations))
+    return scattering + sum(map(trace.program.nbytes, shared))
 
 
 def residuals(trace: TracedStage, invariant: Collection[int]) -> set[int]:

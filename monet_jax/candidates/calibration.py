@@ -90,23 +90,22 @@ def shift_of(modelled: int, compiled: int | None, all_saved: int) -> int:
     return 0 if shift > UNDONE * spared > 0 else shift
 
 
-def all_saved_bytes(judge: Judge, unplanned_temp_bytes: int, shift: int = 0) -> int:
+def all_saved_bytes(judge: Judge, unplanned_temp_bytes: int) -> int:
     """Temporaries on all devices where nothing is recomputed: as compiled, or as modelled.
 
     Where operators change the program, the unplanned program is not what saves all: the model errs
     on both by as much. But it errs by what is in JAX's gradient of max pooling, if that is replaced
     (135 MiB of a VGG-16's 501 on an H100, and 6 where operators pool): then only the calibration
-    plan tells, by its `shift`.
+    plan tells, by its shift.
     """
     plain = judge.plain
     if plain is judge:
         return unplanned_temp_bytes
-    return _modelled(judge) + (
-        shift if _pools_otherwise(judge) else unplanned_temp_bytes - _modelled(plain)
-    )
+    excess = 0 if pools_otherwise(judge) else unplanned_temp_bytes - _modelled(plain)
+    return _modelled(judge) + excess
 
 
-def _pools_otherwise(judge: Judge) -> bool:
+def pools_otherwise(judge: Judge) -> bool:
     """Whether operators replace JAX's gradient of max pooling."""
     return _compares_windows(judge.plain.graph) and not _compares_windows(judge.graph)
 

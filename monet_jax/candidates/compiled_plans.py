@@ -13,7 +13,7 @@ from planners.graph import Graph
 from planners.plan import Region
 
 from ..compiler.compile import CompiledBytes
-from .calibration import Model, all_saved_bytes, calibration_plan_of, shift_of
+from .calibration import Model, all_saved_bytes, calibration_plan_of, pools_otherwise, shift_of
 from .cap import Cap
 from .judge import CompilationFailed, CompiledPlan, Judge
 
@@ -138,11 +138,13 @@ class CompiledPlans[SomeJudge: Judge]:
         return self.model.scale.compiled_for(self.model.modelled(regions))
 
     def _model(self, shift: int) -> Model:
-        return Model(self.judge, self.calibration_plan, self._all_saved_bytes(shift), shift)
+        more = shift if pools_otherwise(self.judge) else 0
+        return Model(self.judge, self.calibration_plan, self._all_saved_bytes + more, shift)
 
-    def _all_saved_bytes(self, shift: int = 0) -> int:
+    @functools.cached_property
+    def _all_saved_bytes(self) -> int:
         """Temporaries on all devices where nothing is recomputed, as compiled or as modelled."""
-        return all_saved_bytes(self.judge, self.judge.devices * self.unplanned.temp_bytes, shift)
+        return all_saved_bytes(self.judge, self.judge.devices * self.unplanned.temp_bytes)
 
     @functools.cached_property
     def _calibration_shift(self) -> int:
@@ -153,7 +155,7 @@ class CompiledPlans[SomeJudge: Judge]:
         modelled = self.uncalibrated.modelled(plan.regions, self.judge.graph)
         figures = self._add(plan, modelled // devices, is_compiled=True).figures
         compiled = figures and devices * figures.temp_bytes
-        return shift_of(modelled, compiled, self._all_saved_bytes())
+        return shift_of(modelled, compiled, self._all_saved_bytes)
 
     def _add(self, decisions: planners.Plan, predicted: int, is_compiled: bool) -> CompiledPlan:
         figures, has_failed = None, False

@@ -186,7 +186,7 @@ def widened_operands(equation: Equation, multiple: int) -> Iterator[tuple[int, i
             yield i, size * math.prod(sides)
 
 
-def waiting_bytes(equation: Equation) -> int:
+def scattering_bytes(equation: Equation) -> int:
     """Bytes that XLA:CPU keeps for an equation of a backward pass, beside what it reads.
 
     The gradient of max pooling is a scatter into zeros, as large as the padded operand. Both these

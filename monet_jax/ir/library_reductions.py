@@ -11,9 +11,9 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 
-from .materialised import fusions_of
+from .materialised import Arrays, computed_in
 from .primitives import Kind, is_random
-from .program import Equation, Program
+from .program import Equation
 from .row_reductions import REDUCTIONS
 
 #: Elementwise primitives that YNNPACK has, or that XLA writes by means of those.
@@ -40,34 +40,23 @@ class LibraryReads:
     spread: Mapping[int, Sequence[tuple[int, int]]]
 
 
-def library_reads(
-    program: Program,
-    kinds: Sequence[Kind],
-    constant: Set[int],
-    root: Mapping[int, int],
-    kept: Set[int],
-    late: Set[int] = frozenset(),
-) -> LibraryReads:
+def library_reads(arrays: Arrays, constant: Set[int]) -> LibraryReads:
     """What reductions read as arrays.
 
+    What reads a late value does not keep a reduction among the others from computing an operand.
+
     Arguments:
-        program: a flat program.
-        kinds: of its equations.
+        arrays: of a program, known so far.
         constant: values that follow from literals alone.
-        root: view -> the value that it shows in another shape.
-        kept: values that are arrays in any case.
-        late: values that are computed at another time than the others, so that what reads one of
-            them does not keep a reduction among the others from computing an operand.
     """
-    pairs = list(zip(program.equations, kinds, strict=True))
-    some = [e for e, kind in pairs if kind is Kind.REDUCTION and _is_left(e)]
+    some = [e for e, kind in arrays.equations() if kind is Kind.REDUCTION and _is_left(e)]
     if not some:
         return LibraryReads(frozenset(), {})
-    readers = _Readers(program, kinds, constant, root, kept, late)
+    readers = _Readers(arrays, constant)
     values, spread = set[int](), dict[int, list[tuple[int, int]]]()
     for reduction in some:
-        inside, arrays = readers.inside(reduction)
-        values |= arrays
+        inside, read = readers.inside(reduction)
+        values |= read
         spread[reduction.outputs[0]] = readers.spread_in(inside)
     return LibraryReads(frozenset(values), spread)
 
@@ -75,15 +64,15 @@ def library_reads(
 class _Readers:
     """The elementwise equations of a program by what reads their results."""
 
-    def __init__(self, program: Program, kinds, constant: Set[int], root, kept, late: Set[int]):
-        self.program, self.constant, self.root = program, constant, root
-        fusions = fusions_of(program, kinds, root, kept)
-        self.times = {n: {i in late for i in results} for n, results in fusions.items()}
+    def __init__(self, arrays: Arrays, constant: Set[int]):
+        self.program, self.constant, self.operands = arrays.program, constant, arrays.operands
+        fusions = computed_in(arrays)
+        self.times = {n: {i in arrays.late for i in results} for n, results in fusions.items()}
         self.elementwise: dict[int, Equation] = {}
         # Value, and whether late ones read it -> these equations, by identity.
         self.of: dict[tuple[int, bool], set[int]] = defaultdict(set)
         self.spreading: dict[tuple[int, int], set[int]] = defaultdict(set)  # and by size
-        for equation, kind in zip(program.equations, kinds, strict=True):
+        for equation, kind in arrays.equations():
             if kind is Kind.FUSED and not is_random(equation):
                 self.elementwise.update(dict.fromkeys(equation.outputs, equation))
             if kind is not Kind.VIEW:
@@ -91,13 +80,10 @@ class _Readers:
                     for is_late in self.times[id(equation)]:
                         self.of[i, is_late].add(id(equation))
                     self.spreading[i, self.size(equation.outputs[0])].add(id(equation))
-        for i in program.outputs:
+        for i in self.program.outputs:
             if isinstance(i, int):
                 for is_late in (False, True):
-                    self.of[root.get(i, i), is_late].add(id(program))
-
-    def operands(self, equation: Equation) -> set[int]:
-        return {self.root.get(i, i) for i in equation.reads}
+                    self.of[arrays.root.get(i, i), is_late].add(id(self.program))
 
     def size(self, value: int) -> int:
         return math.prod(self.program.avals[value].shape)

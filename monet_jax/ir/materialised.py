@@ -4,6 +4,7 @@ It computes cheap work again for each fusion that reads it, but draws no random 
 hyperbolic tangent where it counts that as costly.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from .primitives import Kind, is_random
@@ -13,6 +14,33 @@ from .program import Equation, Program
 _COSTLY = frozenset(
     "cbrt cos erf erf_inv exp exp2 expm1 log log1p logistic pow sin tan tanh".split()
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arrays:
+    """A flat program, and which of its values are known to be arrays.
+
+    Attributes:
+        program: the program.
+        kinds: of its equations.
+        root: view -> the value that it shows in another shape.
+        kept: values that are arrays.
+        late: values that are computed at another time than the others.
+    """
+
+    program: Program
+    kinds: Sequence[Kind]
+    root: Mapping[int, int]
+    kept: Set[int]
+    late: Set[int] = frozenset()
+
+    def equations(self) -> Iterable[tuple[Equation, Kind]]:
+        """The equations, and how a compiler treats the results of each."""
+        return zip(self.program.equations, self.kinds, strict=True)
+
+    def operands(self, equation: Equation) -> set[int]:
+        """What an equation reads, views replaced by what they show."""
+        return {self.root.get(i, i) for i in equation.reads}
 
 
 def constant_values(equations: Iterable[Equation], kinds: Iterable[Kind]) -> set[int]:
@@ -40,54 +68,38 @@ def drawn_values(program: Program, kinds: Sequence[Kind], constant: Set[int]) ->
     return drawn
 
 
-def fusions_of(
-    program: Program,
-    kinds: Sequence[Kind],
-    root: Mapping[int, int],
-    kept: Set[int],
+def computed_in(
+    arrays: Arrays,
     keeps: Callable[[Equation, Set[int]], bool] = lambda equation, fusions: False,
 ) -> Mapping[int, Set[int]]:
     """The results of the fusions that compute each equation, views left out, by its identity.
 
     Arguments:
-        program: a flat program.
-        kinds: of its equations.
-        root: view -> the value that it shows in another shape.
-        kept: values that are arrays.
+        arrays: of a program.
         keeps: whether an elementwise equation that some fusions would compute is kept as well.
     """
     found: dict[int, Set[int]] = {}
     of_value: dict[int, set[int]] = {}
-    for equation, kind in reversed([*zip(program.equations, kinds, strict=True)]):
+    for equation, kind in reversed([*arrays.equations()]):
         if kind is Kind.VIEW:
             continue
         fusions = {j for i in equation.outputs for j in of_value.get(i, ())}
-        own = [i for i in equation.outputs if i in kept or kind is not Kind.FUSED]
+        own = [i for i in equation.outputs if i in arrays.kept or kind is not Kind.FUSED]
         if own or keeps(equation, fusions):
             fusions = {*(own or equation.outputs)[:1]}
         found[id(equation)] = fusions
-        for i in equation.reads:
-            of_value.setdefault(root.get(i, i), set()).update(fusions)
+        for i in arrays.operands(equation):
+            of_value.setdefault(i, set()).update(fusions)
     return found
 
 
-def costly_values(
-    program: Program,
-    kinds: Sequence[Kind],
-    root: Mapping[int, int],
-    kept: Set[int],
-    late: Set[int] = frozenset(),
-) -> set[int]:
-    """Results of costly primitives that several fusions read at one time.
-
-    Arguments: as of `fusions_of`, and
-        late: values that are computed at another time than the others.
-    """
+def costly_values(arrays: Arrays) -> set[int]:
+    """Results of costly primitives that several fusions read at one time."""
 
     def keeps(equation: Equation, fusions: Set[int]) -> bool:
-        most = max(len(fusions & late), len(fusions - late))
+        most = max(len(fusions & arrays.late), len(fusions - arrays.late))
         return equation.primitive in _COSTLY and most > 1
 
-    fusions = fusions_of(program, kinds, root, kept, keeps)
-    costly = (e for e in program.equations if e.primitive in _COSTLY)
+    fusions = computed_in(arrays, keeps)
+    costly = (e for e in arrays.program.equations if e.primitive in _COSTLY)
     return {i for e in costly for i in e.outputs if i in fusions[id(e)]}

@@ -377,7 +377,7 @@ def test_what_runs_nothing_again_keeps_no_scores_beside_the_weights(dtype, opera
 
 
 @pytest.mark.parametrize(
-    ("dtype", "most_times"), thinned([(jnp.float32, 1.08), (jnp.bfloat16, 1.12)], "float32-1.08")
+    ("dtype", "most_times"), thinned([(jnp.float32, 1.08), (jnp.bfloat16, 1.05)], "float32-1.08")
 )
 def test_plans_are_little_worse_at_any_budget(dtype, most_times):
     """Weights can still be computed from scores that are saved; in float32, whatever the dtype.

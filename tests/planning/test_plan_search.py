@@ -113,8 +113,7 @@ def test_the_calibration_plan_leaves_its_last_stage_alone_where_there_are_others
 def test_the_calibration_plan_is_predicted_as_it_was_compiled():
     """Whatever the unplanned program takes beyond the model; and it is compiled once."""
     compiled_plans = compiled_plans_of(trace_loss(net, specs(), CPU), CPU, Pins())
-    all_saved = compiled_plans.unplanned.temp_bytes + 1_000_000
-    compiled_plans._all_saved_bytes = lambda shift=0: all_saved
+    compiled_plans._all_saved_bytes = compiled_plans.unplanned.temp_bytes + 1_000_000
     assert sum(stage.alone_bytes for stage in compiled_plans.graph.stages) > 900_000
     compiled = compiled_plans.temp_bytes(compiled_plans.of(compiled_plans.calibration_plan))
     assert compiled_plans.predicted_temp_bytes(compiled_plans.calibration_plan.regions) == compiled

@@ -211,7 +211,7 @@ def check_many(rng, programs):
 
 
 def test_random_programs_keep_value_and_gradient(every_size):
-    check_many(random.Random(3), 3)
+    check_many(random.Random(100), 3)
 
 
 @pytest.mark.slow
