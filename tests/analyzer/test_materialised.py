@@ -77,6 +77,7 @@ def test_of_a_dropout_its_mask_is_kept_and_not_what_it_was_drawn_from(name):
 LABELLED = spec(512, 8192, dtype=jnp.bfloat16), spec(512, dtype=jnp.int32)
 
 
+@pytest.mark.slow
 @ON_A_GPU
 def test_a_gather_computes_what_it_takes(name, monkeypatch):
     """Logits are not widened as a whole for the label's."""

@@ -131,6 +131,7 @@ def _normalized(params, x):
     return jnp.mean(x**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("barriers", [True, False])
 @pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_a_gpu_takes_as_predicted_only_where_gradients_of_a_convolution_have_a_barrier(
@@ -201,6 +202,7 @@ def test_what_products_alone_read_is_written_wide_at_once(shown):
     assert copied == 2 * (math.prod(sides) + (math.prod(weight) if shown else 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pads", [True, False])
 @pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_a_gpu_spreads_out_what_a_transposed_convolution_reads(name, pads, monkeypatch):

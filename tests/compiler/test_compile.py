@@ -93,6 +93,7 @@ def _convolution(x, kernels):
     return jnp.mean(x**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100", slow=True)])
 def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatch, name):
     pictures = Spec((16, 32, 32, 32), jnp.float32), [Spec((32, 32, 3, 3), jnp.float32)] * 3
@@ -162,6 +163,7 @@ def test_a_product_without_a_configuration_is_by_cublas(name):
     assert figures.compiler.endswith("nothing autotuned, products by cuBLAS")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_products_ahead_of_time_are_by_what_takes_the_most_bytes(monkeypatch, name):
     """An H100 took 670 and 4327 MiB for two programs: XLA's kernels say 596 and 4198."""
@@ -218,6 +220,7 @@ def test_a_compiler_that_dies_of_the_options_is_asked_without_them():
     )
 
 
+@pytest.mark.slow
 def test_plans_of_a_function_are_measured_under_equal_options(monkeypatch):
     """The third program fails: those before it are measured again, and later plans begin so."""
     asked = []
@@ -417,6 +420,7 @@ def test_a_device_that_is_not_here(name):
     assert figures.temp_bytes > 0 and figures.alias_bytes > 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_xla_remat_can_be_left_out_on_a_gpu(name):
     """On a card of 200 MiB, XLA rematerializes this program unless it is told not to."""

@@ -245,6 +245,7 @@ def test_equal_blocks_have_one_plan(planning_calls):
     assert len(planning_calls) == 1
 
 
+@pytest.mark.slow
 def test_the_outermost_plan_decides(planning_calls):
     given = variables(Net(), X)
     loss = loss_of(Net(planned(Block)))
@@ -440,6 +441,7 @@ def test_a_module_without_its_parameters_is_refused(fun):
         planned(fun)(*(() if hasattr(fun, "__self__") else (Net(),)), variables(Net(), X))
 
 
+@pytest.mark.slow
 def test_layers_under_nn_scan(planning_calls):
     class Layer(nn.Module):
         block: type = Block

@@ -241,6 +241,7 @@ def test_where_nothing_may_be_wrong_nothing_lossy_is_read(monkeypatch):
     assert saved <= {"exact", "mask"}
 
 
+@pytest.mark.slow
 def test_a_graph_has_the_errors_of_its_codes():
     errors, of_codes = measured(loss, ["mask", "int8"])
     graph = with_errors(errors.graph, errors.staged, ErrorBound(of_codes, 1e-6))

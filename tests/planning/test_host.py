@@ -94,6 +94,7 @@ def plan_scanned(target, budget, host="activations"):
     return monet_jax.plan(scanned, *scanned_args(), budget=budget, **options)
 
 
+@pytest.mark.slow
 @GPU
 def test_a_scan_moves_what_its_iterations_leave(target):
     made = plan_scanned(target, 0.6)

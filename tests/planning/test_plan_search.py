@@ -69,6 +69,7 @@ def test_the_minimum_of_an_infeasible_budget_is_feasible(plan_search):
         plan_search().plan(lambda _: int(0.9 * minimum))
 
 
+@pytest.mark.slow
 def test_a_budget_is_used_where_plans_take_less_than_predicted(monkeypatch):
     """Though none is predicted to fit, the plan is not the smallest."""
     compiled = []

@@ -193,6 +193,7 @@ def test_a_new_process_takes_the_plan_without_a_solver(directory):
     assert out == plan.to_json().rstrip()
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(directory):
     code = PLAN.format(before="")
     texts = finished(*[started(code, directory) for _ in range(2)])

@@ -114,6 +114,7 @@ def test_a_name_that_the_model_lacks_is_made_up_with_its_line():
         assert saved.to_write in policy.code
 
 
+@pytest.mark.slow
 def test_equal_layers_outside_of_scans_share_a_policy():
     plan = planned(unrolled, 0.65)
     policies = plan.policies().policies
@@ -124,6 +125,7 @@ def test_equal_layers_outside_of_scans_share_a_policy():
     assert len(policies) < sum(not r.alone for r in plan.decisions.regions)
 
 
+@pytest.mark.slow
 def test_iterations_that_differ_are_said_and_have_no_policy():
     plan = planned(scanned, 0.4, "exact")
     assert len(plan.loops[0].trips) == LAYERS

@@ -99,6 +99,7 @@ def loss(weights, x):
 ARGS = [jnp.eye(64) for _ in range(4)], jnp.ones((512, 64))
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_the_clock_said():
     made = monet_jax.plan(loss, *ARGS, budget=0.8, verify="time", cache=False)
     timed = [row for row in made.compiled if row.step_seconds is not None]
@@ -110,6 +111,7 @@ def test_a_plan_says_what_the_clock_said():
     assert plain.compiled[0].step_seconds > 0 and len(plain.compiled) > 1
 
 
+@pytest.mark.slow
 def test_planning_by_the_clock_while_tracing_gives_the_gradient():
     planned = monet_jax.remat(loss, budget=0.8, verify="time", cache=False)
     found = jax.jit(jax.grad(planned))(*ARGS)

@@ -184,6 +184,7 @@ class _UndoneWhereNothingIsSaved(SyntheticJudge):
         return super().bytes_of(planners.save_all(self.graph).regions if is_undone else regions)
 
 
+@pytest.mark.slow
 def test_a_calibration_plan_that_is_undone_says_nothing_of_others():
     found, tried, compilations = 0, 0, []
     for seed, graph in enumerate(cases()):
@@ -201,6 +202,7 @@ def test_a_calibration_plan_that_is_undone_says_nothing_of_others():
     assert statistics.median(compilations) <= 4
 
 
+@pytest.mark.slow
 def test_plans_of_single_stages_are_found_where_others_take_more():
     """What a compiler makes of long regions says nothing of plans of single stages."""
     found, tried = 0, 0

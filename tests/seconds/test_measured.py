@@ -211,6 +211,7 @@ def test_a_plan_by_the_clock_says_so_and_leaves_the_gradient_as_it_is(clock):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_busy_device_is_warned_of(clock, monkeypatch):
     monkeypatch.setattr(measured, "timed", lambda run, *limits: Timing((1.0, 2.0, 3.0)))
     args = [jnp.eye(64) / 2] * 6, jnp.ones((512, 64))

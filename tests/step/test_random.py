@@ -130,6 +130,7 @@ def test_some_random_steps_are_those_of_jax(count, verified):
     check(random.Random("some"), count, verified)
 
 
+@pytest.mark.slow
 def test_another_step_is_noticed():
     rng = random.Random("planted")
     step, arguments = drawn(rng)

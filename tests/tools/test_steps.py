@@ -125,6 +125,7 @@ def test_a_tighter_budget_takes_more_steps_and_is_told():
     assert step_plan_from_json(json.dumps(data["plan"])) == tight.plan
 
 
+@pytest.mark.slow
 def test_a_step_with_the_micro_batches_that_were_found_is_that_of_the_whole_batch():
     found, x = fitted(1 << 20), normal(9, TOTAL, WIDTH)
     step = monet_jax.jit(accumulating(monet_jax), budget=1 << 20, cache=False)

@@ -180,6 +180,7 @@ def hidden_moved(graph, ahead):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [foreign_target("gpu:h100"), foreign_target("tpu:v5e")])
 def test_the_device_keeps_what_is_in_flight_and_nothing_else(target):
     plans = plans_for(mlp, wide(), target)

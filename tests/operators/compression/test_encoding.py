@@ -150,6 +150,7 @@ def bias(codec, count=600, function=network, args=(PARAMS, BATCH)):
 LOSSY = [x.codec for x in operators.selected(["bf16", "fp8", "int8"])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", thinned(LOSSY, "int8"), ids=lambda codec: codec.name)
 def test_gradients_are_as_wrong_as_their_codes(codec):
     """What is saved comes back as it was: an error of the code is one of the gradient."""
@@ -166,6 +167,7 @@ def test_gradients_are_unbiased():
     assert bias(Groups(4, 64)) < 1.5
 
 
+@pytest.mark.slow
 def test_what_is_read_by_a_derivative_that_is_not_linear_would_be_biased(monkeypatch):
     monkeypatch.setitem(encoding_module._LINEAR, "tanh", {0: 0})
     assert bias(Groups(2, 64)) > 3

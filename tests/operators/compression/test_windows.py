@@ -167,6 +167,7 @@ def gradients(found, args):
     return step(leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "function", "codecs"),
     thinned(

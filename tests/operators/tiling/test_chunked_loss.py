@@ -235,6 +235,7 @@ def test_what_is_no_number_spreads_as_in_jax():
     _assert_same(got, want)
 
 
+@pytest.mark.slow
 def test_other_derivatives_are_those_of_the_loss():
     x, w = _features(), _matrix()
     chunked, program, plain = _chunked(sigmoids, x, w)

@@ -97,6 +97,7 @@ def test_nothing_repeats_in_the_irregular_graph():
 # ------------------------------------------------------------------------------------------- plans
 
 
+@pytest.mark.slow
 def test_a_transformer_is_planned_with_one_program_for_each_kind_of_stage(monkeypatch):
     solved, right = [], options_module.options
     monkeypatch.setattr(
@@ -111,6 +112,7 @@ def test_a_transformer_is_planned_with_one_program_for_each_kind_of_stage(monkey
     assert len(solved) == len(kinds) == 4
 
 
+@pytest.mark.slow
 def test_an_irregular_step_is_planned_with_a_gap():
     graph = synthetic.irregular(300)
     budget = share_of(graph, 0.3)

@@ -296,6 +296,7 @@ def test_plans_are_the_best_whose_errors_are_within_their_limit(enumerated):
     assert not wrong_by_errors(enumerated)
 
 
+@pytest.mark.slow
 def test_a_limit_of_errors_that_is_not_kept_is_noticed(monkeypatch):
     monkeypatch.setattr(walker, "error_of", lambda *_: 0.0)
     assert wrong_by_errors(4)
@@ -679,6 +680,7 @@ def test_importing_planners_imports_neither_cvxpy_nor_jax():
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_guess_that_beats_the_bound_of_all_candidates_is_the_plan(monkeypatch):
     """Uniform iterations may be regions that are no candidates: then none of these is of use."""
     beaten = 0

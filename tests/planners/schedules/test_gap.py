@@ -87,6 +87,7 @@ def test_without_any_family_of_constraints_it_does_not(family, seeds, monkeypatc
     assert fails_somewhere(agrees, some)
 
 
+@pytest.mark.slow
 def test_no_schedule_beats_all_of_checkmates():
     """Where each op writes one value: Checkmate frees the outputs of an op together."""
     some = [small_graph(seed) for seed in quick(range(100, 140))]

@@ -21,6 +21,7 @@ def bounds(seeds):
             yield lower_bound.lower_bound(graph, budget), least, graph
 
 
+@pytest.mark.slow
 def test_no_schedule_takes_less():
     found = list(bounds(range(60)))
     assert len(found) > 80

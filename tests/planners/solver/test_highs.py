@@ -112,6 +112,7 @@ def test_highs_begins_where_it_is_told_to():
     assert outcome.found and values == [start.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solves", [True, False])
 def test_a_process_that_minds_no_time_is_ended_and_its_best_point_kept(
     solves, start_anew, tmp_path, monkeypatch

@@ -133,6 +133,7 @@ def test_state_on_the_host_is_for_steps_of_devices_with_a_host():
         monet_jax.flax.jit(lambda m: m, budget="1GiB", target="gpu:h100", host="states")
 
 
+@pytest.mark.slow
 def test_a_sharded_state_is_kept_sharded_on_the_host_and_in_checkpoints(tmp_path):
     pytest.importorskip("orbax.checkpoint")
     run_python(

@@ -150,6 +150,7 @@ def test_a_loop_that_runs_again_joins_its_weights_once_forward_and_once_backward
     assert joins(gradient)[0] > 0
 
 
+@pytest.mark.slow
 def test_frozen_weights_have_no_gradient_for_being_joined():
     def frozen(bias, left, right, x):
         return lstm(left, right, bias, x)

@@ -54,6 +54,7 @@ def test_running_sums_cost_no_more_than_a_checkpoint_of_each_layer():
     assert plan.compiled_bytes <= theirs
 
 
+@pytest.mark.slow
 def test_values_that_wait_for_a_second_derivative_are_seen_at_cuts():
     """The residual of a network's Laplacian: what the first pass leaves, the second reads last."""
     weights = normal((2, 64), (64, 64), (64, 64), (64, 1))
