@@ -93,7 +93,6 @@ def _convolution(x, kernels):
     return jnp.mean(x**2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cpu", foreign_target("gpu:h100", slow=True)])
 def test_code_that_is_made_quickly_or_not_at_all_takes_the_same_bytes(monkeypatch, name):
     pictures = Spec((16, 32, 32, 32), jnp.float32), [Spec((32, 32, 3, 3), jnp.float32)] * 3

@@ -25,7 +25,6 @@ import monet_jax
 from monet_jax.compiler.targets import TARGETS, topology_of
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu", foreign_target("gpu:h100", slow=True)])
 def test_a_plan_for_devices_that_are_not_here_keeps_the_budget_of_each(target):
     arrays = specs(abstract(4, 2))

@@ -406,7 +406,6 @@ def multilayer(params, x):
     return jnp.mean(jnp.square(x))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bits", thinned([2, 8], "2"))
 @pytest.mark.parametrize("target", list(compiler_targets()))
 def test_bytes_freed_by_local_derivatives_arrive_in_the_compiled_program(target, bits):

@@ -167,7 +167,6 @@ def gradients(found, args):
     return step(leaves)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "function", "codecs"),
     thinned(

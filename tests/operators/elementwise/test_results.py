@@ -265,7 +265,6 @@ def compared(made: Flat, function) -> None:
     assert_same(jax.jit(pulled(made, function))(*made.leaves), *known)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outer", "where"),
     thinned(

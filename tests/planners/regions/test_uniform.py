@@ -14,7 +14,6 @@ from planners.regions.simple_plans import certified, minimal_region
 from planners.regions.uniform import tidied
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
-CHANNELS = 64
 SIZES = [(4, 64), (64, 64), (64, 64), (64, 64), (128, 32), (32, 32), (32, 4)]
 
 

@@ -115,7 +115,6 @@ def smallest(function, args, **options):
     return caught.value.minimum_budget
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("depth", thinned([DEPTH, DEPTH + 1], str(DEPTH)))
 def test_nested_scans_take_a_fraction_of_a_loop_with_a_checkpoint_round_its_body(depth, tmp_path):
     args = arguments(depth)
