@@ -58,6 +58,21 @@ def cotangents_with_barrier(values: list[Any], chosen: Sequence[bool]) -> list[A
     return filled(found, others, barred)
 
 
+@jax.custom_jvp
+def written_once(value: jax.Array) -> jax.Array:
+    """A value that is in memory, which its readers read there; its tangent passes no barrier.
+
+    XLA:CPU computes what is cheap anew for each reader, in memory of its own where the reader has
+    another shape: a `relu` that is saved and flattened for a product would be written twice.
+    """
+    return jax.lax.optimization_barrier(value)
+
+
+@written_once.defjvp
+def _written_once_jvp(primals, tangents):
+    return written_once(*primals), *tangents
+
+
 def operands_with_barrier(image: jax.Array, kernel: jax.Array, flattens: bool) -> list[jax.Array]:
     """The operands of a convolution, whose cotangents leave together.
 

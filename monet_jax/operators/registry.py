@@ -93,6 +93,7 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
         separates_convolutions=barriers,
         flattens_kernels=barriers and not context.is_sharded,
         delays_tables=context.backend.makes_zeros_early,
+        writes_saved_once=context.backend.writes_for_each_view,
         waits_in_stacks=context.backend.fetches_at_once,
     )
 

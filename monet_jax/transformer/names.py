@@ -7,7 +7,7 @@ own equation (tanh, exp, reduce_max, softmax, ...), the named result passes a fu
 JAX's own, equation by equation, but for the result: that is read from the named one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
 from ..ir import compat
-from ..ir.barriers import operands_with_barrier
+from ..ir.barriers import operands_with_barrier, written_once
 from ..ir.places import filled, float_places
 from ..ir.program import Equation, Program, Rewrite, flatten, run, unchanged, values_of
 from ..operators import AS_PLANNED, Encoding, Undecoded, is_hook, run_hook
@@ -29,6 +29,7 @@ def run_named(
     active: frozenset[int] | set[int],
     encoding: Encoding = AS_PLANNED,
     rewrite: Rewrite = unchanged,
+    once: Set[int] = frozenset(),
 ) -> None:
     """Run equations in order, reading and writing `env`, and name some of the results.
 
@@ -39,30 +40,44 @@ def run_named(
         active: values that will be differentiated.
         encoding: how lossy codecs encode and decode.
         rewrite: how the gradients of convolutions leave.
+        once: values that their readers read behind a barrier.
     """
     for equation in equations:
-        if is_hook(equation):
-            run_hook(equation, env, names, active, encoding)
-            continue
-        if any(isinstance(env[i], Undecoded) for i in equation.reads):
-            _run_directly(equation, env, names)
-            continue
-        if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
-            inputs = values_of(env, equation.inputs)
-            if _derivative_reads_results(equation, inputs, active):
-                run([equation], env, names)
-                results = values_of(env, equation.outputs)
-                linked = _differentiated_by(equation)(*compat.unused(inputs), *results)
-                env.update(zip(equation.outputs, linked, strict=True))
-                continue
-        if rewrite.separates_convolutions and _is_convolution_of(active, equation):
-            image, kernel = equation.inputs
-            operands = operands_with_barrier(env[image], env[kernel], rewrite.flattens_kernels)
-            local = dict(zip(equation.inputs, operands, strict=True))
-            run([equation], local, names)
-            env.update({i: local[i] for i in equation.outputs})
-            continue
-        run([equation], env, names)
+        _run_one(equation, env, names, active, encoding, rewrite)
+        env.update({i: written_once(env[i]) for i in equation.outputs if i in once and i in env})
+
+
+def _run_one(
+    equation: Equation,
+    env: dict[int, Any],
+    names: Mapping[int, str],
+    active: frozenset[int] | set[int],
+    encoding: Encoding,
+    rewrite: Rewrite,
+) -> None:
+    """Run one equation as `run_named` does."""
+    if is_hook(equation):
+        run_hook(equation, env, names, active, encoding)
+        return
+    if any(isinstance(env[i], Undecoded) for i in equation.reads):
+        _run_directly(equation, env, names)
+        return
+    if active.intersection(equation.outputs) and not names.keys().isdisjoint(equation.outputs):
+        inputs = values_of(env, equation.inputs)
+        if _derivative_reads_results(equation, inputs, active):
+            run([equation], env, names)
+            results = values_of(env, equation.outputs)
+            linked = _differentiated_by(equation)(*compat.unused(inputs), *results)
+            env.update(zip(equation.outputs, linked, strict=True))
+            return
+    if rewrite.separates_convolutions and _is_convolution_of(active, equation):
+        image, kernel = equation.inputs
+        operands = operands_with_barrier(env[image], env[kernel], rewrite.flattens_kernels)
+        local = dict(zip(equation.inputs, operands, strict=True))
+        run([equation], local, names)
+        env.update({i: local[i] for i in equation.outputs})
+        return
+    run([equation], env, names)
 
 
 def _run_directly(equation: Equation, env: dict[int, Any], names: Mapping[int, str]) -> None:

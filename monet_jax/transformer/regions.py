@@ -35,6 +35,8 @@ class Emission:
         depth: of such a body, the `Region.ahead` of the regions whose residuals are put to the
             host as they are written, so that it can be seen which they are (`scan_host`); None
             to leave all on the device.
+        once: values that the outermost region saves, where the compiler may write them more than
+            once.
     """
 
     staged: StagedProgram
@@ -42,11 +44,14 @@ class Emission:
     hoisted: frozenset[int] = frozenset()
     carried: Mapping[str, int] | None = None
     depth: int | None = None
+    once: frozenset[int] = frozenset()
 
 
 #: Runs the regions inside a region: their values, what is read after them, and the names of saved
 #: values.
-type RunInner = Callable[[Sequence[Region], dict[int, Any], set[int], Mapping[int, str]], None]
+type RunInner = Callable[
+    [Emission, Sequence[Region], dict[int, Any], set[int], Mapping[int, str]], None
+]
 
 
 def run_region(
@@ -77,6 +82,8 @@ def run_region(
     saved = _named(emission, region.saved)
     offloaded = _named(emission, region.offloaded)
     names = {**(outer or {}), **saved, **offloaded}
+    if outer is None and emission.staged.program.rewrite.writes_saved_once:
+        emission = dataclasses.replace(emission, once=frozenset(saved))
 
     def body(inputs: Sequence[Any]) -> list[Any]:
         local = dict(zip(reads, inputs, strict=True))
@@ -84,7 +91,7 @@ def run_region(
             moved = offloaded.keys() & local.keys()
             local |= {i: checkpoint_name(local[i], offloaded[i]) for i in moved}
         if region.inner:
-            run_inner(region.inner, local, live, names)
+            run_inner(emission, region.inner, local, live, names)
         else:
             _run_stages(emission, region, local, names)
         return [local[i] for i in writes]
@@ -147,7 +154,8 @@ def _run_stages(
         program, equations = emission.staged.program, stage.equations
         if program.rewrite.delays_tables:
             equations = with_lookups(equations, program, active, emission.staged.shared)
-        run_named(equations, env, names, active, emission.encoding, program.rewrite)
+        by = emission.encoding, program.rewrite, emission.once
+        run_named(equations, env, names, active, *by)
         _wait_for_codes(stage, env, names)
 
 

@@ -8,7 +8,6 @@ barrier the compiler may defer the weight gradients and keep their operands (ope
 """
 
 import dataclasses
-import functools
 import itertools as it
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -181,8 +180,7 @@ def _run_parts(
     sent = dict[int, Sent]()  # by the part behind which it is fetched
     for n, (part, later) in enumerate(zip(parts, reversed(needed), strict=True)):
         if isinstance(part, Region):
-            run_inner = functools.partial(_run_parts, emission)
-            found = run_region(emission, part, env, later, outer, run_inner)
+            found = run_region(emission, part, env, later, outer, _run_parts)
             if found is not None:
                 sent[min(n + part.ahead, len(parts) - 1)] = found
         elif isinstance(part, PlannedLoop):

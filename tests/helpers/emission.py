@@ -66,7 +66,9 @@ class Flat:
 #: Every exact operator, on a backend that wants all of them.
 EXACT = operators.rewriter(
     operators.selected("exact"),
-    operators.Context(Backend(fuses_gradients=True, makes_zeros_early=True)),
+    operators.Context(
+        Backend(fuses_gradients=True, makes_zeros_early=True, writes_for_each_view=True)
+    ),
 )
 
 

@@ -150,7 +150,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/transformer/apply.py": ("plans/test_record.py", "promises/test_api.py"),
     "monet_jax/transformer/invariants.py": ("tracing/passes/test_loops.py",),
     "monet_jax/transformer/names.py": ("transformer/test_transform.py",),
-    "monet_jax/transformer/regions.py": ("transformer/test_transform.py",),
     "monet_jax/transformer/parts.py": (
         "tracing/passes/test_loops.py",
         "tracing/passes/test_branches.py",

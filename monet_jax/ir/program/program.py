@@ -72,6 +72,7 @@ class Rewrite:
         flattens_kernels: whether the kernel's gradient then leaves as one row.
         delays_tables: whether the gradient of a table begins when that of what is looked up has
             come.
+        writes_saved_once: whether the readers of a saved value read it behind a barrier.
         waits_in_stacks: whether an array that waits in the host's memory is a slot of a stack
             there, so that it comes back when the slot's index is known.
     """
@@ -84,6 +85,7 @@ class Rewrite:
     separates_convolutions: bool = False
     flattens_kernels: bool = False
     delays_tables: bool = False
+    writes_saved_once: bool = False
     waits_in_stacks: bool = False
 
 
