@@ -75,11 +75,17 @@ def analyze(
     saved = saved_by_name(staged, pins)
     keys = [_key(staged, cloned, saved, stage) for stage in stages]
     in_loops = {key for loop in staged.loops for key in keys[loop.first : loop.stop]}
+    last = None if keys[-1] in in_loops else f"{keys[-1]}:last"
+    keys[-1] = last or keys[-1]
     joints: dict[str, tuple[Stage, Joint]] = {}
     for key, stage in zip(keys, stages, strict=True):
         if key not in joints:
             invariant = staged.invariant_values if key in in_loops else None
-            joints[key] = stage, joint_of(program, stage, prices, backend, saved, invariant)
+            at_once = key == last
+            joints[key] = (
+                stage,
+                joint_of(program, stage, prices, backend, saved, invariant, at_once),
+            )
     arguments = {*program.inputs, *program.constants}
     returned = {i for i in program.outputs if isinstance(i, int)}
     further: list[int] = []

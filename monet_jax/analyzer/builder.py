@@ -99,7 +99,7 @@ def _add_op(
 ) -> Op:
     for j in op.outputs:
         i = primal.get(j)
-        if i is None:
+        if i is None or j in joint.fleeting:
             local[j] = state.new(joint.program.nbytes(j), returned=j in free)
         else:
             local[j] = state.named(i)

@@ -50,6 +50,7 @@ class Joint:
         program: the flat joint program.
         ops: forward ops in order, then backward ops in order.
         primal: joint value -> primal value of the stage that it is.
+        fleeting: as in `TracedStage.fleeting`; a plan does not save these.
         inputs: joint value for each input of the stage.
         outputs: joint value (or None) for each output of the stage.
         cotangents: joint value for each differentiated output of the stage.
@@ -62,6 +63,7 @@ class Joint:
     program: Program
     ops: tuple[LocalOp, ...]
     primal: dict[int, int]
+    fleeting: Set[int]
     inputs: tuple[int, ...]
     outputs: tuple[int | None, ...]
     cotangents: tuple[int, ...]
@@ -78,6 +80,7 @@ def joint_of(
     backend: Backend,
     pinned: Collection[int] = frozenset(),
     invariant: Collection[int] | None = None,
+    at_once: bool = False,
 ) -> Joint:
     """Trace a stage's value and gradient and find its ops.
 
@@ -89,7 +92,7 @@ def joint_of(
         invariant: of a stage in a loop, values that are the same in every iteration; None where
             what JAX saves of the stage is not asked for.
     """
-    trace = traced_stage(program, stage, prices, backend, pinned)
+    trace = traced_stage(program, stage, prices, backend, pinned, at_once)
     ops, root = _ops(trace), trace.fusions.root
     outputs = [root(i) if isinstance(i, int) else None for i in trace.program.outputs]
     split = len(stage.outputs)
@@ -99,6 +102,7 @@ def joint_of(
         trace.program,
         with_reuse(ops, trace.program, {*outputs, *given}, backend),
         trace.primal,
+        trace.fleeting,
         given,
         tuple(outputs[:split]),
         trace.cotangents,
@@ -129,7 +133,10 @@ def _ops(trace: TracedStage) -> tuple[LocalOp, ...]:
     forward = [op for op in made if op.forward]
     later = [op for op in made if not op.forward]
     pulled = [op for op in later if trace.backward.intersection(op.outputs)]
-    return tuple(forward + with_kernels_later(each_after_its_inputs(pulled, later)))
+    backward = each_after_its_inputs(pulled, later)
+    if trace.backend.kernels_come_last:
+        backward = with_kernels_later(backward, trace.backward)
+    return tuple(forward + backward)
 
 
 def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:

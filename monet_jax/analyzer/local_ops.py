@@ -1,7 +1,7 @@
 """The ops of a stage's joint program, and how they are ordered, copied and rewired."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from ..compiler.backend import Backend
 from ..ir.program import Program
@@ -147,27 +147,35 @@ def each_after_its_inputs(ops: Sequence[LocalOp], known: Sequence[LocalOp]) -> l
     return ordered
 
 
-def with_kernels_later(ops: Sequence[LocalOp]) -> list[LocalOp]:
-    """The ops; what reads a copy is behind the op of its kind that reads another of its operands.
+def with_kernels_later(ops: Sequence[LocalOp], backward: Set[int]) -> list[LocalOp]:
+    """The ops; the gradient of a kernel is behind that of the operand, which reads the same.
 
-    XLA:CPU computes the gradient of a convolution's kernel, whose operands it copies, when it has
-    that of the operand.
+    It is that of a convolution whose operands are copied, or of a product that no op reads.
+
+    Arguments:
+        ops: backward, in order.
+        backward: values that depend on a cotangent.
     """
+    read = {i for op in ops for i in op.inputs}
+
+    def is_of_kernel(op: LocalOp) -> bool:
+        is_result = op.primitive == "dot_general" and read.isdisjoint(op.outputs)
+        return is_result or op.copied is not None
+
     found = list(ops)
-    for op in ops:
-        if op.copied is None:
-            continue
+    for op in filter(is_of_kernel, ops):
         n = found.index(op)
-        behind = (k for k in range(n + 1, len(found)) if _reads_alike(found[k], op))
+        cotangents = backward & {*op.inputs}
+        behind = (
+            k
+            for k, other in enumerate(found[n + 1 :], n + 1)
+            if other.primitive == op.primitive
+            and not is_of_kernel(other)
+            and not cotangents.isdisjoint(other.inputs)
+        )
         if (k := next(behind, None)) is not None:
             found.insert(k, found.pop(n))
     return found
-
-
-def _reads_alike(op: LocalOp, other: LocalOp) -> bool:
-    """Whether an op copies nothing, and reads an operand of another one of its kind."""
-    is_of_kind = op.primitive == other.primitive and op.copied is None
-    return is_of_kind and not set(op.inputs).isdisjoint(other.inputs)
 
 
 def with_copies(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:

@@ -33,6 +33,7 @@ class TracedStage:
         cotangents: joint value for each differentiated output of the stage.
         backward: joint values that depend on a cotangent.
         primal: joint value -> primal value of the stage that it is.
+        fleeting: joint values that are arrays only because the backward follows at once.
     """
 
     program: Program
@@ -44,6 +45,7 @@ class TracedStage:
     cotangents: tuple[int, ...]
     backward: set[int]
     primal: dict[int, int]
+    fleeting: Set[int]
 
     def new(self, like: int) -> int:
         """A new value, as large as another one."""
@@ -86,17 +88,25 @@ def traced_stage(
     prices: Prices,
     backend: Backend,
     pinned: Collection[int] = frozenset(),
+    at_once: bool = False,
 ) -> TracedStage:
-    """A stage's value and gradient, traced; `pinned` values are never fused."""
+    """A stage's value and gradient, traced; `pinned` values are never fused.
+
+    Where the backward follows `at_once`, it reads what the forward has computed.
+    """
     joint = flatten(_trace(program, stage))
     named = [(i, e.outputs[0]) for e in joint.equations for i in _named(e)]
     hooked = {j: i for e in joint.equations for i in _named(e) for j in e.reads}
     kept = [value for i, value in named if i in pinned]
     cotangents = joint.inputs[len(stage.inputs) :]
     backward = dependents(joint.equations, cotangents)
-    fusions = Fusions(joint, backend, kept, _late(joint, backward))
+    fusions, fleeting = Fusions(joint, backend, kept, _late(joint, backward)), set[int]()
+    if at_once:
+        apart, fusions = fusions, Fusions(joint, backend, kept)
+        fleeting = fusions.kept - apart.kept
     primal = _primal(named, fusions, backward)
-    return TracedStage(joint, stage, prices, backend, fusions, hooked, cotangents, backward, primal)
+    tables = hooked, cotangents, backward, primal, fleeting
+    return TracedStage(joint, stage, prices, backend, fusions, *tables)
 
 
 def _late(joint: Program, backward: Set[int]) -> set[int]:

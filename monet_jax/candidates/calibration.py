@@ -38,13 +38,14 @@ class Model:
     def graph(self) -> Graph:
         """The planning graph; stages left alone are charged with the unplanned program's excess.
 
-        There the compiler keeps more than the backward needs, such as copies in another layout.
+        There the compiler keeps more than the backward needs, such as copies in another layout, or
+        less than the model says: that is of stages left alone, too.
         """
         graph = self.judge.graph
         modelled = self.modelled(planners.save_all(graph).regions, graph)
         more = self.all_saved_bytes - modelled - self.shift
         alone = {region.first for region in self.calibration_plan.regions if region.alone}
-        return with_alone_bytes(graph, max(0, more), alone)
+        return with_alone_bytes(graph, more, alone)
 
     def modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
         """Temporaries of a plan on all devices, not yet on the compiler's scale."""

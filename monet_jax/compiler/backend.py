@@ -37,6 +37,8 @@ class Backend:
             others read the same (see `ir/library_reductions`).
         computes_once: whether it computes nothing costly, an exponential say, for several fusions
             that read it, but keeps an array.
+        kernels_come_last: whether the gradient of a convolution's or a product's kernel is computed
+            when that of its operand is there, and not before.
         writes_for_each_view: whether what is cheap, a `relu` say, is computed for each shape in
             which it is read, in memory of its own, also where it is saved.
         recomputes_late: whether what a region runs again is run just before what reads it, and not
@@ -77,6 +79,7 @@ class Backend:
     on_chip_bytes: float = math.inf
     leaves_reductions: bool = False
     computes_once: bool = False
+    kernels_come_last: bool = False
     writes_for_each_view: bool = False
     recomputes_late: bool = True
     expands_pooling: bool = True
@@ -102,6 +105,7 @@ _BACKENDS = {
         needs_scratch=True,
         leaves_reductions=True,
         computes_once=True,
+        kernels_come_last=True,
         writes_for_each_view=True,
         recomputes_late=False,
         sums_for_each_reader=True,

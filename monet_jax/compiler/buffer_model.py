@@ -99,20 +99,21 @@ class Scale:
 def with_alone_bytes(graph: Graph, nbytes: int, counted: Collection[int] = ()) -> Graph:
     """The graph, `nbytes` more shared among its stages by what each keeps if it is left alone.
 
-    What the `counted` stages keep is known to be counted elsewhere: they have no share.
+    What the `counted` stages keep is known to be counted elsewhere: they have no share. Negative
+    `nbytes` are less of what stages keep beside their values, as far as that goes.
     """
-    numbers = range(len(graph.stages))
-    kept = np.array(
-        [
-            0 if s in counted else graph.kept_bytes(s, s) + graph.stages[s].alone_bytes
-            for s in numbers
-        ],
-        np.float64,
-    )
-    shares = (nbytes * kept / (kept.sum() or 1.0)).astype(np.int64).tolist()
+    of_stages = np.array([stage.alone_bytes for stage in graph.stages], np.float64)
+    if nbytes > 0:
+        kept = [graph.kept_bytes(s, s) for s in range(len(graph.stages))]
+        weights = of_stages + kept
+        weights[list(counted)] = 0
+    else:
+        weights = of_stages
+    shares = max(nbytes, -int(of_stages.sum())) * weights / (weights.sum() or 1.0)
+    found = (of_stages + shares).astype(np.int64).tolist()
     stages = tuple(
-        dataclasses.replace(stage, alone_bytes=stage.alone_bytes + share)
-        for stage, share in zip(graph.stages, shares, strict=True)
+        dataclasses.replace(stage, alone_bytes=nbytes)
+        for stage, nbytes in zip(graph.stages, found, strict=True)
     )
     return dataclasses.replace(graph, stages=stages)
 

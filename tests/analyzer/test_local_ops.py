@@ -8,6 +8,7 @@ import pytest
 from model_error import off
 
 from monet_jax.analyzer import joint
+from monet_jax.analyzer.traced_stage import traced_stage
 from monet_jax.compiler import backend
 from monet_jax.planning import judge
 
@@ -40,8 +41,31 @@ def biased(layers, x):
 def test_the_gradient_of_a_kernel_comes_after_that_of_the_operand(monkeypatch):
     args = [spec(3, 3, 3, 32), *[spec(3, 3, 32, 32)] * 4], spec(4, 64, 64, 3)
     assert abs(off(convolved, args, "cpu", whole=False)) < 0.02
-    monkeypatch.setattr(joint, "with_kernels_later", lambda ops: ops)
+    monkeypatch.setattr(joint, "with_kernels_later", lambda ops, backward: ops)
     assert off(convolved, args, "cpu", whole=False) < -0.05
+
+
+def dense(layers, x):
+    """Products whose kernels' gradients read arrays that are larger than the cotangents."""
+    for up, down in layers:
+        x = x + jax.nn.gelu(x @ up) @ down
+    return jnp.mean(x**2)
+
+
+DENSE = [(spec(64, 512), spec(512, 64))] * 4, spec(2048, 64)
+
+
+def test_that_of_a_product_does_so_too(monkeypatch):
+    assert abs(off(dense, DENSE, "cpu", whole=False)) < 0.04
+    monkeypatch.setattr(joint, "with_kernels_later", lambda ops, backward: ops)
+    assert off(dense, DENSE, "cpu", whole=False) < -0.15
+
+
+def test_costly_work_of_the_last_stage_is_kept_for_the_backward_that_follows(monkeypatch):
+    assert abs(off(dense, DENSE, "cpu", whole=False)) < 0.04
+
+    monkeypatch.setattr(joint, "traced_stage", lambda *args: traced_stage(*args[:-1], False))
+    assert off(dense, DENSE, "cpu", whole=False) < -0.15
 
 
 @pytest.mark.gpu

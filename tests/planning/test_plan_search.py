@@ -121,6 +121,26 @@ def test_the_calibration_plan_is_predicted_as_it_was_compiled():
     assert compiled_plans.cap.compilations == 2  # the unplanned program and, once, this one
 
 
+def test_what_the_unplanned_program_takes_less_is_of_stages_left_alone():
+    def gelus(layers, x):
+        for up, down in layers:
+            x = x + jax.nn.gelu(x @ up) @ down
+        return jnp.sum(x**2)
+
+    up, down, x = (
+        jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((32, 128), (128, 32), (512, 32))
+    )
+    plans = compiled_plans_of(trace_loss(gelus, ([(up, down)] * 4, x), CPU), CPU, Pins())
+    graph = plans.judge.graph
+    waiting = [stage.alone_bytes for stage in graph.stages]
+    modelled = plans.uncalibrated.modelled(planners.save_all(graph).regions, graph)
+    assert sum(waiting) > 0
+    for less, left in ((0, 1), (sum(waiting) // 2, 0.5), (2 * sum(waiting), 0)):
+        model = dataclasses.replace(plans.uncalibrated, all_saved_bytes=modelled - less)
+        found = [stage.alone_bytes for stage in model.graph.stages]
+        assert found == pytest.approx([left * nbytes for nbytes in waiting], abs=1)
+
+
 @pytest.fixture
 def wasteful(monkeypatch):
     """The name of an operator by which each product runs twice and keeps one result more.
