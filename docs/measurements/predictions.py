@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import outside
 import typer
 from keeping import keep
 
@@ -38,8 +39,7 @@ SOLVER_SECONDS = 5.0
 def rows_of(model: str, name: str, dtype: str, shares: list[float]) -> list[dict[str, Any]]:
     """A row for each plan of a model."""
     started, target = time.perf_counter(), resolve_target(name)
-    problem = zoo.build(model, scale="bench", dtype=dtype)
-    traced = trace_loss(problem.loss, problem.args, target)
+    traced = trace_loss(*problem_of(model, dtype), target)
     plans = compiled_plans_of(traced, target, make_pins(None))
     solved = SolvedBudgets(planners.Stages(time_limit=SOLVER_SECONDS), plans.model.graph)
     proposals, rows = Proposals(plans, plans.model.graph, solved), []
@@ -69,10 +69,18 @@ def rows_of(model: str, name: str, dtype: str, shares: list[float]) -> list[dict
     return rows
 
 
+def problem_of(model: str, dtype: str) -> tuple[Any, tuple[Any, ...]]:
+    """The loss and the arguments of a model."""
+    if model in outside.names():
+        return outside.build(model, dtype)
+    problem = zoo.build(model, scale="bench", dtype=dtype)
+    return problem.loss, problem.args
+
+
 def main(
     target: Annotated[str, typer.Argument(help="What to compile for.")],
     dtype: Annotated[str, typer.Argument(help="What models compute in.")],
-    models: Annotated[list[str], typer.Argument(help="Models of the zoo.")],
+    models: Annotated[list[str], typer.Argument(help="Models of the zoo, and of `outside.py`.")],
     shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = SHARES,
 ) -> None:
     path = HERE / f"predictions-{target.split(':')[-1]}.json"
