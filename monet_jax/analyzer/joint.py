@@ -8,6 +8,7 @@ What the traced stage fuses away is no value (see `ir/primitives`); what remains
 The result, a `Joint`, names values by local numbers, so that isomorphic stages can share it.
 """
 
+import collections
 import dataclasses
 from collections.abc import Collection, Sequence, Set
 
@@ -224,6 +225,7 @@ def _temporary_bytes(program: Program, backend: Backend, varying: Sequence[int])
     """The most bytes that ops of a loop's body keep at once, inputs and results left out.
 
     An op that updates an operand, or is elementwise, writes its result over one that ends there.
+    A product that is added to an array in place takes none.
 
     Arguments:
         program: the body.
@@ -233,6 +235,7 @@ def _temporary_bytes(program: Program, backend: Backend, varying: Sequence[int])
     fusions, anew = Fusions(program, backend), dependents(program.equations, varying)
     ops = list(fusions.all())
     outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
+    outside |= _added_in_place(fusions) if backend.adds_products_in_place else set()
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
     live, most = 0, 0
     for n, op in enumerate(ops):
@@ -243,6 +246,16 @@ def _temporary_bytes(program: Program, backend: Backend, varying: Sequence[int])
         most = max(most, live + written - reused + copied)
         live += written - sum(ending)
     return most
+
+
+def _added_in_place(fusions: Fusions) -> set[int]:
+    """Results of products that nothing reads but their sum with another array."""
+    ops = list(fusions.all())
+    reads = collections.Counter(i for op in ops for i in op.inputs)
+    sums = [op for op in ops if op.equation.primitive in ("add", "add_any") and not op.fused]
+    terms = {i for op in sums if len(set(op.inputs)) == 2 for i in op.inputs if reads[i] == 1}
+    products = (op for op in ops if op.equation.primitive == "dot_general")
+    return terms.intersection(i for op in products for i in op.outputs)
 
 
 def _only_adds_up(trace: TracedStage, equation: Equation) -> bool:

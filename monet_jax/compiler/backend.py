@@ -64,6 +64,8 @@ class Backend:
             whatever barrier it passes; a slice of a stack there comes when its index is known.
         pads_dilated: whether a convolution reads a copy of an operand that it spreads out, with
             zeros between its elements, unless it is the gradient of another.
+        adds_products_in_place: whether a product is added to an array where that lies, and has no
+            array of its own: cuBLAS's `beta`.
         side_multiple: a product of 16-bit floats reads its operands with zeros added to sides that
             are no multiples of it: tensor cores take no others.
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
@@ -92,6 +94,7 @@ class Backend:
     splits_dropped_softmax: bool = False
     fetches_at_once: bool = False
     pads_dilated: bool = False
+    adds_products_in_place: bool = False
     side_multiple: int = 1
     product_bytes: int = 0
 
@@ -119,6 +122,7 @@ _BACKENDS = {
         drops_idle_rounding=True,
         makes_zeros_early=True,
         pads_dilated=True,
+        adds_products_in_place=True,
         side_multiple=8,
         product_bytes=_CUBLAS_BYTES,
     ),

@@ -11,6 +11,7 @@ from planners.regions.simple_plans import certified
 from planners.regions.stages import one_function
 
 from ..analyzer import pins
+from ..candidates.calibration import pools_otherwise
 from ..candidates.cap import CapReached
 from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.programs import Programs, fastest_within, smallest_compiled
@@ -194,9 +195,12 @@ def _unplanned_bytes(plans: TracedPlans, reserved_bytes: int) -> int:
 
 
 def _without_operators(plans: TracedPlans) -> TracedPlans | None:
-    """Plans of the function as it was before any operator, where these change it unasked."""
+    """Plans of the function as it was before any operator, where these change it unasked.
+
+    None where JAX's gradient of max pooling would be another: what it holds is in no calibration.
+    """
     judge = plans.judge
-    if judge.plain is judge:
+    if judge.plain is judge or pools_otherwise(judge):
         return None
     return plans.of_program(judge.plain)
 

@@ -188,6 +188,25 @@ def test_where_operators_only_cost_time_the_plan_is_one_without(wasteful, monkey
     assert worse.operators == (wasteful,) and worse.seconds > plan.seconds
 
 
+def pooled(kernel, x):
+    window = (1, 2, 2, 1)
+    x = jax.lax.reduce_window(x @ kernel, -jnp.inf, jax.lax.max, window, window, "VALID")
+    return jnp.mean(jax.nn.relu(x) ** 2)
+
+
+def test_where_pooling_is_replaced_no_plan_has_jax_s_gradient_of_it(monkeypatch):
+    """What XLA keeps for that gradient is in nothing that calibrates the model."""
+    args = (
+        jax.ShapeDtypeStruct((8, 8), jnp.float32),
+        jax.ShapeDtypeStruct((2, 8, 8, 8), jnp.float32),
+    )
+    plans = compiled_plans_of(trace_loss(pooled, args, CPU), CPU, Pins())
+    assert plans.judge.plain is not plans.judge
+    assert PlanSearch(plans).programs.without_operators is None
+    monkeypatch.setattr(plan_search_module, "pools_otherwise", lambda judge: False)
+    assert PlanSearch(plans).programs.without_operators is not None
+
+
 @pytest.mark.slow
 def test_plans_with_lossy_codes_are_no_slower_than_those_with_exact_ones():
     """Also where the planner finds next to nothing among so many."""

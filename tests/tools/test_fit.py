@@ -159,3 +159,11 @@ def test_on_a_line_few_sizes_are_tried():
     tried: list[int] = []
     best, above = largest(lambda n: tried.append(n) or 1000 + 7 * n, 10_000, 1 << 20, 1, {})
     assert (best, above) == (1285, 1286) and len(tried) <= 6
+
+
+def test_from_two_known_sizes_on_a_line_only_the_answer_and_the_next_are_tried():
+    """No size is doubled that nearly fills the limit: its next one is over."""
+    tried: list[int] = []
+    known = {8: 1056, 64: 1448}
+    best, above = largest(lambda n: tried.append(n) or 1000 + 7 * n, 10_000, 1 << 20, 1, known)
+    assert (best, above) == (1285, 1286) and tried == [1285, 1286]

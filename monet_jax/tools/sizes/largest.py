@@ -42,12 +42,13 @@ def _next_size(found: Mapping[int, int], limit: int, low: int, high: int) -> int
     """The number between `low` and `high`, both excluded, at which a line reaches the limit.
 
     Where the last two lay on one side of the limit, it is the middle. While there is no upper end,
-    every fourth is twice the lower end. So the search ends soon whatever the bytes.
+    every fourth is twice the lower end. If that nearly fills the limit, the end is mostly near, and
+    it is doubled only after four in a row. So the search ends soon whatever the bytes.
     """
     last = [nbytes <= limit for nbytes in list(found.values())[-2:]]
     if high in found and len(found) > 2 and len(set(last)) == 1:
         guess = (low + high) // 2
-    elif high not in found and len(found) % 4 == 3:
+    elif high not in found and _doubles(found, limit, low):
         guess = 2 * low
     elif len(found) < 2:
         guess = 1 if not found else min(GROWTH, limit * max(found) // found[max(found)])
@@ -56,6 +57,13 @@ def _next_size(found: Mapping[int, int], limit: int, low: int, high: int) -> int
         rise = found[b] - found[a]
         guess = a + (limit - found[a]) * (b - a) // rise if rise else 2 * low
     return min(max(guess, low + 1), high - 1)
+
+
+def _doubles(found: Mapping[int, int], limit: int, low: int) -> bool:
+    """Whether the next size is to be twice the lower end."""
+    if low in found and found[low] >= FULL * limit:
+        return all(n in found for n in range(low - 3, low))
+    return len(found) % 4 == 3
 
 
 def _on_a_line(found: Mapping[int, int], limit: int) -> tuple[int, int]:
