@@ -235,7 +235,7 @@ def _temporary_bytes(program: Program, backend: Backend, varying: Sequence[int])
     fusions, anew = Fusions(program, backend), dependents(program.equations, varying)
     ops = list(fusions.all())
     outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
-    outside |= _added_in_place(fusions) if backend.adds_products_in_place else set()
+    outside |= _added_in_place(ops) if backend.adds_products_in_place else set()
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
     live, most = 0, 0
     for n, op in enumerate(ops):
@@ -248,9 +248,8 @@ def _temporary_bytes(program: Program, backend: Backend, varying: Sequence[int])
     return most
 
 
-def _added_in_place(fusions: Fusions) -> set[int]:
-    """Results of products that nothing reads but their sum with another array."""
-    ops = list(fusions.all())
+def _added_in_place(ops: Sequence[Fusion]) -> set[int]:
+    """Results of products that no op reads but their sum with another array."""
     reads = collections.Counter(i for op in ops for i in op.inputs)
     sums = [op for op in ops if op.equation.primitive in ("add", "add_any") and not op.fused]
     terms = {i for op in sums if len(set(op.inputs)) == 2 for i in op.inputs if reads[i] == 1}

@@ -25,7 +25,7 @@ class Programs:
     Attributes:
         as_traced: of the function as it is traced.
         without_operators: of the function without operators; None where these change nothing
-            unless a plan chooses them.
+            unless a plan chooses them, and where they replace JAX's gradient of max pooling.
         make_nested: makes those of the function with nested scans, a last resort; None where these
             would save too little.
         planner: of regions.

@@ -66,8 +66,9 @@ class PlanSearch:
         plans = self.compiled_plans
         judge = plans.judge
         is_one = judge.bound is not None or pins.name_values(judge.staged, judge.pins)
-        without = None if is_one else _without_operators(plans)
+        # The compiler comes first: the graphs that tell of pooling are analyzed meanwhile.
         planner = self.planner or _planner_for(plans.unplanned.compile_seconds)
+        without = None if is_one else _without_operators(plans)
         make_nested = functools.partial(_nested, plans)
         # Without the user's checkpoints, or by the clock, any plan may be; what loops save has been
         # priced against the clocks of CPUs and GPUs only.
