@@ -11,7 +11,7 @@ from planners.graph import Implementation, Op
 
 from ..ir.primitives import traits_of
 from ..ir.stage import Stage
-from .graph_state import GraphState, Place
+from .graph_state import GraphState, Place, added
 from .inverse import Line
 from .joint import Joint, LocalOp
 
@@ -48,7 +48,7 @@ def add_backward(
     for j, i in zip(joint.cotangents, stage.differentiated_outputs, strict=True):
         if i in state.gradients:
             local[j] = state.gradients[i]
-    free = _finished(state, stage, joint)
+    free = _results(state, stage, joint)
     later = [op for op in joint.ops if not op.forward]
     ops = [_add_op(state, op, joint, local, {}, free) for op in later]
     _note_lines(state, later, ops, template, stage)
@@ -56,16 +56,17 @@ def add_backward(
     state.backwards.append(before + ops + _accumulate(state, stage, joint, local))
 
 
-def _finished(state: GraphState, stage: Stage, joint: Joint) -> set[int]:
-    """Joint values that are final gradients of arguments: they are the step's outputs."""
+def _results(state: GraphState, stage: Stage, joint: Joint) -> set[int]:
+    """Joint values that lie in the step's results: final gradients of arguments, and first parts.
+
+    To the first part of a gradient the others are added where it lies; unless it is computed inside
+    that sum, from something smaller that waits.
+    """
     pairs = zip(stage.differentiated_inputs, joint.gradients, strict=True)
+    first = {j: i for i, j in pairs if i in state.arguments and i not in state.gradients}
+    inside = fused_into_sums(joint) - {i for op in joint.ops if op.reused_bytes for i in op.outputs}
     return {
-        j
-        for i, j in pairs
-        if j is not None
-        and i in state.arguments
-        and state.pending[i] == 1
-        and i not in state.gradients
+        j for j, i in first.items() if j is not None and (state.pending[i] == 1 or j not in inside)
     }
 
 
@@ -78,7 +79,7 @@ def _accumulate(state: GraphState, stage: Stage, joint: Joint, local: dict[int, 
             continue  # zero, or a cotangent that is an argument
         if i in state.gradients and j in fused:
             state.fuse(local[j])
-        state.gradients[i] = state.added(i, local[j], ops)
+        state.gradients[i] = added(state, i, local[j], ops)
     return ops
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from planners.graph import Op
 
 from ..tracing.conditionals import Choice
-from .graph_state import GraphState
+from .graph_state import GraphState, added
 
 
 def expect_choice(state: GraphState, choice: Choice) -> None:
@@ -67,7 +67,7 @@ def leave_branch_backward(state: GraphState, choice: Choice, b: int) -> None:
         if isinstance(i, int):
             state.pending[i] -= 1
     for i, gradient in found.items():
-        state.gradients[i] = state.added(i, gradient, ops)
+        state.gradients[i] = added(state, i, gradient, ops)
 
 
 def _is_final(state: GraphState, i: Any) -> bool:

@@ -132,20 +132,6 @@ class GraphState:
         )
         return not is_complex and is_kept
 
-    def added(self, i: int, gradient: int, ops: list[Op]) -> int:
-        """A gradient of value `i`, added by one more op to those that came before."""
-        if i not in self.gradients:
-            return gradient
-        final = i in self.arguments and self.pending[i] == 0
-        total = self.new(self.program.nbytes(i), returned=final)
-        like = self.values[gradient].name
-        if like in self.lines:
-            self.lines[self.values[total].name] = self.lines[like]
-        reused_bytes = self.values[total].nbytes  # the sum so far is written over
-        terms = gradient, self.gradients[i]
-        ops.append(Op("add_any", terms, (total,), 0.0, workspace_bytes=-reused_bytes))
-        return total
-
     def fuse(self, i: int) -> None:
         """Take a value to be computed inside the fusion that reads it: it has no memory."""
         self.values[i] = dataclasses.replace(self.values[i], nbytes=0)
@@ -181,3 +167,24 @@ class GraphState:
         for i, kept_as in self.kept_as.items():
             values[i] = dataclasses.replace(values[i], kept_as=self.index[kept_as])
         return values
+
+
+def added(state: GraphState, i: int, gradient: int, ops: list[Op]) -> int:
+    """A gradient of value `i`, added by one more op to those that came before.
+
+    The sum of an argument's lies in the step's result: from its first part on, or from the end.
+    """
+    if i not in state.gradients:
+        return gradient
+    before = state.gradients[i]
+    if i in state.arguments and state.values[before].nbytes == 0:
+        total = state.new(0)
+    else:
+        total = state.new(state.program.nbytes(i), i in state.arguments and state.pending[i] == 0)
+    like = state.values[gradient].name
+    if like in state.lines:
+        state.lines[state.values[total].name] = state.lines[like]
+    reused_bytes = state.values[total].nbytes  # the sum so far is written over
+    terms = gradient, before
+    ops.append(Op("add_any", terms, (total,), 0.0, workspace_bytes=-reused_bytes))
+    return total

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from ..ir.costs import Work
 from ..ir.primitives import Kind, kind_of
 from ..ir.program import Equation
+from ..ir.row_reductions import reduced_in
 from ..operators import (
     Codec,
     Decoded,
@@ -106,13 +107,18 @@ def _implementations(
 def _work_by(
     trace: TracedStage, fusion: Fusion, known: Mapping[int, _Representation]
 ) -> tuple[Work, int]:
-    """The work of an op that reads some representations, and their bytes of workspace."""
+    """The work of an op that reads some representations, and their bytes of workspace.
+
+    What no fusion reads is decoded first; and so is what a reduction of rows reads, whose kernel
+    decodes nothing.
+    """
     work, nbytes = fusion.work, 0
+    reduced = reduced_in((*fusion.fused, fusion.equation), trace.fusions.root)
     for i, representation in known.items():
         if representation.direct is not None:
             work = work.with_flops(representation.direct.flops)
             nbytes += representation.direct.workspace_bytes
-        elif kind_of(fusion.equation) is Kind.SOLID:
+        elif kind_of(fusion.equation) is Kind.SOLID or trace.fusions.root(i) in reduced:
             nbytes += trace.program.nbytes(i)
     return work, nbytes
 

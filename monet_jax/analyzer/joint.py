@@ -24,7 +24,7 @@ from ..compiler.backend import (
 from ..ir import compat
 from ..ir.primitives import PRODUCTS, Kind, is_random, kind_of, must_run_once
 from ..ir.program import Equation, Program, dependents, flatten
-from ..ir.row_reductions import is_of_rows
+from ..ir.row_reductions import is_of_rows, reduced_in
 from ..ir.stage import Stage
 from ..operators import is_hook
 from ..seconds.prices import ByRoofline, Prices
@@ -160,6 +160,7 @@ def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:
         is_in_place(equation),
         _carries(trace, equation),
         _narrowed(trace, equation),
+        frozenset(reduced_in((*fusion.fused, fusion.equation), trace.fusions.root)),
         copied_operand(equation) if scratch else None,
         _workspace_bytes(trace, equation),
         source=compat.source_of(equation.eqn),
@@ -240,11 +241,13 @@ def _temporary_bytes(program: Program, backend: Backend, varying: Sequence[int])
     live, most = 0, 0
     for n, op in enumerate(ops):
         written = sum(program.nbytes(i) for i in op.outputs if i not in outside)
-        ending = [program.nbytes(i) for i in op.inputs if last[i] == n and i not in outside]
-        reused = written if is_in_place(op.equation) and written <= max(ending, default=0) else 0
+        ending = [i for i in op.inputs if last[i] == n and i not in outside]
+        over = set(ending) - reduced_in((*op.fused, op.equation), fusions.root)
+        room = max(map(program.nbytes, over), default=0)
+        reused = written if is_in_place(op.equation) and written <= room else 0
         copied = _copied_bytes(op.equation, fusions, anew)
         most = max(most, live + written - reused + copied)
-        live += written - sum(ending)
+        live += written - sum(map(program.nbytes, ending))
     return most
 
 

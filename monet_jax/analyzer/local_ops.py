@@ -24,6 +24,7 @@ class LocalOp:
         in_place: whether its output may be written over an input.
         carries: inputs that a loop begins with and writes its results over.
         narrowed: inputs that it reads as bfloat16, if they are float32.
+        reduced: what reductions inside of it read, over which nothing is written.
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
@@ -44,6 +45,7 @@ class LocalOp:
     in_place: bool = False
     carries: tuple[int, ...] = ()
     narrowed: tuple[int, ...] = ()
+    reduced: frozenset[int] = frozenset()
     copied: int | None = None
     workspace_bytes: int = 0
     reused_bytes: int = 0
@@ -97,8 +99,9 @@ def with_reuse(
 ) -> tuple[LocalOp, ...]:
     """The ops; a backward one that XLA writes over an input has the bytes that are reused.
 
-    An elementwise result may lie where an input of its size lay that nothing reads later. A loop
-    writes what it carries over what it began with: of several carries, the largest is counted.
+    An elementwise result may lie where an input of its size lay that nothing reads later, unless a
+    reduction inside the op reads a row of that. A loop writes what it carries over what it began
+    with: of several carries, the largest is counted.
     """
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
     summing = [op for op in ops if backend.sums_what_it_writes and op.primitive in REDUCTIONS]
@@ -107,8 +110,9 @@ def with_reuse(
     for n, op in enumerate(ops):
         output_bytes = sum(joint.nbytes(i) for i in op.outputs)
         dying = [i for i in op.inputs if last[i] == n and i not in kept]
+        over = [i for i in dying if i not in op.reduced]
         in_place = op.in_place and not op.forward and summed.isdisjoint(op.outputs)
-        reuse = in_place and any(joint.nbytes(i) >= output_bytes for i in dying)
+        reuse = in_place and any(joint.nbytes(i) >= output_bytes for i in over)
         carried_bytes = max((joint.nbytes(i) for i in op.carries if i in dying), default=0)
         reused_bytes = output_bytes if reuse else carried_bytes
         found.append(dataclasses.replace(op, reused_bytes=reused_bytes))

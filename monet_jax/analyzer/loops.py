@@ -13,7 +13,7 @@ from ..seconds.prices import Prices
 from ..tracing.conditionals import walk
 from ..tracing.staged import Loop, StagedProgram
 from .fusion import reads_whole
-from .graph_state import GraphState
+from .graph_state import GraphState, added
 from .joint import Joint
 from .step_costs import copying_seconds
 
@@ -88,7 +88,7 @@ def close_loop_backward(state: GraphState, loop: Loop) -> None:
             continue
         buffer = state.buffers.pop(i)
         ops.append(Op("stacked", (buffer,), (), 0.0))
-        state.gradients[i] = state.added(i, buffer, ops)
+        state.gradients[i] = added(state, i, buffer, ops)
 
 
 def price_saving(state: GraphState, values: list[Value], prices: Prices) -> None:

@@ -19,6 +19,9 @@ from .judge import CompilationFailed, CompiledPlan, Judge
 
 _Regions = tuple[Region, ...]
 
+#: Corrections of the shift by a plan's bytes, on which the shift depends less than one to one.
+CALIBRATION_ROUNDS = 3
+
 
 class CompiledPlans[SomeJudge: Judge]:
     """The plans of one program that were compiled, each once, and what they say of others.
@@ -125,8 +128,8 @@ class CompiledPlans[SomeJudge: Judge]:
         return plan.figures.total_bytes - self.fixed_bytes
 
     def smallest(self) -> CompiledPlan | None:
-        """The plan with the least temporaries."""
-        return min(self, key=self.temp_bytes, default=None)
+        """The plan with the least temporaries; seconds decide ties."""
+        return min(self, key=lambda x: (self.temp_bytes(x), x.decisions.seconds), default=None)
 
     def fastest_within(self, limit: int) -> CompiledPlan | None:
         """The fastest plan whose temporaries take at most `limit` bytes; FLOPs decide ties."""
@@ -169,6 +172,24 @@ class CompiledPlans[SomeJudge: Judge]:
         made = CompiledPlan(self.judge.name, decisions, predicted, figures, has_failed)
         self._made[decisions.regions] = made
         return made
+
+
+def calibrate_by(plans: CompiledPlans, plan: CompiledPlan, excess: int) -> None:
+    """Calibrate by a plan of a known excess, so that no calibration plan need be compiled.
+
+    Arguments:
+        plans: of one program.
+        plan: one of them.
+        excess: compiled minus predicted bytes of that plan, were the model calibrated.
+    """
+    if plan.figures is None or plans.is_calibrated:
+        return
+    shift, known = 0, plan.figures.temp_bytes - excess
+    for _ in range(CALIBRATION_ROUNDS):
+        model = plans._model(shift)
+        predicted = model.scale.compiled_for(model.modelled(plan.decisions.regions))
+        shift += plans.judge.devices * (known - predicted)
+    vars(plans)["_calibration_shift"] = shift
 
 
 def seconds_of(plans: CompiledPlans, plan: CompiledPlan) -> float:

@@ -69,6 +69,12 @@ class Judge(abc.ABC):
             CompilationFailed: the compiler fails on this program.
         """
 
+    def begin(self, decisions: planners.Plan) -> None:  # noqa: B027 (few compilers can)
+        """Begin to compile a plan, beside another program, where `planned_bytes` is sure to.
+
+        Whether anything is begun changes no bytes.
+        """
+
     def runnable(self, decisions: planners.Plan | None) -> Callable[[], Any]:
         """A plan's program, or None's: the function as it is, ready to run on made-up arrays.
 

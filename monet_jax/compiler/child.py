@@ -1,9 +1,10 @@
 """Asks a child process for the compiled bytes of a program.
 
 The compilers of foreign devices load only into a fresh process. Each target has one child
-(`worker`), which lives until this process exits. Where code generation takes longer than another
-process does to start, the child ends once memory is assigned: code generation is nine tenths of a
-compilation for a TPU, and two thirds of one for a GPU.
+(`worker`), which lives until this process exits, and a second one for programs that are begun ahead
+of time: a compiler keeps little more than one core busy. Where code generation takes longer than
+another process does to start, the child ends once memory is assigned: code generation is nine
+tenths of a compilation for a TPU, and two thirds of one for a GPU.
 """
 
 import atexit
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import IO, Any, BinaryIO, cast
 
 from . import worker
@@ -98,14 +100,45 @@ def compiled_in_child(
     return lambda options: _ask(target, _Request(program, donated, mesh, options, *end))
 
 
+def begin_in_child(
+    target: Target,
+    program: bytes,
+    donated: tuple[bool, ...],
+    mesh: dict[str, Any] | None,
+    options: dict[str, Any],
+) -> None:
+    """Begin to compile a program in the second child, for `compiled_in_child` to wait less."""
+    end = target.gpu_config, _AFTER_ASSIGNMENT[target.platform]
+    request = _Request(program, donated, mesh, options, *end)
+    key, reply = request.key(target), Future[dict[str, Any]]()
+    if key in _cache or (os.getpid(), key) in _begun:
+        return
+    _begun[os.getpid(), key] = reply
+
+    def compile_it() -> None:
+        try:
+            reply.set_result(_compiler_child(target, request.devices, 1).ask(vars(request)))
+        except Exception as error:  # whatever it is, who asks for the program has to raise it
+            reply.set_exception(error)
+
+    # A daemon: this process ends though nobody asks for the program in the end.
+    threading.Thread(target=compile_it, daemon=True).start()
+
+
 _cache: dict[bytes, dict[str, Any]] = {}
+# By process: a fork has no thread that waits for the child of its parent.
+_begun: dict[tuple[int, bytes], Future[dict[str, Any]]] = {}
 
 
 def _ask(target: Target, request: _Request) -> dict[str, Any]:
     """The figures of one program; one that is traced again from the same lines is not compiled."""
     key = request.key(target)
     if key not in _cache:
-        reply = _compiler_child(target, request.devices).ask(vars(request))
+        begun = _begun.pop((os.getpid(), key), None)
+        if begun is None:
+            reply = _compiler_child(target, request.devices).ask(vars(request))
+        else:
+            reply = waited_for(begun.result)
         if "error" in reply:
             raise CompilerFailed(f"the compiler of {target.name} says: {reply['error']}")
         _cache[key] = reply
@@ -195,13 +228,13 @@ class _CompilerChild:
 
 
 # By process: a fork must not write into its parent's pipes.
-_children: dict[tuple[int, str, int], _CompilerChild] = {}
+_children: dict[tuple[int, str, int, int], _CompilerChild] = {}
 _children_lock = threading.Lock()
 
 
-def _compiler_child(target: Target, devices: int = 1) -> _CompilerChild:
-    """The child for so many devices of `target`, one for the whole process."""
-    place = os.getpid(), target.name, devices
+def _compiler_child(target: Target, devices: int = 1, n: int = 0) -> _CompilerChild:
+    """The n-th child for so many devices of `target`, one for the whole process."""
+    place = os.getpid(), target.name, devices, n
     with _children_lock:
         return _children.setdefault(place, _CompilerChild(target, devices))
 

@@ -7,6 +7,7 @@ exported (`export`) and compiled by a child process (`child`).
 import dataclasses
 import functools
 import itertools as it
+import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from . import worker
 from .budget import format_bytes
 from .child import CompilerDied as CompilerDied
 from .child import CompilerFailed as CompilerFailed
-from .child import compiled_in_child
+from .child import begin_in_child, compiled_in_child
 from .estimates import Estimate as Estimate
 from .export import Mesh, described_mesh, exported_program
 from .options import Options
@@ -137,6 +138,24 @@ def compile_bytes(
     if "total" in figures:
         figures = _split_total(figures, traced, jax.tree.leaves((args, kwargs)))
     return _to_compiled_bytes(figures, target, str(options))
+
+
+def begin_to_compile(
+    fun: Callable[..., Any], args: tuple[Any, ...], *, target: Target, options: Options
+) -> None:
+    """Begin to compile a program on a second core, if there is one.
+
+    `compile_bytes` of the same program then waits for it. Nothing else changes: this process's own
+    device compiles nothing ahead, and what fails is raised there.
+
+    Args:
+      fun, args, target, options: as in `compile_bytes`.
+    """
+    if target.attached or (os.cpu_count() or 1) < 2:
+        return
+    mesh, jitted = mesh_of(args), jax.jit(fun)
+    program = exported_program(jitted, args, {}, jitted.trace(*args), target, mesh)
+    begin_in_child(target, *program, described_mesh(mesh), options.of_next)
 
 
 def _compiled_here(

@@ -58,10 +58,7 @@ class Options:
             compiled: the compiler's figures of a program.
             xla_remat: leave XLA's own rematerialization on.
         """
-        always = {} if xla_remat else _REMAT_OFF[self._target.platform]
-        if not _is_autotuned(self._target):
-            always = {**always, **_MOST_BYTES}
-        quick = self._saving_time
+        always, quick = self._always(xla_remat), self._saving_time
         try:
             return compiled({**quick, **always})
         except RuntimeError as error:
@@ -73,6 +70,11 @@ class Options:
         self.failure = failure
         return figures
 
+    @property
+    def of_next(self) -> dict[str, Any]:
+        """Those of the next program at first, XLA's own rematerialization off."""
+        return {**self._saving_time, **self._always(xla_remat=False)}
+
     def __str__(self) -> str:
         """The conditions of a figure, in words."""
         where = "on the device" if self._target.attached else "ahead of time, nothing autotuned"
@@ -83,6 +85,11 @@ class Options:
         left_out = " and ".join(f"{k}={v}" for k, v in _saving_time(self._target).items())
         said = textwrap.shorten(self.failure, 240, placeholder="...")
         return f"{where}, XLA's default options, since a program failed under {left_out}: {said}"
+
+    def _always(self, xla_remat: bool) -> dict[str, Any]:
+        """The options that decide about bytes."""
+        remat = {} if xla_remat else _REMAT_OFF[self._target.platform]
+        return remat if _is_autotuned(self._target) else {**remat, **_MOST_BYTES}
 
     @property
     def _saving_time(self) -> dict[str, Any]:

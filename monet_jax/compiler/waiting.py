@@ -4,8 +4,10 @@ A compiler works for seconds in another process, or in a thread that does not ho
 What is known to be needed next can be found out meanwhile.
 """
 
+import collections
 import contextlib
 import contextvars
+import itertools as it
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,14 +19,33 @@ _STEPS = contextvars.ContextVar[Iterator[None] | None]("steps", default=None)
 def meanwhile(steps: Iterable[None]) -> Iterator[None]:
     """Take steps while programs are compiled in this context, as many as there is time for.
 
+    Inside another such context, its steps come after these.
+
     Arguments:
-        steps: each takes about a second, and compiles nothing.
+        steps: each takes about a second, and waits for no compiler.
     """
-    token = _STEPS.set(iter(steps))
+    token = _STEPS.set(it.chain(steps, _STEPS.get() or ()))
     try:
         yield
     finally:
         _STEPS.reset(token)
+
+
+def made_ahead[Item](items: Iterator[Item]) -> tuple[Iterator[Item], Iterator[None]]:
+    """The items, and the steps that make the next ones before they are asked for."""
+    made = collections.deque[Item]()
+
+    def steps() -> Iterator[None]:
+        for item in items:
+            made.append(item)
+            yield
+
+    def each() -> Iterator[Item]:
+        while made or next(ahead, "no more") is None:
+            yield made.popleft()
+
+    ahead = steps()
+    return each(), ahead
 
 
 def waited_for[**P, Result](work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:

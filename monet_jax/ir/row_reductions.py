@@ -6,7 +6,7 @@ nothing else reads what is reduced: saved for the gradient, it costs two more ke
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from . import compat
 from .primitives import Kind
@@ -86,6 +86,42 @@ def row_reductions(program: Program, kinds: Sequence[Kind], constant: Set[int]) 
         return []
     rows = _Rows(program, kinds, constant)
     return [e for e in some if rows.meet(e)]
+
+
+def reduced_in(equations: Sequence[Equation], root: Callable[[int], int]) -> set[int]:
+    """What a kernel that holds a row of it reads, some of it for reductions: nothing may lie there.
+
+    Such a kernel needs a reduction that meets what is reduced. The sum in a softmax's derivative
+    alone, of products, is a kernel of its own, and another one writes over what it reads.
+
+    Arguments:
+        equations: those of one fusion, in order.
+        root: value -> the value that it is a view of.
+    """
+    found = set[int]()
+    if not any(_meets_itself(e, equations, root) for e in equations):
+        return found
+    for e in reversed(equations):
+        if e.primitive in REDUCTIONS or not found.isdisjoint(e.outputs):
+            found.update(map(root, e.reads))
+    return found
+
+
+def _meets_itself(
+    reduction: Equation, equations: Sequence[Equation], root: Callable[[int], int]
+) -> bool:
+    """Whether an equation reads a reduction's result, and what alone its operand follows from."""
+    if reduction.primitive not in REDUCTIONS:
+        return False
+    reads = {id(e): {root(i) for i in e.reads} for e in equations}
+    reduced, spread = reads[id(reduction)], {*reduction.outputs}
+    for e in reversed(equations):
+        if len(reads[id(e)]) == 1 and not reduced.isdisjoint(e.outputs):
+            reduced |= reads[id(e)]
+    for e in equations:
+        if reads[id(e)] and reads[id(e)] <= spread:
+            spread.update(e.outputs)
+    return any(spread & read and reduced & read for read in reads.values())
 
 
 def is_of_rows(equation: Equation) -> bool:

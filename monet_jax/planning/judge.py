@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import planners
@@ -16,12 +16,11 @@ from ..candidates.compiled_plans import CompiledPlans
 from ..candidates.judge import CompilationFailed, Judge
 from ..candidates.movable import with_host
 from ..compiler.backend import backend_of
-from ..compiler.compile import CompiledBytes, CompilerFailed, compile_bytes
+from ..compiler.compile import CompiledBytes, CompilerFailed, begin_to_compile, compile_bytes
 from ..compiler.host import HostMemory
 from ..compiler.options import Options, options_of
 from ..compiler.targets import Target
 from ..compiler.waiting import meanwhile
-from ..ir.gradient import FlatFunction
 from ..operators import is_lossy_code
 from ..seconds.attained import modelled
 from ..seconds.measured import Measured
@@ -31,31 +30,13 @@ from ..seconds.sources import measures
 from ..tracing.staged import StagedProgram
 from ..tracing.trace import without_operators
 from ..tracing.traced import Traced
-from ..transformer.transform import transform
 from .failures import warn
 from .gradient_error import ErrorBound, with_errors
-from .step import step_on, step_to_compile
+from .step import PlannedProgram, Step, step_on, step_to_compile
 
 
 class OtherOptions(Exception):
     """A program failed under the options of earlier ones, whose bytes do not compare with it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedProgram:
-    """A plan of one program of a function.
-
-    Attributes:
-        decisions: the plan.
-        chunks: lengths of nested scans, as in `Plan.chunks`.
-    """
-
-    decisions: planners.Plan
-    chunks: tuple[int, ...] | None
-
-    def function(self, traced: Traced) -> FlatFunction:
-        """The traced function as planned."""
-        return transform(traced.staged(self.chunks), self.decisions)
 
 
 @dataclasses.dataclass
@@ -70,6 +51,7 @@ class Compiler:
         announce: is told what is measured.
         measured: prices by the clock, once they were asked for.
         arguments: made-up arrays that programs are run on, once there are some.
+        begun: programs that are being compiled; traced from other lines, they would be others.
     """
 
     target: Target
@@ -79,6 +61,7 @@ class Compiler:
     announce: Callable[[str], None] = lambda text: None
     measured: Prices | None = None
     arguments: Sequence[Any] = ()
+    begun: dict[Hashable, Step] = dataclasses.field(default_factory=dict)
 
     def prices(self, devices: int) -> Prices:
         """What ops take; of a program that is sharded over several devices, what the parts take."""
@@ -99,6 +82,11 @@ class Compiler:
         self.conditions = str(self.options)
         return figures
 
+    def begin(self, traced: Traced, planned: PlannedProgram) -> None:
+        """Begin to compile a function as planned, beside another program."""
+        step = self.begun[_key(traced, planned)] = planned.step(traced)
+        begin_to_compile(*step, target=self.target, options=self.options)
+
     def arguments_of(self, traced: Traced) -> Sequence[Any]:
         """Arrays to run a function's programs on; all of them take the same ones."""
         self.arguments = self.arguments or [made_up(aval) for aval in traced.avals]
@@ -106,9 +94,15 @@ class Compiler:
 
     def _compiled(self, traced: Traced, planned: PlannedProgram | None) -> CompiledBytes:
         """Compile the value and gradient of a function."""
-        function = traced.flat if planned is None else planned.function(traced)
-        step = step_to_compile(traced, function)
+        if planned is None:
+            step = step_to_compile(traced, traced.flat)
+        else:
+            step = self.begun.pop(_key(traced, planned), None) or planned.step(traced)
         return compile_bytes(*step, target=self.target, options=self.options)
+
+
+def _key(traced: Traced, planned: PlannedProgram) -> Hashable:
+    return id(traced), planned.chunks, planned.decisions.regions
 
 
 class TracedJudge(Judge):
@@ -192,10 +186,7 @@ class TracedJudge(Judge):
     @functools.cached_property
     def lossy_codes(self) -> frozenset[int]:
         """Values of the graph that are arrays of lossy codes."""
-        graph, staged = self.graph, self.staged
-        named = ((name, staged.values[name]) for name in graph.index if name in staged.values)
-        written = ((name, i, staged.writer[i]) for name, i in named)
-        return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
+        return _lossy_codes(self.graph, self.staged)
 
     @property
     def touch_seconds_per_byte(self) -> float:
@@ -239,17 +230,17 @@ class TracedJudge(Judge):
         except CompilerFailed as error:
             raise CompilationFailed(str(error)) from error
 
+    def begin(self, decisions: planners.Plan) -> None:
+        """Begin to compile a plan, beside another program."""
+        self.compiler.begin(self.traced, PlannedProgram(decisions, self.chunks))
+
     def runnable(self, decisions: planners.Plan | None) -> Callable[[], Any]:
         """A plan's program, or the function as it is, ready to run on made-up arrays.
 
         Raises:
             NotImplementedError: the arguments are sharded.
         """
-        if self.devices > 1:
-            raise NotImplementedError(
-                f'`verify="time"` runs programs on one device, and the arguments are sharded over '
-                f"{self.devices}. Leave it out: compiled bytes are verified."
-            )
+        _refuse_sharded(self.devices)
         planned = decisions and PlannedProgram(decisions, self.chunks)
         function = planned.function(self.traced) if planned else self.traced.flat
         arguments = functools.partial(self.compiler.arguments_of, self.traced)
@@ -258,6 +249,22 @@ class TracedJudge(Judge):
     def on_device[Result](self, function: Callable[[], Result]) -> Result:
         """What a function returns that runs programs, though another one is being traced."""
         return apart(function)
+
+
+def _refuse_sharded(devices: int) -> None:
+    """Raises NotImplementedError where programs would have to run on several devices."""
+    if devices > 1:
+        raise NotImplementedError(
+            f'`verify="time"` runs programs on one device, and the arguments are sharded over '
+            f"{devices}. Leave it out: compiled bytes are verified."
+        )
+
+
+def _lossy_codes(graph: Graph, staged: StagedProgram) -> frozenset[int]:
+    """Values of a graph that are arrays of lossy codes."""
+    named = ((name, staged.values[name]) for name in graph.index if name in staged.values)
+    written = ((name, i, staged.writer[i]) for name, i in named)
+    return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
 
 #: Plans of a traced function.

@@ -32,7 +32,9 @@ def compile_crossovers(plans: CompiledPlans, limit: int) -> None:
     if best is None or faster is None:
         return
     fits, over = best.decisions, faster.decisions
-    if fits.seconds - over.seconds < FAR * plans.graph.seconds:
+    # What a plan on the line between the two saves that takes all bytes there are.
+    share = (limit - plans.temp_bytes(best)) / (plans.temp_bytes(faster) - plans.temp_bytes(best))
+    if share * (fits.seconds - over.seconds) < FAR * plans.graph.seconds:
         return
     late = planners.crossovers(plans.graph, fits.regions, over.regions)
     early = planners.crossovers(plans.graph, over.regions, fits.regions)

@@ -9,6 +9,7 @@ import planners
 from ..candidates.compiled_plans import CompiledPlans, least_excess_bytes
 from ..candidates.small_plans import small_plans
 from ..candidates.spaces import Space, propose
+from ..compiler.waiting import made_ahead, meanwhile
 
 #: A plan may compile to this share of its predicted bytes.
 MAY_BE_OFF = 0.75
@@ -32,10 +33,12 @@ def compile_small_plans(programs: Sequence[Sequence[Space]], limit: int) -> None
     """
     whole = [spaces[-1] for spaces in programs]
     every = [space.plans for space in whole]
-    for turn in it.zip_longest(*map(small_plans, whole)):
+    turns, ahead = made_ahead(it.zip_longest(*map(small_plans, whole)))
+    for turn in turns:
         for plans, decisions in zip(every, turn, strict=True):
             if decisions is not None and _may_be_smallest(plans, decisions, _least(every)):
-                plans.of(decisions)
+                with meanwhile(ahead if plans.cap.compilations_left > 1 else ()):
+                    plans.of(decisions)
             if plans.fastest_within(limit) is not None:
                 return
     for space in whole:

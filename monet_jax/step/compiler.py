@@ -5,7 +5,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from ..compiler.compile import CompiledBytes
-from ..planning.judge import Compiler, PlannedProgram
+from ..planning.judge import Compiler
+from ..planning.step import PlannedProgram
 from ..plans.record import PlanRecord
 from ..tracing.trace import without_operators
 from ..tracing.traced import Terms, Traced
@@ -60,6 +61,9 @@ class StepCompiler(Compiler):
     def compiled_as_it_is(self) -> CompiledBytes:
         """Compile the step with no plan for the mark."""
         return self._of({}, self._key(None, None))
+
+    def begin(self, traced: Traced, planned: PlannedProgram) -> None:
+        """Steps are compiled one after the other."""
 
     def _compiled(self, traced: Traced, planned: PlannedProgram | None) -> CompiledBytes:
         """Compile the step with a plan for the mark."""

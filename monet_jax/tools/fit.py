@@ -161,7 +161,8 @@ def _largest_planned(probes: "_Probes", count: int, unit: int) -> tuple[int | No
         low, high = largest(probes.small, limit, count, unit, fits)
         if high is None or probes.least(high) > limit:
             return low, high
-        fits = {n: nbytes for n, nbytes in probes.planned.items() if nbytes <= limit}
+        # Between them, sizes were compiled with a plan that is not the smallest.
+        fits = {n: probes.planned[n] for n in (min(probes.planned), high)}
 
 
 class _Probes:

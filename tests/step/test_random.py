@@ -18,8 +18,8 @@ from thinning import thinned
 
 import monet_jax
 from monet_jax.compiler.targets import resolve_target
-from monet_jax.planning.judge import PlannedProgram
 from monet_jax.planning.options import PlanOptions
+from monet_jax.planning.step import PlannedProgram
 from monet_jax.step.call import StepCall
 from monet_jax.step.compiler import Candidate
 from monet_jax.step.context import Applying

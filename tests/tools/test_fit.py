@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import os
 import random
 
 import jax
 import pytest
+from compilers import foreign_target
 from networks import by_hand, compiled, net, skip_without_compiler, specs
 
 import monet_jax
 from monet_jax import zoo
+from monet_jax.compiler import child, compile
 from monet_jax.tools.sizes.largest import largest
 
 BUDGET = 3 << 18
@@ -49,6 +52,16 @@ def test_what_is_said_of_it(found):
     data = json.loads(found.to_json())
     assert data["planned"] == dataclasses.asdict(found.planned)
     assert monet_jax._plan.plan_from_json(json.dumps(data["plan"])) == found.plan
+
+
+@pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
+def test_the_first_two_programs_of_a_size_are_compiled_side_by_side(name, monkeypatch):
+    begun, begin = [], compile.begin_in_child
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compile, "begin_in_child", lambda *a: (begun.append(a), begin(*a)))
+    some = monet_jax.fit(net, make_args, budget="64MiB", step=64, limit=128, target=name)
+    assert some.size == 128 and len(begun) == 2
+    assert not child._begun  # each was asked for
 
 
 def test_sizes_are_multiples_of_the_step_and_end_at_the_limit():

@@ -322,7 +322,7 @@ STEPS = [
     "tracing.passes.partition.split",
     "tracing.staged.cut_hash",
     "analyzer.analyze.joint_of",
-    "planning.judge.transform",
+    "planning.step.transform",
     "planning.judge.compile_bytes",
     "planning.step.value_and_gradient",
     "planning.pipeline.PlanSearch",

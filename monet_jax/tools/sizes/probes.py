@@ -7,11 +7,12 @@ from typing import Self
 
 from ..._plan import Plan
 from ...candidates.programs import smallest_compiled
+from ...compiler.waiting import meanwhile
 from ...planning.failures import InfeasibleBudget
 from ...planning.plan_search import PlanSearch
 from ...step.questions import StepNow
 from ...step.step_plan import StepPlan
-from .small import compile_like, compile_within
+from .small import begin_small, compile_like, compile_within
 
 
 class Probe(abc.ABC):
@@ -84,7 +85,9 @@ class FunctionProbe(Probe):
 
     def _compile_small(self, like: Self | None) -> None:
         plans, known = self.search.compiled_plans, like and smallest_compiled(like.search.programs)
-        if known is None or not compile_like(self.search.programs, known[1].key):
+        with meanwhile(begin_small(plans, known and known[1].key)):  # both programs are needed
+            _ = plans.unplanned
+        if known is None or not compile_like(self.search.programs, *known):
             plans.of(plans.calibration_plan)
 
     def _known_bytes(self) -> int:

@@ -6,12 +6,14 @@ others its regions are compiled.
 
 import contextlib
 import itertools as it
+from collections.abc import Iterator
 
 import planners
 from planners.regions.simple_plans import certified
 
 from ...candidates.cap import CapReached
-from ...candidates.judge import Key
+from ...candidates.compiled_plans import CompiledPlans, calibrate_by, excess_bytes
+from ...candidates.judge import CompiledPlan, Key
 from ...candidates.programs import Programs, fastest_within
 from ...search.bisection import compile_proposals
 from ...search.smallest import compile_small_plans
@@ -41,23 +43,46 @@ def compile_within(programs: Programs, limit: int, knows_smallest: bool) -> None
                 compile_some()
 
 
-def compile_like(programs: Programs, like: Key) -> bool:
+def begin_small(plans: CompiledPlans, like: Key | None) -> Iterator[None]:
+    """Begin to compile the plan that is one at another size, or saves nothing, in one step."""
+    if like is None:
+        plans.judge.begin(plans.calibration_plan)
+    elif like[0] == plans.judge.name and (decisions := _plan_of(plans, like)) is not None:
+        plans.judge.begin(decisions)
+    yield
+
+
+def compile_like(programs: Programs, known: CompiledPlans, like: CompiledPlan) -> bool:
     """Compile the plan that is one at another size; False if it is none at this one.
+
+    The model errs on it by as large a share as there: so it calibrates the model as well.
+
+    Arguments:
+        programs: of the function at this size.
+        known: compiled plans at the other size.
+        like: one of them.
 
     Raises:
         CapReached: nothing more may be compiled.
     """
-    program, regions = like
     nested = (x.plans for x in programs.nested_spaces)  # made only where they are come to
     every = it.chain(programs.all_plans, nested)
-    plans = next((x for x in every if x.judge.name == program), None)
-    if plans is None:
-        return False
-    bound, planner = plans.graph.seconds, "another size"
-    try:
-        decisions = certified(plans.graph, regions, planner=planner, bound_seconds=bound)
-    except planners.InvalidPlan:  # it is cut into other stages there
+    plans = next((x for x in every if x.judge.name == like.program), None)
+    decisions = plans and _plan_of(plans, like.key)
+    if plans is None or decisions is None:
         return False
     if decisions not in plans:
-        plans.of_uncalibrated(decisions)
+        made = plans.of_uncalibrated(decisions)
+        if known.is_calibrated:
+            share = excess_bytes(known, like) / max(1, known.temp_bytes(like))
+            calibrate_by(plans, made, int(share * plans.temp_bytes(made)))
     return True
+
+
+def _plan_of(plans: CompiledPlans, like: Key) -> planners.Plan | None:
+    """The plan of the same regions; None where the program is cut into other stages."""
+    graph = plans.judge.graph
+    bound, planner = graph.seconds, "another size"
+    with contextlib.suppress(planners.InvalidPlan):
+        return certified(graph, like[1], planner=planner, bound_seconds=bound)
+    return None

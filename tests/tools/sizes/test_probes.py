@@ -41,6 +41,16 @@ def test_the_smallest_plan_of_another_size_takes_one_compilation(known):
     assert taken <= 1.01 * again.least_bytes(1)
 
 
+def test_that_plan_calibrates_the_model_as_well_as_the_one_that_saves_nothing(known):
+    probe, other = (sized().function_probe(0, 1024) for _ in range(2))
+    probe.small_bytes(known), other.small_bytes()
+    learned, measured = (x.search.compiled_plans for x in (probe, other))
+    assert learned.is_calibrated and learned.calibration_plan not in learned
+    shifts = learned._calibration_shift, measured._calibration_shift
+    assert abs(shifts[0] - shifts[1]) < 0.02 * measured.unplanned.temp_bytes
+    assert learned.model.scale != learned.uncalibrated.scale
+
+
 def test_where_it_is_no_plan_the_one_that_saves_nothing_is_compiled(known):
     deeper = sized(depth=6)
     probe, other = (deeper.function_probe(0, 1024) for _ in range(2))
