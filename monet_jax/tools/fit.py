@@ -19,7 +19,7 @@ from ..step.step_plan import StepPlan
 from .fit_result import Fit, FitSize
 from .sizes.accumulation import STEPS, accumulated
 from .sizes.accumulation_result import AccumulatedFit
-from .sizes.largest import largest
+from .sizes.largest import ends, largest, undecided
 from .sizes.probes import Probe
 from .sizes.sized import Sized
 
@@ -153,16 +153,22 @@ def _size(size: int | None, need: Callable[[int], int]) -> FitSize | None:
 def _largest_planned(probes: "_Probes", count: int, unit: int) -> tuple[int | None, int | None]:
     """The largest size that fits as planned, and the next one, as in `largest`.
 
-    Sizes are tried with one small plan each. Where the next size does not fit with it, a search for
-    smaller plans says whether it does; what it finds is the small plan of other sizes from then on.
+    Sizes are tried with one small plan each. At the first one that does not fit with it, small
+    plans are searched for; the smallest is the small plan of other sizes from then on. Where the
+    next size does not fit with that, a search there says whether it does with another.
     """
-    limit, fits = probes.limit_bytes, {}
+    limit, found = probes.limit_bytes, dict[int, int]()
     while True:
-        low, high = largest(probes.small, limit, count, unit, fits)
-        if high is None or probes.least(high) > limit:
-            return low, high
-        # Between them, sizes were compiled with a plan that is not the smallest.
-        fits = {n: probes.planned[n] for n in (min(probes.planned), high)}
+        while (n := undecided(found, limit, count)) is not None:
+            found[n] = probes.small(n * unit)
+            if found[n] <= limit or not probes.has_to_learn:
+                continue
+            found[n] = probes.least(n * unit)
+            found = {n: found[n] for n in (min(found), n)}  # others took plans that are larger
+        low, high = ends(found, limit)
+        if high is None or probes.least(high * unit) > limit:
+            return low * unit or None, high and high * unit
+        found = {n: probes.planned[n * unit] for n in (min(found), high)}
 
 
 class _Probes:
@@ -184,6 +190,7 @@ class _Probes:
         self.found: dict[int, Probe] = {}
         self.planned: dict[int, int] = {}
         self._like: Probe | None = None
+        self._searched: set[int] = set()
 
     def plain(self, size: int) -> int:
         """Compiled bytes of the step as it is written."""
@@ -198,11 +205,18 @@ class _Probes:
         self.planned[size] = self._at(size).small_bytes(self._like)
         return self.planned[size]
 
+    @property
+    def has_to_learn(self) -> bool:
+        """Whether small plans are still to be searched for, at some size."""
+        return self._like is None and not isinstance(self.sized.fun, PlannedStep)
+
     def least(self, size: int) -> int:
         """Compiled bytes of the smallest plan that a search finds, or of one that fits."""
-        probe = self._at(size)
-        self.planned[size] = probe.least_bytes(self.limit_bytes, self._like)
-        self._like = probe
+        if size not in self._searched:
+            probe = self._at(size)
+            self.planned[size] = probe.least_bytes(self.limit_bytes, self._like)
+            self._searched.add(size)
+            self._like = probe
         return self.planned[size]
 
     def _at(self, size: int) -> Probe:

@@ -28,22 +28,40 @@ def largest(
         None for the first where nothing fits, and for the second where everything does.
     """
     found = {size // step: nbytes for size, nbytes in known.items()}
-    while True:
-        low = max((n for n, nbytes in found.items() if nbytes <= limit), default=0)
-        over = [n for n, nbytes in found.items() if nbytes > limit and n > low]
-        high = min(over, default=None)
-        if low == count or (high is not None and high - low == 1):
-            return low * step or None, high and high * step
-        n = _next_size(found, limit, low, high or count + 1)
+    while (n := undecided(found, limit, count)) is not None:
         found[n] = need(n * step)
+    low, high = ends(found, limit)
+    return low * step or None, high and high * step
+
+
+def undecided(found: Mapping[int, int], limit: int, count: int) -> int | None:
+    """The number to try next; None where the largest that fits is known.
+
+    Arguments:
+        found: number -> bytes.
+        limit: bytes that one may need.
+        count: the largest number.
+    """
+    low, high = ends(found, limit)
+    if low == count or (high is not None and high - low == 1):
+        return None
+    return _next_size(found, limit, low, high or count + 1)
+
+
+def ends(found: Mapping[int, int], limit: int) -> tuple[int, int | None]:
+    """The largest number that fits, or 0, and the smallest one above it that does not."""
+    low = max((n for n, nbytes in found.items() if nbytes <= limit), default=0)
+    over = [n for n, nbytes in found.items() if nbytes > limit and n > low]
+    return low, min(over, default=None)
 
 
 def _next_size(found: Mapping[int, int], limit: int, low: int, high: int) -> int:
     """The number between `low` and `high`, both excluded, at which a line reaches the limit.
 
     Where the last two lay on one side of the limit, it is the middle. While there is no upper end,
-    every fourth is twice the lower end. If that nearly fills the limit, the end is mostly near, and
-    it is doubled only after four in a row. So the search ends soon whatever the bytes.
+    it is the number above, which should be that end, and every fourth is twice the lower end. If
+    that nearly fills the limit, the end is mostly near, and it is doubled only after four in a row.
+    So the search ends soon whatever the bytes.
     """
     last = [nbytes <= limit for nbytes in list(found.values())[-2:]]
     if high in found and len(found) > 2 and len(set(last)) == 1:
@@ -56,6 +74,7 @@ def _next_size(found: Mapping[int, int], limit: int, low: int, high: int) -> int
         a, b = _on_a_line(found, limit)
         rise = found[b] - found[a]
         guess = a + (limit - found[a]) * (b - a) // rise if rise else 2 * low
+        guess += high not in found  # the next size up tells more, if not all is linear
     return min(max(guess, low + 1), high - 1)
 
 
