@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from ..ir.costs import Work
 from ..ir.primitives import Kind, kind_of
 from ..ir.program import Equation
-from ..ir.row_reductions import reduced_in
 from ..operators import (
     Codec,
     Decoded,
@@ -57,9 +56,7 @@ def with_encoders(
     found = []
     for op, fusion in zip(ops, fusions, strict=True):
         if not op.forward and op.outputs:
-            op = dataclasses.replace(
-                op, implementations=tuple(_implementations(trace, fusion, op.seconds))
-            )
+            op = dataclasses.replace(op, implementations=tuple(_implementations(trace, fusion, op)))
         found.append(op)
     read = {
         i for op in found for implementation in op.implementations for i in implementation.inputs
@@ -70,7 +67,7 @@ def with_encoders(
 
 
 def _implementations(
-    trace: TracedStage, fusion: Fusion, least_seconds: float
+    trace: TracedStage, fusion: Fusion, op: LocalOp
 ) -> Iterator[LocalImplementation]:
     """The implementations of an op beside its own, the best ones last."""
     equation, fusions = fusion.equation, trace.fusions
@@ -99,13 +96,13 @@ def _implementations(
             continue
         seen.append(inputs)
         moved = sum(trace.program.nbytes(i) for i in {*inputs, *fusion.outputs})
-        work, more_bytes = _work_by(trace, fusion, known)
-        seconds = max(trace.prices.of_work(work, moved), least_seconds)
+        work, more_bytes = _work_by(trace, fusion, op, known)
+        seconds = max(trace.prices.of_work(work, moved), op.seconds)
         yield LocalImplementation(tuple(sorted(inputs)), seconds, work.flops, more_bytes)
 
 
 def _work_by(
-    trace: TracedStage, fusion: Fusion, known: Mapping[int, _Representation]
+    trace: TracedStage, fusion: Fusion, op: LocalOp, known: Mapping[int, _Representation]
 ) -> tuple[Work, int]:
     """The work of an op that reads some representations, and their bytes of workspace.
 
@@ -113,12 +110,11 @@ def _work_by(
     decodes nothing.
     """
     work, nbytes = fusion.work, 0
-    reduced = reduced_in((*fusion.fused, fusion.equation), trace.fusions.root)
     for i, representation in known.items():
         if representation.direct is not None:
             work = work.with_flops(representation.direct.flops)
             nbytes += representation.direct.workspace_bytes
-        elif kind_of(fusion.equation) is Kind.SOLID or trace.fusions.root(i) in reduced:
+        elif kind_of(fusion.equation) is Kind.SOLID or trace.fusions.root(i) in op.reduced:
             nbytes += trace.program.nbytes(i)
     return work, nbytes
 

@@ -186,7 +186,10 @@ class TracedJudge(Judge):
     @functools.cached_property
     def lossy_codes(self) -> frozenset[int]:
         """Values of the graph that are arrays of lossy codes."""
-        return _lossy_codes(self.graph, self.staged)
+        graph, staged = self.graph, self.staged
+        named = ((name, staged.values[name]) for name in graph.index if name in staged.values)
+        written = ((name, i, staged.writer[i]) for name, i in named)
+        return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
     @property
     def touch_seconds_per_byte(self) -> float:
@@ -240,31 +243,18 @@ class TracedJudge(Judge):
         Raises:
             NotImplementedError: the arguments are sharded.
         """
-        _refuse_sharded(self.devices)
+        if self.devices > 1:
+            raise NotImplementedError(
+                f'`verify="time"` runs programs on one device, and the arguments are sharded over '
+                f"{self.devices}. Leave it out: compiled bytes are verified."
+            )
         planned = decisions and PlannedProgram(decisions, self.chunks)
         function = planned.function(self.traced) if planned else self.traced.flat
-        arguments = functools.partial(self.compiler.arguments_of, self.traced)
-        return step_on(self.traced, function, arguments)
+        return step_on(self.traced, function, lambda: self.compiler.arguments_of(self.traced))
 
     def on_device[Result](self, function: Callable[[], Result]) -> Result:
         """What a function returns that runs programs, though another one is being traced."""
         return apart(function)
-
-
-def _refuse_sharded(devices: int) -> None:
-    """Raises NotImplementedError where programs would have to run on several devices."""
-    if devices > 1:
-        raise NotImplementedError(
-            f'`verify="time"` runs programs on one device, and the arguments are sharded over '
-            f"{devices}. Leave it out: compiled bytes are verified."
-        )
-
-
-def _lossy_codes(graph: Graph, staged: StagedProgram) -> frozenset[int]:
-    """Values of a graph that are arrays of lossy codes."""
-    named = ((name, staged.values[name]) for name in graph.index if name in staged.values)
-    written = ((name, i, staged.writer[i]) for name, i in named)
-    return frozenset(graph.index[name] for name, i, e in written if is_lossy_code(e, i))
 
 
 #: Plans of a traced function.
