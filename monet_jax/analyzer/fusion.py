@@ -15,6 +15,7 @@ from typing import Any
 
 from ..compiler.backend import Backend
 from ..ir.costs import Work, work_of
+from ..ir.kernels import read_as_they_are
 from ..ir.library_reductions import library_reads
 from ..ir.materialised import Arrays, constant_values, costly_values, drawn_values
 from ..ir.primitives import (
@@ -234,18 +235,16 @@ def _kinds_of(program: Program, backend: Backend) -> list[Kind]:
         return kind_of(equation)
 
     kinds = [*map(kind, program.equations)]
+    if backend.keeps_kernels:
+        idle = read_as_they_are(program)
+        pairs = zip(program.equations, kinds, strict=True)
+        kinds = [Kind.VIEW if id(e) in idle else kind for e, kind in pairs]
     if backend.fuses_row_reductions:
         constant = constant_values(program.equations, kinds)
         fused = {id(e) for e in row_reductions(program, kinds, constant)}
         pairs = zip(program.equations, kinds, strict=True)
         kinds = [Kind.FUSED if id(e) in fused else kind for e, kind in pairs]
     return kinds
-
-
-def read_whole(fusions: Fusions) -> set[int]:
-    """What ops read that are no fusions: of a stack, these read the copy of a slice."""
-    reading = (e for e in fusions.program.equations if reads_whole(e.primitive, fusions.backend))
-    return {fusions.root(i) for e in reading for i in e.reads}
 
 
 def group_of(fusions: Fusions, fusion: Fusion) -> Group:

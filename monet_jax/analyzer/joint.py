@@ -22,6 +22,7 @@ from ..compiler.backend import (
     workspace_bytes,
 )
 from ..ir import compat
+from ..ir.kernels import copied_for_both
 from ..ir.primitives import PRODUCTS, Kind, is_random, kind_of, must_run_once
 from ..ir.program import Equation, Program, dependents, flatten
 from ..ir.row_reductions import is_of_rows, reduced_in
@@ -35,6 +36,7 @@ from .local_ops import (
     each_after_its_inputs,
     with_copies,
     with_kernels_later,
+    with_kernels_transposed,
     with_reuse,
     with_spread,
     with_what_forward_ops_need,
@@ -127,7 +129,8 @@ def _more_seconds(trace: TracedStage, written: Set[int]) -> float:
 
 def _ops(trace: TracedStage) -> tuple[LocalOp, ...]:
     fusions = list(trace.fusions.all())
-    made = with_what_forward_ops_need([_op(trace, fusion) for fusion in fusions])
+    copies = copied_for_both(trace.program) if trace.backend.keeps_kernels else set[int]()
+    made = with_what_forward_ops_need([_op(trace, fusion, copies) for fusion in fusions])
     if any(map(is_hook, trace.program.equations)):
         made = with_encoders(trace, made, fusions)
     made = with_spread(trace, with_copies(trace, made))
@@ -137,14 +140,17 @@ def _ops(trace: TracedStage) -> tuple[LocalOp, ...]:
     backward = each_after_its_inputs(pulled, later)
     if trace.backend.kernels_come_last:
         backward = with_kernels_later(backward, trace.backward)
+    elif trace.backend.keeps_kernels:
+        backward = with_kernels_transposed(trace, backward)
     return tuple(forward + backward)
 
 
-def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:
+def _op(trace: TracedStage, fusion: Fusion, copies: Set[int]) -> LocalOp:
     equation, outputs = fusion.equation, fusion.outputs
     has_effects = bool(equation.eqn.effects)
     is_primal = has_effects or any(i in trace.primal for i in outputs)
     scratch = trace.backend.needs_scratch
+    is_early = equation.primitive == "rev" and (scratch or id(equation) in copies)
     price = price_of(trace.fusions, fusion, trace.prices)
     return LocalOp(
         equation.primitive,
@@ -152,8 +158,7 @@ def _op(trace: TracedStage, fusion: Fusion) -> LocalOp:
         outputs,
         price.seconds,
         fusion.work.flops,
-        (is_primal or (scratch and equation.primitive == "rev"))
-        and not trace.backward.intersection(outputs),
+        (is_primal or is_early) and not trace.backward.intersection(outputs),
         not any(must_run_once(e) for e in (equation, *fusion.fused))
         and not (trace.backend.splits_dropped_softmax and _is_sum_of_dropped(trace, equation)),
         has_effects,

@@ -100,23 +100,42 @@ def with_reuse(
     """The ops; a backward one that XLA writes over an input has the bytes that are reused.
 
     An elementwise result may lie where an input of its size lay that nothing reads later, unless a
-    reduction inside the op reads a row of that. A loop writes what it carries over what it began
-    with: of several carries, the largest is counted.
+    reduction inside the op reads that. A loop writes what it carries over what it began with: of
+    several carries, the largest is counted.
     """
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
-    summing = [op for op in ops if backend.sums_what_it_writes and op.primitive in REDUCTIONS]
-    summed = {i for op in summing for i in op.inputs}
+    sums = [op for op in ops if backend.sums_what_it_writes and op.primitive in REDUCTIONS]
+    summed = {i for op in sums for i in op.inputs}
+    late_sums = [op for op in sums if not op.forward]
     found = []
     for n, op in enumerate(ops):
         output_bytes = sum(joint.nbytes(i) for i in op.outputs)
         dying = [i for i in op.inputs if last[i] == n and i not in kept]
-        over = [i for i in dying if i not in op.reduced]
         in_place = op.in_place and not op.forward and summed.isdisjoint(op.outputs)
-        reuse = in_place and any(joint.nbytes(i) >= output_bytes for i in over)
+        over = set(dying) - op.reduced - _summed_beside(op, ops, late_sums) if in_place else ()
+        reuse = any(joint.nbytes(i) >= output_bytes for i in over)
         carried_bytes = max((joint.nbytes(i) for i in op.carries if i in dying), default=0)
         reused_bytes = output_bytes if reuse else carried_bytes
         found.append(dataclasses.replace(op, reused_bytes=reused_bytes))
     return tuple(found)
+
+
+def _summed_beside(op: LocalOp, ops: Sequence[LocalOp], sums: Sequence[LocalOp]) -> set[int]:
+    """Inputs of an op that sums read for which it does not wait: XLA:GPU runs them in its kernel.
+
+    The gradient of a bias is one: with that of the operand it reads the cotangent.
+    """
+    reading = [x for x in sums if not {*x.inputs}.isdisjoint(op.inputs)]
+    if not reading:
+        return set()
+    writer = {i: x for x in ops for i in x.outputs}
+    awaited, pending = set[int](), [*op.inputs]
+    while pending:
+        i = pending.pop()
+        if i not in awaited:
+            awaited.add(i)
+            pending += writer[i].inputs if i in writer else ()
+    return {i for x in reading if awaited.isdisjoint(x.outputs) for i in x.inputs}
 
 
 def with_what_forward_ops_need(ops: Sequence[LocalOp]) -> list[LocalOp]:
@@ -179,6 +198,31 @@ def with_kernels_later(ops: Sequence[LocalOp], backward: Set[int]) -> list[Local
         )
         if (k := next(behind, None)) is not None:
             found.insert(k, found.pop(n))
+    return found
+
+
+def with_kernels_transposed(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:
+    """The ops; a gradient of a convolution's kernel is brought into the layout of the result.
+
+    cuDNN writes it in its own layout. The result is written behind the gradient of the operand,
+    so that the copy of the kernel, which that reads, may lie where the result will be.
+    """
+    read = {i for op in ops for i in op.inputs}
+    found = list(ops)
+    for op in ops:
+        if op.primitive != "conv_general_dilated" or not read.isdisjoint(op.outputs):
+            continue
+        n = found.index(op)
+        written = tuple(trace.new(i) for i in op.outputs)
+        found[n] = dataclasses.replace(op, outputs=written)
+        cotangents = trace.backward & {*op.inputs}
+        behind = (
+            k
+            for k, other in enumerate(found[n + 1 :], n + 1)
+            if other.primitive == op.primitive and not cotangents.isdisjoint(other.inputs)
+        )
+        k = next(behind, n)
+        found.insert(k + 1, LocalOp("transpose", written, op.outputs, 0.0, 0, False, True))
     return found
 
 

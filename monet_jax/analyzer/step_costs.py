@@ -28,7 +28,7 @@ from ..ir.costs import Work, flops_of
 from ..ir.primitives import Kind, kind_of
 from ..ir.program import Equation, Program, flatten
 from ..seconds.prices import ROOFLINE, Price, Prices
-from .fusion import Fusion, Fusions, group_of, read_whole
+from .fusion import Fusion, Fusions, group_of, reads_whole
 
 #: What is written changes who reads what; after so many rounds, nothing does in the models seen.
 _ROUNDS = 3
@@ -117,7 +117,7 @@ def copying_seconds(nbytes: int, prices: Prices) -> float:
 def _copied_bytes(scan: Any, trip: Fusions) -> int:
     """Bytes of the slices that a trip adds to stacks, and of those that it copies out of them."""
     constants, carried, _ = compat.scan_counts(scan)
-    program, whole = trip.program, read_whole(trip)
+    program, whole = trip.program, _read_whole(trip)
     collected = (i for i in program.outputs[carried:] if isinstance(i, int))
     copied = (i for i in program.inputs[constants + carried :] if i in whole)
     return sum(map(program.nbytes, (*collected, *copied)))
@@ -162,3 +162,9 @@ def _is_op(fusions: Fusions, equation: Equation) -> bool:
 
 def _is_view(equation: Equation) -> bool:
     return kind_of(equation) is Kind.VIEW
+
+
+def _read_whole(fusions: Fusions) -> set[int]:
+    """What ops read that are no fusions: of a stack, these read the copy of a slice."""
+    reading = (e for e in fusions.program.equations if reads_whole(e.primitive, fusions.backend))
+    return {fusions.root(i) for e in reading for i in e.reads}

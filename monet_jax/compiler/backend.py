@@ -52,8 +52,8 @@ class Backend:
             into another layout, at a cost beyond that of the product (see `operators/matrices`).
         fuses_gradients: whether what is computed again for a gradient is fused with other gradients
             that read the same, which are then computed early and kept.
-        sums_what_it_writes: whether a sum runs in the op that writes its terms, which are then
-            written over no operand.
+        sums_what_it_writes: whether a sum runs in the op that writes its terms, or in one that
+            reads them as well: these are then written over no operand, and nothing over them.
         drops_idle_rounding: whether a rounding to the precision that a value has is no op, which
             `jax.checkpoint` adds to what it saves.
         makes_zeros_early: whether zeros that gradients are added to are made when the program
@@ -95,6 +95,7 @@ class Backend:
     fetches_at_once: bool = False
     pads_dilated: bool = False
     adds_products_in_place: bool = False
+    keeps_kernels: bool = False
     side_multiple: int = 1
     product_bytes: int = 0
 
@@ -123,6 +124,7 @@ _BACKENDS = {
         makes_zeros_early=True,
         pads_dilated=True,
         adds_products_in_place=True,
+        keeps_kernels=True,
         side_multiple=8,
         product_bytes=_CUBLAS_BYTES,
     ),

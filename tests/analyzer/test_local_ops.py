@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from model_error import off
 
-from monet_jax.analyzer import joint
+from monet_jax.analyzer import joint, local_ops
 from monet_jax.analyzer.traced_stage import traced_stage
 from monet_jax.compiler import backend
 from monet_jax.planning import judge
@@ -75,3 +75,39 @@ def test_what_is_summed_as_it_is_written_is_written_over_nothing(monkeypatch):
     other = dataclasses.replace(backend.backend_of("gpu:h100"), sums_what_it_writes=False)
     monkeypatch.setattr(judge, "backend_of", lambda target: other)
     assert off(biased, args, "gpu:h100", whole=False) < -0.1
+
+
+def normed(layers, x):
+    """The same, normalized: the gradient of a bias reads the cotangent that the operand's does."""
+    for n, (w, scale, bias) in enumerate(layers):
+        x = convolution(x, w)
+        centred = x - x.mean((0, 1, 2))
+        x = centred * jax.lax.rsqrt((centred**2).mean((0, 1, 2)) + 1e-5)
+        x = jax.nn.relu(scale * x + bias)
+        x = x[:, ::2, ::2] if n % 2 else x
+    return jnp.mean(x**2)
+
+
+@pytest.mark.gpu
+def test_what_is_summed_in_the_same_kernel_is_not_written_over(monkeypatch):
+    layers = [(spec(3, 3, n, 64), spec(64), spec(64)) for n in (4, 64, 64, 64, 64)]
+    args = layers, spec(4, 64, 64, 4)
+    assert abs(off(normed, args, "gpu:h100", whole=False)) < 0.08
+    monkeypatch.setattr(local_ops, "_summed_beside", lambda *args: set())
+    assert off(normed, args, "gpu:h100", whole=False) < -0.2
+
+
+def wide(kernels, x):
+    """Convolutions whose kernels are larger than the images."""
+    for w in kernels:
+        x = jax.nn.relu(convolution(x, w))
+    return jnp.mean(x**2)
+
+
+@pytest.mark.gpu
+def test_copies_of_kernels_wait_in_results_where_images_would(monkeypatch):
+    args = [spec(3, 3, 256, 256)] * 5, spec(4, 16, 16, 256)
+    assert abs(off(wide, args, "gpu:h100")) < 0.12
+    other = dataclasses.replace(backend.backend_of("gpu:h100"), keeps_kernels=False)
+    monkeypatch.setattr(judge, "backend_of", lambda target: other)
+    assert off(wide, args, "gpu:h100") < -0.3

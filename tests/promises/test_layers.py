@@ -72,6 +72,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/ir/places.py": ("tracing/passes/test_loops.py", "tracing/passes/test_branches.py"),
     "monet_jax/ir/library_reductions.py": ("analyzer/test_library_reductions.py",),
     "monet_jax/ir/materialised.py": ("analyzer/test_library_reductions.py",),
+    "monet_jax/ir/kernels.py": ("analyzer/test_local_ops.py",),
     "monet_jax/ir/row_reductions.py": ("analyzer/test_row_reductions.py",),
     "monet_jax/ir/primitives.py": ("compiler/test_backend.py", "promises/test_jax_features.py"),
     "monet_jax/ir/memories.py": ("transformer/test_host.py", "step/updates/test_emission.py"),
