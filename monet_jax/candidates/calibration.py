@@ -8,7 +8,12 @@ from planners.graph import Graph
 from planners.plan import Region
 from planners.regions.simple_plans import certified, left_alone, minimal_region
 
-from ..compiler.buffer_model import Scale, predicted_temp_bytes, with_alone_bytes
+from ..compiler.buffer_model import (
+    Scale,
+    bytes_in_results,
+    predicted_temp_bytes,
+    with_alone_bytes,
+)
 from ..ir.primitives import traits_of
 from .judge import Judge
 
@@ -50,6 +55,10 @@ class Model:
     def modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
         """Temporaries of a plan on all devices, not yet on the compiler's scale."""
         return predicted_temp_bytes(graph or self.graph, regions, self.judge.output_bytes)
+
+    def bytes_in_results(self, regions: tuple[Region, ...], graph: Graph) -> list[int]:
+        """For each stage, bytes of temporaries that lie in results throughout its backward."""
+        return bytes_in_results(graph, regions, self.judge.output_bytes)
 
     @functools.cached_property
     def scale(self) -> Scale:
@@ -96,8 +105,7 @@ def all_saved_bytes(judge: Judge, unplanned_temp_bytes: int) -> int:
 
     Where operators change the program, the unplanned program is not what saves all: the model errs
     on both by as much. But it errs by what is in JAX's gradient of max pooling, if that is replaced
-    (135 MiB of a VGG-16's 501 on an H100, and 6 where operators pool): then only the calibration
-    plan tells, by its shift.
+    (135 MiB of a VGG-16's 501 on an H100, and 6 where operators pool): then the model alone tells.
     """
     plain = judge.plain
     if plain is judge:

@@ -13,7 +13,7 @@ from planners.graph import Graph
 from planners.plan import Region
 
 from ..compiler.compile import CompiledBytes
-from .calibration import Model, all_saved_bytes, calibration_plan_of, pools_otherwise, shift_of
+from .calibration import Model, all_saved_bytes, calibration_plan_of, shift_of
 from .cap import Cap
 from .judge import CompilationFailed, CompiledPlan, Judge
 
@@ -141,8 +141,7 @@ class CompiledPlans[SomeJudge: Judge]:
         return self.model.scale.compiled_for(self.model.modelled(regions))
 
     def _model(self, shift: int) -> Model:
-        more = shift if pools_otherwise(self.judge) else 0
-        return Model(self.judge, self.calibration_plan, self._all_saved_bytes + more, shift)
+        return Model(self.judge, self.calibration_plan, self._all_saved_bytes, shift)
 
     @functools.cached_property
     def _all_saved_bytes(self) -> int:

@@ -1,8 +1,10 @@
 """For how many live bytes to ask the planner, so that a plan takes at most so many temporaries."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import planners
+from planners.graph import Graph, Op
 from planners.regions.solved import SolvedBudgets
 from planners.regions.uniform import Regions
 
@@ -69,3 +71,37 @@ def _next_budget(budget: int, low: int, high: int | None, over: int, limit: int)
     """
     guess = budget - (max(over, int(STEP * limit)) if over > 0 else over)
     return guess if high is None or low < guess < high else (low + high) // 2
+
+
+def lending(graph: Graph, nbytes: Sequence[int]) -> tuple[Graph, int]:
+    """A graph to plan where some live bytes lie in results, more of them early in the backward.
+
+    In it live bytes exceed those with memory of their own by the same at every moment: ops need as
+    much more workspace as less lies in results than at the best moment.
+
+    Arguments:
+        graph: of a program.
+        nbytes: for each stage, live bytes that lie in results.
+
+    Returns:
+        The graph, and by how much live bytes exceed.
+    """
+    most = max(nbytes, default=0)
+    stages = tuple(
+        dataclasses.replace(
+            stage,
+            forward=tuple(_needing(op, most - n) for op in stage.forward),
+            backward=tuple(_needing(op, most - n) for op in stage.backward),
+        )
+        for stage, n in zip(graph.stages, nbytes, strict=True)
+    )
+    return dataclasses.replace(graph, stages=stages), most
+
+
+def _needing(op: Op, nbytes: int) -> Op:
+    """The op with so many more bytes of workspace, however it is implemented."""
+    alternatives = tuple(
+        dataclasses.replace(x, workspace_bytes=x.workspace_bytes + nbytes) for x in op.alternatives
+    )
+    workspace = op.workspace_bytes + nbytes
+    return dataclasses.replace(op, workspace_bytes=workspace, alternatives=alternatives)

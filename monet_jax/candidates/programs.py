@@ -133,7 +133,7 @@ class Programs:
     def restart(self) -> None:
         """Count the planner's seconds from here."""
         for model in self._models():
-            model.solved.restart(self.as_traced.cap.seconds_left)
+            model.restart(self.as_traced.cap.seconds_left)
 
     @property
     def _known_spaces(self) -> list[Space]:

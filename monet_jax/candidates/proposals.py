@@ -2,10 +2,12 @@
 
 The planner bounds the peak of live values. A finished plan has a closer model of its compiled bytes
 (`compiler/buffer_model`). So for one limit on modelled temporaries the planner is called several
-times, and a local search follows.
+times, and a local search follows. Where more of the live bytes lie in results than the planner is
+off by anyway, it is asked once more, and told when they do.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import planners
@@ -23,7 +25,7 @@ from planners.regions.uniform import (
 from planners.transfers import keeps_host
 
 from .compiled_plans import CompiledPlans
-from .live_bytes import fastest_within
+from .live_bytes import GOOD_USE, fastest_within, lending
 from .worth import is_free
 
 #: Plans that the local search after each plan of the planner may try.
@@ -49,6 +51,12 @@ class Proposals:
         self._compiled_plans = compiled_plans
         self._modelled: dict[Regions, int] = {}
         self._within: dict[int, planners.Plan | None] = {}
+
+    def restart(self, most_seconds: float) -> None:
+        """Count the planner's seconds from here."""
+        self.solved.restart(most_seconds)
+        if "_lending" in vars(self):
+            self._lending[0].restart(most_seconds)
 
     def modelled(self, regions: Regions) -> int:
         """Temporaries of a plan by this model."""
@@ -106,16 +114,43 @@ class Proposals:
         return None if best is None else self.checked(best)
 
     def _planned(self, limit: int) -> planners.Plan | None:
-        """The fastest of the planner's plans that keeps a limit.
+        """The fastest of the planner's plans that keeps a limit."""
+        found = self._asked(self.solved, limit, limit)
+        if self.solved.of_single_stages is None or (
+            found is not None and self._is_done(found, limit)
+        ):
+            return found
+        solved, more = self._lending
+        other = self._asked(solved, limit, limit + more) if more else None
+        if other is None or (found is not None and found.seconds <= other.seconds):
+            return found
+        bound = min(other.seconds, self.solved.bound_seconds(other.peak_bytes))
+        return certified(self.graph, other.regions, planner=other.planner, bound_seconds=bound)
+
+    def _is_done(self, decisions: planners.Plan, limit: int) -> bool:
+        """Whether next to nothing lies in results at the peak of a plan, or it is free."""
+        lent = decisions.peak_bytes - self.modelled(decisions.regions)
+        return lent <= (1 - GOOD_USE) * limit or self._is_free(decisions)
+
+    @functools.cached_property
+    def _lending(self) -> tuple[SolvedBudgets, int]:
+        """The plans of a graph in which what lies in results counts as nothing; see `lending`."""
+        regions = planners.save_all(self.graph).regions
+        nbytes = self._compiled_plans.model.bytes_in_results(regions, self.graph)
+        graph, more = lending(self.graph, nbytes)
+        return self.solved.of_graph(graph), more
+
+    def _asked(self, solved: SolvedBudgets, limit: int, budget: int) -> planners.Plan | None:
+        """The fastest of some plans that keeps a limit, the first one for a budget of live bytes.
 
         Plans of single stages come much sooner: they tell for how many live bytes to ask.
         """
-        singles, budget = self.solved.of_single_stages, limit
+        singles = solved.of_single_stages
         if singles is not None:
-            first, budget = fastest_within(singles, self.modelled, limit, limit)
+            first, budget = fastest_within(singles, self.modelled, limit, budget)
             if first is not None and self._is_free(first):
                 return first
-        return fastest_within(self.solved, self.modelled, limit, budget)[0]
+        return fastest_within(solved, self.modelled, limit, budget)[0]
 
     def _is_free(self, decisions: planners.Plan) -> bool:
         """Whether no plan of this model is faster, whatever memory it takes."""

@@ -55,14 +55,24 @@ def predicted_temp_bytes(
             counts such values as nothing.
     """
     buffers, stages = _buffers(graph, regions, output_bytes)
-    homes: list[tuple[int, _Spans]] = []  # per result: when it is written, what lies there before
-    heap: list[_Buffer] = []
-    for buffer in sorted(buffers, key=_order_of_placement):
-        if buffer.is_output:
-            homes.append((buffer.start, []))
-        elif buffer.is_stacked or not _finds_home(buffer, homes):
-            heap.append(buffer)
-    return _peak_bytes(heap, stages)
+    heap, _ = _placed(buffers)
+    return int(_live_bytes(heap, stages).max(initial=0))
+
+
+def bytes_in_results(
+    graph: Graph, regions: Sequence[Region], output_bytes: Mapping[str, int]
+) -> list[int]:
+    """For each stage, bytes of temporaries that lie in results throughout its backward.
+
+    Arguments are as in `predicted_temp_bytes`.
+    """
+    executed = runs(graph, tuple(regions))
+    buffers, stages = _buffers(graph, regions, output_bytes)
+    live = _live_bytes(_placed(buffers)[1], stages)
+    least: dict[int, int] = {}
+    for k in range(first_forward(executed), len(stages)):
+        least[stages[k]] = min(int(live[k]), least.get(stages[k], int(live[k])))
+    return [least.get(s, 0) for s in range(len(graph.stages))]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,6 +126,20 @@ def with_alone_bytes(graph: Graph, nbytes: int, counted: Collection[int] = ()) -
         for stage, nbytes in zip(graph.stages, found, strict=True)
     )
     return dataclasses.replace(graph, stages=stages)
+
+
+def _placed(buffers: Sequence[_Buffer]) -> tuple[list[_Buffer], list[_Buffer]]:
+    """The temporaries that take memory of their own, and those that lie in results."""
+    homes: list[tuple[int, _Spans]] = []  # per result: when it is written, what lies there before
+    heap, lent = [], []
+    for buffer in sorted(buffers, key=_order_of_placement):
+        if buffer.is_output:
+            homes.append((buffer.start, []))
+        elif buffer.is_stacked or not _finds_home(buffer, homes):
+            heap.append(buffer)
+        else:
+            lent.append(buffer)
+    return heap, lent
 
 
 def _order_of_placement(buffer: _Buffer) -> tuple[int, bool, int, int]:
@@ -252,10 +276,10 @@ def begun_in_results(buffers: list[_Buffer], elementwise: Collection[int]) -> li
     return [buffer for buffer in found if id(buffer) not in merged]
 
 
-def _peak_bytes(buffers: Sequence[_Buffer], stages: Sequence[int]) -> int:
-    """Most bytes of buffers at once, given the stages of the runs."""
+def _live_bytes(buffers: Sequence[_Buffer], stages: Sequence[int]) -> np.ndarray:
+    """Bytes of buffers during each run, given the stages of the runs."""
     changes: Changes = collections.defaultdict(lambda: np.zeros(len(stages) + 2, np.int64))
     for buffer in buffers:
         changes[buffer.branch][buffer.start] += buffer.nbytes
         changes[buffer.branch][buffer.stop + 1] -= buffer.nbytes
-    return int(in_memory(changes, np.array(stages)).max(initial=0))
+    return in_memory(changes, np.array(stages))

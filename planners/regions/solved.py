@@ -60,6 +60,12 @@ class SolvedBudgets:
         found.of_single_stages = found
         return found
 
+    def of_graph(self, graph: Graph) -> "SolvedBudgets":
+        """The same planner's plans for another graph: of single stages where these are."""
+        found = SolvedBudgets(self._planner, graph)
+        is_of_singles = vars(self).get("of_single_stages") is self
+        return (found.of_single_stages or found) if is_of_singles else found
+
     @functools.cached_property
     def free_seconds(self) -> float:
         """Seconds of the fastest plan, whatever memory it takes."""

@@ -1,0 +1,72 @@
+"""What lies in results costs no memory: the planner is told for how much of a step that holds."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import planners
+from monet_jax import zoo
+from monet_jax.analyzer.pins import Pins
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.candidates.live_bytes import lending
+from monet_jax.candidates.proposals import Proposals
+from monet_jax.compiler.buffer_model import bytes_in_results
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.planning.judge import compiled_plans_of
+from planners.regions.solved import SolvedBudgets
+from planners.replay import replay
+
+
+def plans_of(loss, args):
+    target = resolve_target("cpu")
+    return compiled_plans_of(trace_loss(loss, args, target), target, Pins(), verify=False)
+
+
+def perceptron(weights, x):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+@pytest.fixture(scope="module")
+def plans():
+    spec = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    return plans_of(perceptron, ([spec] * 6, spec))
+
+
+def test_live_bytes_count_where_they_do_not_lie_in_results(plans):
+    graph = plans.judge.graph
+    regions = planners.save_all(graph).regions
+    known = replay(graph, regions)
+    peak = known.schedule[known.peak_run].stage
+    nbytes = 1 << 40
+    for s in range(len(graph.stages)):
+        at_one = [nbytes if t == s else 0 for t in range(len(graph.stages))]
+        found, more = lending(graph, at_one)
+        assert more == nbytes
+        exceeds = replay(found, regions).peak_bytes - known.peak_bytes
+        assert (exceeds == nbytes) == (s != peak)
+    assert lending(graph, [nbytes] * len(graph.stages)) == (graph, nbytes)
+
+
+def test_less_and_less_lies_in_results_as_they_are_written(plans):
+    graph, regions = plans.judge.graph, planners.save_all(plans.judge.graph).regions
+    found = bytes_in_results(graph, regions, plans.judge.output_bytes)
+    assert found == sorted(found) and found[0] < found[-1]  # the last stage's backward is the first
+    assert not any(bytes_in_results(graph, regions, {}))
+
+
+def test_a_planner_that_is_told_so_finds_a_faster_plan():
+    problem = zoo.build("unet", scale="tiny")
+    plans = plans_of(problem.loss, problem.args)
+    graph, limit = plans.model.graph, int(0.4 * plans.unplanned.temp_bytes)
+
+    def proposed(is_told):
+        found = Proposals(plans, graph, SolvedBudgets(planners.Stages(), graph))
+        if not is_told:
+            found._lending = found.solved, 0
+        plan = found.within(limit)
+        assert found.modelled(plan.regions) <= limit
+        return plan.seconds
+
+    assert proposed(True) < proposed(False)
