@@ -2,8 +2,8 @@
 
 The planner bounds the peak of live values. A finished plan has a closer model of its compiled bytes
 (`compiler/buffer_model`). So for one limit on modelled temporaries the planner is called several
-times, and a local search follows. Where much of the live bytes lies in results, it is asked once
-more, and told when it does.
+times, and a local search follows. Where no budget of live bytes leads to the limit since much of
+them lies in results, it is asked once more, and told when it does.
 """
 
 import dataclasses
@@ -25,13 +25,12 @@ from planners.regions.uniform import (
 from planners.transfers import keeps_host
 
 from .compiled_plans import CompiledPlans
-from .live_bytes import fastest_within, lending
+from .live_bytes import GOOD_USE, fastest_within, lending
 from .worth import is_free
 
 #: Plans that the local search after each plan of the planner may try.
 POLISH_CANDIDATES = 20
-#: Where less than this share of a limit lies in results, the planner need not know when: a GPT-2's
-#: plans took it half as much time again on an H100 and were no faster.
+#: Where less than this share of a limit lies in results, the planner need not know when.
 MUCH = 0.1
 #: Segmentations that are tried for the smallest plan.
 SEGMENTATIONS = 60
@@ -131,9 +130,8 @@ class Proposals:
         return certified(self.graph, other.regions, planner=other.planner, bound_seconds=bound)
 
     def _is_done(self, decisions: planners.Plan, limit: int) -> bool:
-        """Whether little lies in results at the peak of a plan, or it is free."""
-        lent = decisions.peak_bytes - self.modelled(decisions.regions)
-        return lent < MUCH * limit or self._is_free(decisions)
+        """Whether a plan uses its limit, or is free."""
+        return self.modelled(decisions.regions) >= GOOD_USE * limit or self._is_free(decisions)
 
     @functools.cached_property
     def _lending(self) -> tuple[SolvedBudgets, int]:
