@@ -224,8 +224,11 @@ def _roots(sources: Mapping[int, int]) -> dict[int, int]:
 
 def _kinds_of(program: Program, backend: Backend) -> list[Kind]:
     """How a compiler treats the results of each equation."""
+    idle = read_as_they_are(program) if backend.keeps_kernels else set[int]()
 
     def kind(equation: Equation) -> Kind:
+        if id(equation) in idle:
+            return Kind.VIEW
         if _has_fused_operands(equation.primitive, backend):
             return Kind.REDUCTION
         if backend.fuses_into_products and is_one_hot(equation):
@@ -235,10 +238,6 @@ def _kinds_of(program: Program, backend: Backend) -> list[Kind]:
         return kind_of(equation)
 
     kinds = [*map(kind, program.equations)]
-    if backend.keeps_kernels:
-        idle = read_as_they_are(program)
-        pairs = zip(program.equations, kinds, strict=True)
-        kinds = [Kind.VIEW if id(e) in idle else kind for e, kind in pairs]
     if backend.fuses_row_reductions:
         constant = constant_values(program.equations, kinds)
         fused = {id(e) for e in row_reductions(program, kinds, constant)}

@@ -1,7 +1,7 @@
 """The ops of a stage's joint program, and how they are ordered, copied and rewired."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from ..compiler.backend import Backend
 from ..ir.program import Program
@@ -107,12 +107,13 @@ def with_reuse(
     sums = [op for op in ops if backend.sums_what_it_writes and op.primitive in REDUCTIONS]
     summed = {i for op in sums for i in op.inputs}
     late_sums = [op for op in sums if not op.forward]
+    writer = {i: op for op in ops for i in op.outputs}
     found = []
     for n, op in enumerate(ops):
         output_bytes = sum(joint.nbytes(i) for i in op.outputs)
         dying = [i for i in op.inputs if last[i] == n and i not in kept]
         in_place = op.in_place and not op.forward and summed.isdisjoint(op.outputs)
-        over = set(dying) - op.reduced - _summed_beside(op, ops, late_sums) if in_place else ()
+        over = set(dying) - op.reduced - _summed_beside(op, writer, late_sums) if in_place else ()
         reuse = any(joint.nbytes(i) >= output_bytes for i in over)
         carried_bytes = max((joint.nbytes(i) for i in op.carries if i in dying), default=0)
         reused_bytes = output_bytes if reuse else carried_bytes
@@ -120,7 +121,7 @@ def with_reuse(
     return tuple(found)
 
 
-def _summed_beside(op: LocalOp, ops: Sequence[LocalOp], sums: Sequence[LocalOp]) -> set[int]:
+def _summed_beside(op: LocalOp, writer: Mapping[int, LocalOp], sums: Sequence[LocalOp]) -> set[int]:
     """Inputs of an op that sums read for which it does not wait: XLA:GPU runs them in its kernel.
 
     The gradient of a bias is one: with that of the operand it reads the cotangent.
@@ -128,7 +129,6 @@ def _summed_beside(op: LocalOp, ops: Sequence[LocalOp], sums: Sequence[LocalOp])
     reading = [x for x in sums if not {*x.inputs}.isdisjoint(op.inputs)]
     if not reading:
         return set()
-    writer = {i: x for x in ops for i in x.outputs}
     awaited, pending = set[int](), [*op.inputs]
     while pending:
         i = pending.pop()
@@ -188,14 +188,7 @@ def with_kernels_later(ops: Sequence[LocalOp], backward: Set[int]) -> list[Local
     found = list(ops)
     for op in filter(is_of_kernel, ops):
         n = found.index(op)
-        cotangents = backward & {*op.inputs}
-        behind = (
-            k
-            for k, other in enumerate(found[n + 1 :], n + 1)
-            if other.primitive == op.primitive
-            and not is_of_kernel(other)
-            and not cotangents.isdisjoint(other.inputs)
-        )
+        behind = (k for k in _behind(found, n, backward) if not is_of_kernel(found[k]))
         if (k := next(behind, None)) is not None:
             found.insert(k, found.pop(n))
     return found
@@ -215,15 +208,17 @@ def with_kernels_transposed(trace: TracedStage, ops: Sequence[LocalOp]) -> list[
         n = found.index(op)
         written = tuple(trace.new(i) for i in op.outputs)
         found[n] = dataclasses.replace(op, outputs=written)
-        cotangents = trace.backward & {*op.inputs}
-        behind = (
-            k
-            for k, other in enumerate(found[n + 1 :], n + 1)
-            if other.primitive == op.primitive and not cotangents.isdisjoint(other.inputs)
-        )
-        k = next(behind, n)
+        k = next(_behind(found, n, trace.backward), n)
         found.insert(k + 1, LocalOp("transpose", written, op.outputs, 0.0, 0, False, True))
     return found
+
+
+def _behind(ops: Sequence[LocalOp], n: int, backward: Set[int]) -> Iterator[int]:
+    """Places behind the n-th op of those of its kind that read a cotangent which it reads."""
+    cotangents = backward & {*ops[n].inputs}
+    for k, other in enumerate(ops[n + 1 :], n + 1):
+        if other.primitive == ops[n].primitive and not cotangents.isdisjoint(other.inputs):
+            yield k
 
 
 def with_copies(trace: TracedStage, ops: Sequence[LocalOp]) -> list[LocalOp]:

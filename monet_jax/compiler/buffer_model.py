@@ -54,9 +54,9 @@ def predicted_temp_bytes(
         output_bytes: name of a value that the step returns -> bytes of that result. The graph
             counts such values as nothing.
     """
-    buffers, stages = _buffers(graph, regions, output_bytes)
+    buffers, executed = _buffers(graph, regions, output_bytes)
     heap, _ = _placed(buffers)
-    return int(_live_bytes(heap, stages).max(initial=0))
+    return int(_live_bytes(heap, executed).max(initial=0))
 
 
 def bytes_in_results(
@@ -66,12 +66,12 @@ def bytes_in_results(
 
     Arguments are as in `predicted_temp_bytes`.
     """
-    executed = runs(graph, tuple(regions))
-    buffers, stages = _buffers(graph, regions, output_bytes)
-    live = _live_bytes(_placed(buffers)[1], stages)
-    least: dict[int, int] = {}
-    for k in range(first_forward(executed), len(stages)):
-        least[stages[k]] = min(int(live[k]), least.get(stages[k], int(live[k])))
+    buffers, executed = _buffers(graph, regions, output_bytes)
+    _, lent = _placed(buffers)
+    live, least = _live_bytes(lent, executed).tolist(), dict[int, int]()
+    start = first_forward(executed)
+    for run, nbytes in zip(executed[start:], live[start:], strict=True):
+        least[run.stage] = min(nbytes, least.get(run.stage, nbytes))
     return [least.get(s, 0) for s in range(len(graph.stages))]
 
 
@@ -159,8 +159,8 @@ def _finds_home(buffer: _Buffer, homes: Sequence[tuple[int, _Spans]]) -> bool:
     return False
 
 
-def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[int]]:
-    """The buffers, and the stages of the runs."""
+def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], Sequence[Run]]:
+    """The buffers, and the runs."""
     executed = runs(graph, tuple(regions))
     schedule = [run.of(graph) for run in executed]
     open_at: dict[int, tuple[int, int]] = {}  # value -> run that wrote it, last run that read it
@@ -210,7 +210,7 @@ def _buffers(graph: Graph, regions, output_bytes) -> tuple[list[_Buffer], list[i
     reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
     elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
     buffers = begun_in_results(_written_over(found, reused), elementwise)
-    return buffers, [run.stage for run in executed]
+    return buffers, executed
 
 
 def _kept_once(same: Sequence[_Buffer]) -> list[_Buffer]:
@@ -276,10 +276,10 @@ def begun_in_results(buffers: list[_Buffer], elementwise: Collection[int]) -> li
     return [buffer for buffer in found if id(buffer) not in merged]
 
 
-def _live_bytes(buffers: Sequence[_Buffer], stages: Sequence[int]) -> np.ndarray:
-    """Bytes of buffers during each run, given the stages of the runs."""
-    changes: Changes = collections.defaultdict(lambda: np.zeros(len(stages) + 2, np.int64))
+def _live_bytes(buffers: Sequence[_Buffer], executed: Sequence[Run]) -> np.ndarray:
+    """Bytes of buffers during each run."""
+    changes: Changes = collections.defaultdict(lambda: np.zeros(len(executed) + 2, np.int64))
     for buffer in buffers:
         changes[buffer.branch][buffer.start] += buffer.nbytes
         changes[buffer.branch][buffer.stop + 1] -= buffer.nbytes
-    return in_memory(changes, np.array(stages))
+    return in_memory(changes, np.array([run.stage for run in executed]))

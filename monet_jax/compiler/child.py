@@ -96,7 +96,7 @@ def compiled_in_child(
     in_full: bool = False,
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Options -> the figures of a program, once memory is assigned or, `in_full`, code made."""
-    end = target.gpu_config, None if in_full else _AFTER_ASSIGNMENT[target.platform]
+    end = _end(target, in_full)
     return lambda options: _ask(target, _Request(program, donated, mesh, options, *end))
 
 
@@ -108,8 +108,7 @@ def begin_in_child(
     options: dict[str, Any],
 ) -> None:
     """Begin to compile a program in the second child, for `compiled_in_child` to wait less."""
-    end = target.gpu_config, _AFTER_ASSIGNMENT[target.platform]
-    request = _Request(program, donated, mesh, options, *end)
+    request = _Request(program, donated, mesh, options, *_end(target))
     key, reply = request.key(target), Future[dict[str, Any]]()
     if key in _cache or (os.getpid(), key) in _begun:
         return
@@ -123,6 +122,11 @@ def begin_in_child(
 
     # A daemon: this process ends though nobody asks for the program in the end.
     threading.Thread(target=compile_it, daemon=True).start()
+
+
+def _end(target: Target, in_full: bool = False) -> tuple[Any, Any]:
+    """The end of a request: the card, and after which step the child stops the compiler."""
+    return target.gpu_config, None if in_full else _AFTER_ASSIGNMENT[target.platform]
 
 
 _cache: dict[bytes, dict[str, Any]] = {}
