@@ -202,11 +202,14 @@ class Loop:
         first: its first stage.
         length: stages of one iteration.
         trips: how many iterations there are; each may stand for several (`Value.copies`).
+        zeros_first: whether a compiler makes the zeros that gradients of what all iterations read
+            are added to when the step starts, where all iterations run one body.
     """
 
     first: int
     length: int
     trips: int
+    zeros_first: bool = False
 
     @property
     def stop(self) -> int:

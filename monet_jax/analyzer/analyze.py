@@ -13,7 +13,6 @@ from typing import Any
 
 from planners.graph import Choice as PlannerChoice
 from planners.graph import Graph, Op, Value
-from planners.graph import Loop as PlannerLoop
 from planners.graph import Stage as PlannerStage
 
 from ..compiler.backend import Backend
@@ -37,6 +36,7 @@ from .loops import (
     close_loop,
     close_loop_backward,
     expect_loop,
+    iterations_of,
     open_loop,
     open_loop_backward,
     price_saving,
@@ -139,7 +139,7 @@ def _graph(
             for f, b, key, stage, joint in made
         ),
         state.backend.recomputes_late,
-        tuple(PlannerLoop(x.first, len(x.stages), x.blocks) for x in staged.loops),
+        tuple(iterations_of(x, state.backend) for x in staged.loops),
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
         uniform_blocks=True,
         spared_seconds=state.spared_seconds,

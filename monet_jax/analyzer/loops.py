@@ -8,7 +8,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from planners.graph import Graph, Op, Value
+from planners.graph import Loop as PlannerLoop
 
+from ..compiler.backend import Backend
 from ..seconds.prices import Prices
 from ..tracing.conditionals import walk
 from ..tracing.staged import Loop, StagedProgram
@@ -20,6 +22,12 @@ from .step_costs import copying_seconds
 #: Copies that it takes to save a value of a loop by its name. Where an iteration is left alone, it
 #: is one: there more ops write straight into the stack.
 BY_NAME = 2
+
+
+def iterations_of(loop: Loop, backend: Backend) -> PlannerLoop:
+    """A loop for planners. Where something is hoisted, its derivative is our own in any case."""
+    zeros_first = backend.zeroes_loops_early and not loop.hoists
+    return PlannerLoop(loop.first, len(loop.stages), loop.blocks, zeros_first)
 
 
 def expect_loop(state: GraphState, loop: Loop) -> None:

@@ -8,7 +8,7 @@ from planners.graph import Graph
 from planners.plan import Region
 from planners.regions.simple_plans import certified, left_alone, minimal_region
 
-from ..compiler.buffer_model import (
+from ..compiler.buffers.model import (
     Scale,
     bytes_in_results,
     predicted_temp_bytes,

@@ -1,7 +1,7 @@
 """Proposes plans of one program by one model of it; each budget is solved once.
 
 The planner bounds the peak of live values. A finished plan has a closer model of its compiled bytes
-(`compiler/buffer_model`). So for one limit on modelled temporaries the planner is called several
+(`compiler/buffers/model`). So for one limit on modelled temporaries the planner is called several
 times, and a local search follows. Where no budget of live bytes leads to the limit since much of
 them lies in results, it is asked once more, and told when it does.
 """

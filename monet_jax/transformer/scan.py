@@ -189,11 +189,10 @@ class _Runs:
         carry = [whole(cotangents[n]) for n in active.carry]
         given = list(cotangents[self.shape.carry :])
         shared, carry, given, link = self._hoisted_anew(active, consts, carry, given)
-        gradients = (
-            [jnp.zeros_like(consts[n]) for n in active.consts],
-            carry,
-            [jnp.zeros_like(xs[n]) for n in active.xs],
+        carry, of_consts, of_xs = _with_late_zeros(
+            carry, [consts[n] for n in active.consts], [xs[n] for n in active.xs]
         )
+        gradients = of_consts, carry, of_xs
         for run, pull in zip(reversed(self.runs), reversed(pulls), strict=True):
             rebuild, (leaves, invariant_values, last, away) = pull.func, pull.args
 
@@ -228,6 +227,21 @@ class _Runs:
         consts, carry, arrays = lax.optimization_barrier(late)
         shared, link = active.linked(self.hoisted.values, consts)
         return shared, carry, filled(given, places, arrays), link
+
+
+def _with_late_zeros(
+    carry: list[Any], *like: Sequence[jax.Array]
+) -> tuple[list[Any], *tuple[list[jax.Array], ...]]:
+    """What is carried into a loop's backward, and zeros like some arrays that are made no earlier.
+
+    XLA shares equal constants, and its compiler for CPUs makes what depends on nothing first of
+    all: gradients then wait from the step's beginning, each a copy of zeros that are kept as well.
+    """
+    dtypes = sorted({x.dtype for some in like for x in some}, key=str)
+    scalars = [jnp.zeros((), dtype) for dtype in dtypes]
+    carry, scalars = lax.optimization_barrier(compat.unused((carry, scalars)))
+    zeros = dict(zip(dtypes, scalars, strict=True))
+    return carry, *([lax.full_like(x, zeros[x.dtype]) for x in some] for some in like)
 
 
 def _slice_of(cotangent: Any, at: Any) -> Any:

@@ -8,7 +8,7 @@ are permuted: the first iterations, which wait longest for their backward, keep 
 import collections
 import dataclasses
 import itertools as it
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from ..graph import Graph, Loop
 from ..plan import Region
@@ -66,6 +66,31 @@ def with_uniform_blocks(
     return tuple(found[first] for first in sorted(found))
 
 
+def written_last(graph: Graph) -> dict[int, int]:
+    """Value of a loop -> how many values its stage's forward writes after it.
+
+    So counted, it is the same in all iterations: what the first one computes for all comes first.
+    """
+    found = {}
+    for s in graph.looped:
+        written = (i for op in reversed(graph.stages[s].forward) for i in reversed(op.outputs))
+        found |= {i: n for n, i in enumerate(written)}
+    return found
+
+
+def places_in_loops(graph: Graph, regions: Sequence[Region]) -> dict[int, tuple[int, int]]:
+    """For each stage in a loop: where its run of equal iterations begins, and its place in one."""
+    found, numbers = {}, written_last(graph)
+    for loop in graph.loops:
+        iterations = _iterations(loop, regions)
+        for _, same in it.groupby(iterations, lambda x: _signature(graph, numbers, x)):
+            alike = list(same)
+            for some in alike:
+                stages = range(some[0].first, some[-1].last + 1)
+                found |= {s: (alike[0][0].first, n) for n, s in enumerate(stages)}
+    return found
+
+
 def neighbours(graph: Graph, region: Region) -> list[Region]:
     """The same region in the iterations before and after its own.
 
@@ -95,6 +120,22 @@ def _like(graph: Graph, some: Sequence[Region], others: Sequence[Region]) -> boo
     """Whether two iterations have the same regions."""
     start = others[0].first
     return _fits(graph, some, start) and _moved(graph, some, start) == list(others)
+
+
+def _signature(graph: Graph, numbers: Mapping[int, int], part: Sequence[Region]) -> Hashable:
+    """What is the same for regions of two iterations that one body can run."""
+    start = part[0].first
+
+    def placed(names: Sequence[str]) -> list[tuple[int, int]]:
+        values = [graph.index[name] for name in names]
+        return [(graph.forward_writer[i][0] - start, numbers.get(i, -i)) for i in values]
+
+    def signature(region: Region) -> Hashable:
+        stages = region.first - start, region.last - start
+        kept = tuple(placed(region.saved)), tuple(placed(region.offloaded))
+        return stages, region.alone, kept, tuple(map(signature, region.inner)), region.ahead
+
+    return tuple(map(signature, part))
 
 
 def _fits(graph: Graph, part: Sequence[Region], start: int) -> bool:

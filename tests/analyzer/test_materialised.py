@@ -13,7 +13,8 @@ from monet_jax.analyzer import analyze, builder, joint
 from monet_jax.analyzer.fusion import Fusions
 from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
-from monet_jax.compiler import backend, buffer_model
+from monet_jax.compiler import backend
+from monet_jax.compiler.buffers import schedule
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.program import flatten
 from monet_jax.planning import judge
@@ -155,7 +156,7 @@ def squashed(w, x):
 def test_a_gradient_that_is_scaled_last_lies_in_the_memory_of_the_result(monkeypatch):
     args = spec(2048, 1024), spec(8, 2048)
     assert abs(off(squashed, args, "cpu", whole=False)) < 0.1
-    monkeypatch.setattr(buffer_model, "begun_in_results", lambda buffers, _: buffers)
+    monkeypatch.setattr(schedule, "begun_in_results", lambda buffers, _: buffers)
     assert off(squashed, args, "cpu", whole=False) > 0.3
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import planners
 from monet_jax.candidates.judge import CompilationFailed, Judge
-from monet_jax.compiler.buffer_model import predicted_temp_bytes
+from monet_jax.compiler.buffers.model import predicted_temp_bytes
 from monet_jax.compiler.compile import CompiledBytes
 from planners.graph import Graph
 from planners.plan import Plan, Region

@@ -79,7 +79,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/ir/program/": ("transformer/test_transform.py", "operators/test_indices.py"),
     "monet_jax/ir/stage.py": ("transformer/test_transform.py",),
     # Compilers
-    "monet_jax/compiler/buffer_model.py": (
+    "monet_jax/compiler/buffers/model.py": (
         "analyzer/test_materialised.py",
         "compiler/test_backend.py",
         "tracing/passes/test_loops.py",

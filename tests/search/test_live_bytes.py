@@ -10,7 +10,7 @@ from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
 from monet_jax.candidates.live_bytes import lending
 from monet_jax.candidates.proposals import Proposals
-from monet_jax.compiler.buffer_model import bytes_in_results
+from monet_jax.compiler.buffers.model import bytes_in_results
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.judge import compiled_plans_of
 from planners.regions.solved import SolvedBudgets

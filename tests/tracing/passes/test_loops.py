@@ -40,7 +40,7 @@ from monet_jax.analyzer.analyze import NO_PINS, analyze
 from monet_jax.bench.models.programs import trace_loss
 from monet_jax.candidates.proposals import Proposals
 from monet_jax.compiler.backend import backend_of
-from monet_jax.compiler.buffer_model import predicted_temp_bytes
+from monet_jax.compiler.buffers.model import predicted_temp_bytes
 from monet_jax.compiler.compile import compile_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.ir.places import filled

@@ -1,0 +1,1 @@
+"""Predicts the bytes of temporaries that XLA will assign, without compiling."""

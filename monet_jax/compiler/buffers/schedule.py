@@ -1,0 +1,204 @@
+"""The buffers of a schedule: which arrays a compiled step makes, and when each is live.
+
+What iterations of a loop keep for their backward lies in stacks, one for each value of a run of
+iterations that one body runs. What is carried into an iteration is in the stack of that one; what
+an iteration saves of its own is in another, though it may be the same value.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+
+from planners.graph import Choice, Graph
+from planners.plan import Region
+from planners.regions.iterations import places_in_loops, written_last
+from planners.runs import Run, first_forward, loop_of, runs, spans_alone
+
+from ...ir.primitives import Kind, traits_of
+
+#: Stage -> the last run that reads a value there.
+_Reads = dict[int, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Buffer:
+    """An array of a schedule, live while runs `start` to `stop` execute.
+
+    The buffer of a branch is live only where that branch runs. Results of one size are placed in
+    the order in which the step returns them.
+    """
+
+    nbytes: int
+    start: int
+    stop: int
+    is_output: bool
+    branch: tuple[Choice, int] | None = None
+    place: int = 0
+
+
+def buffers_of(
+    graph: Graph, regions: Sequence[Region], output_bytes: Mapping[str, int]
+) -> tuple[list[Buffer], Sequence[Run]]:
+    """The buffers, and the runs.
+
+    Arguments are as in `model.predicted_temp_bytes`.
+    """
+    executed = runs(graph, tuple(regions))
+    schedule = [run.of(graph) for run in executed]
+    end, in_loops = first_forward(executed), places_in_loops(graph, regions)
+    early, number = _with_early_zeros(graph, in_loops), written_last(graph)
+    open_at: dict[int, tuple[int, int, _Reads]] = {}  # value -> stage and run that wrote it, reads
+    shared: dict[int, list[Buffer]] = {v.kept_as: [] for v in graph.values if v.kept_as is not None}
+    found: list[Buffer] = []
+    stacks: dict[Hashable, list[Buffer]] = collections.defaultdict(list)
+    places = {name: n for n, name in enumerate(output_bytes)}
+
+    def close(i: int) -> None:
+        stage, start, reads = open_at[i]
+        value, stop = graph.values[i], max(reads.values(), default=start)
+        waits = start < end <= stop
+        nbytes = value.waiting_bytes if waits else value.nbytes
+        kept = i if value.kept_as is None else value.kept_as
+        branch = graph.branch_of_all({stage, *reads}) if graph.choices else None
+        if kept in shared:
+            nbytes = graph.values[kept].nbytes
+            shared[kept].append(Buffer(nbytes, start, stop, False, branch))
+        elif value.name in output_bytes:
+            nbytes, place = output_bytes[value.name], places[value.name]
+            begun = 0 if stage in early else start
+            found.append(Buffer(nbytes, begun, len(schedule), True, place=place))
+        elif nbytes and waits and stage in in_loops:
+            late = {s: k for s, k in reads.items() if k >= end}
+            for stack, last in _stacks_with(graph, in_loops, (stage, number[i]), late):
+                stacks[stack].append(Buffer(nbytes, start, last, False, branch))
+        elif nbytes:
+            found.append(Buffer(nbytes, start, stop, False, branch))
+
+    for k, op in enumerate(schedule):
+        stage = executed[k].stage
+        for i in op.inputs:
+            open_at[i][2][stage] = k
+        if op.workspace_bytes > 0:
+            found.append(Buffer(op.workspace_bytes, k, k, False))
+        for i in op.outputs:
+            if i in open_at:
+                close(i)
+            open_at[i] = stage, k, {}
+    for i in open_at:
+        close(i)
+    found += map(_whole, stacks.values())
+    for same in shared.values():
+        found += _kept_once(same)
+    found += _kept_alone(graph, regions, executed)
+    reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
+    elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
+    return begun_in_results(_written_over(found, reused), elementwise), executed
+
+
+def _with_early_zeros(graph: Graph, in_loops: Mapping[int, tuple[int, int]]) -> set[int]:
+    """The stages of loops whose gradients' memory is taken from the step's beginning on."""
+    found = set[int]()
+    for loop in graph.loops:
+        stages = range(loop.first, loop.stop)
+        if loop.zeros_first and all(in_loops[s][0] == loop.first for s in stages):
+            found.update(stages)
+    return found
+
+
+def _stacks_with(
+    graph: Graph, in_loops: Mapping[int, tuple[int, int]], written: tuple[int, int], late: _Reads
+) -> Iterator[tuple[Hashable, int]]:
+    """The stacks of a loop that hold a value, and the last run that reads it there.
+
+    Arguments:
+        graph: of the value.
+        in_loops: by `places_in_loops`.
+        written: the stage that writes the value, in a loop, and its number there.
+        late: the runs of the backward that read it.
+    """
+    s, number = written
+    _, place = in_loops[s]
+    last: dict[Hashable, int] = {}
+    for t, k in late.items():
+        run, reader = in_loops.get(t, (None, 0))
+        if run is None:
+            loop = loop_of(graph, s)
+            stack = "results", loop and loop.first, place, number
+        else:
+            is_own = t - reader == s - place
+            stack = "own" if is_own else "carried", run, place, number
+        last[stack] = max(last.get(stack, 0), k)
+    yield from last.items()
+
+
+def _whole(parts: Sequence[Buffer]) -> Buffer:
+    """The stack of what the iterations of a loop keep, which a compiler places as a whole."""
+    return dataclasses.replace(
+        parts[0],
+        nbytes=sum(part.nbytes for part in parts),
+        start=min(part.start for part in parts),
+        stop=max(part.stop for part in parts),
+    )
+
+
+def _kept_once(same: Sequence[Buffer]) -> list[Buffer]:
+    """Buffers of the same contents, where one stands for all that are live at a time."""
+    found: list[Buffer] = []
+    for buffer in sorted(same, key=lambda b: b.start):
+        if not found or found[-1].stop < buffer.start:
+            found.append(buffer)
+            continue
+        last = found[-1]
+        branch = last.branch if last.branch == buffer.branch else None
+        stop = max(last.stop, buffer.stop)
+        found[-1] = dataclasses.replace(last, stop=stop, branch=branch)
+    return found
+
+
+def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]) -> list[Buffer]:
+    """What the stages that are left alone keep beside their values."""
+    return [
+        Buffer(graph.stages[s].alone_bytes, start, stop, False, branch=graph.branch_of[s])
+        for s, start, stop in spans_alone(regions, executed)
+    ]
+
+
+def _written_over(buffers: list[Buffer], reused_bytes: Mapping[int, int]) -> list[Buffer]:
+    """The buffers; those that an op writes its output over end just before it."""
+    free = dict(reused_bytes)
+    found = []
+    for buffer in buffers:
+        is_input = not buffer.is_output and buffer.start < buffer.stop
+        if is_input and 0 < free[buffer.stop] <= buffer.nbytes:
+            free[buffer.stop] = 0
+            buffer = dataclasses.replace(buffer, stop=buffer.stop - 1)
+        found.append(buffer)
+    return found
+
+
+def _is_elementwise(primitive: str) -> bool:
+    return traits_of(primitive).kind is Kind.FUSED
+
+
+def begun_in_results(buffers: list[Buffer], elementwise: Collection[int]) -> list[Buffer]:
+    """The buffers; a result that an elementwise op writes over its operand begins as the operand.
+
+    A gradient that is scaled or added up last of all lies in the memory of the result from its
+    first part on.
+    """
+    ending: dict[tuple[int, int], list[Buffer]] = collections.defaultdict(list)
+    for buffer in buffers:
+        is_read = buffer.start < buffer.stop and buffer.stop in elementwise
+        if is_read and not (buffer.is_output or buffer.branch):
+            ending[buffer.stop, buffer.nbytes].append(buffer)
+    merged, found = set[int](), []
+    for buffer in buffers:
+        while buffer.is_output and buffer.start in elementwise:
+            operands = ending[buffer.start, buffer.nbytes]
+            if not operands:
+                break
+            operand = operands.pop()
+            merged.add(id(operand))
+            buffer = dataclasses.replace(buffer, start=operand.start)
+        found.append(buffer)
+    return [buffer for buffer in found if id(buffer) not in merged]

@@ -1,0 +1,150 @@
+"""What iterations of a loop keep, by the model's buffers and in compiled programs."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from graphs import Builder
+from jax import lax
+
+import planners
+from monet_jax import zoo
+from monet_jax.analyzer.pins import Pins
+from monet_jax.bench.models.programs import trace_loss
+from monet_jax.compiler.buffers import schedule
+from monet_jax.compiler.buffers.model import predicted_temp_bytes
+from monet_jax.compiler.compile import compile_bytes
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.planning.step import step_to_compile
+from monet_jax.transformer import scan
+from monet_jax.transformer.transform import transform
+from planners.plan import Region
+
+CPU = resolve_target("cpu")
+TRIPS, BATCH, WIDTH, DEPTH = 16, 32, 256, 3
+
+
+def recurrent(layers, inputs):
+    """LSTMs, one after the other: what a step adds up is both carried on and read again."""
+    for from_input, from_hidden in layers:
+
+        def step(state, x, from_input=from_input, from_hidden=from_hidden):
+            cell, hidden = state
+            gates = x @ from_input + hidden @ from_hidden
+            enter, forget, leave, new = jnp.split(gates, 4, axis=1)
+            cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(enter) * jnp.tanh(new)
+            hidden = jax.nn.sigmoid(leave) * jnp.tanh(cell)
+            return (cell, hidden), hidden
+
+        start = jnp.zeros((BATCH, WIDTH))
+        inputs = lax.scan(step, (start, start), inputs)[1]
+    return jnp.sum(inputs**2)
+
+
+def array(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def compiled_and_modelled(traced, graph, output_bytes, regions):
+    """Bytes of temporaries of a plan."""
+    decisions = planners.Plan(tuple(regions), 0, 0.0, 0, 0.0, "test")
+    step = step_to_compile(traced, transform(traced.staged(), decisions))
+    modelled = predicted_temp_bytes(graph, regions, output_bytes)
+    return compile_bytes(*step, target=CPU).temp_bytes, modelled
+
+
+def test_what_an_iteration_saves_and_passes_on_is_stacked_twice(monkeypatch):
+    args = [(array(WIDTH, 4 * WIDTH),) * 2] * DEPTH, array(TRIPS, BATCH, WIDTH)
+    traced = trace_loss(recurrent, args, CPU)
+    judge = compiled_plans_of(traced, CPU, Pins()).judge
+    graph = judge.graph
+
+    def saving(*names):
+        return [
+            Region(s, s, tuple(graph.values[i].name for i in written(s, names)))
+            for s in range(len(graph.stages))
+        ]
+
+    def written(s, names):
+        ops = graph.stages[s].forward if s in graph.looped else ()
+        return [i for op in ops if op.name in names for i in op.outputs]
+
+    def more(*names):
+        """Bytes that it takes to save something more, compiled and modelled."""
+        plans = (saving(*some) for some in (names, ()))
+        some, none = (
+            compiled_and_modelled(traced, graph, judge.output_bytes, plan) for plan in plans
+        )
+        return [a - b for a, b in zip(some, none, strict=True)]
+
+    cells = DEPTH * 4 * TRIPS * BATCH * WIDTH
+    assert more("add") == pytest.approx([cells, cells], rel=0.01)
+    compiled, modelled = more("dot_general")
+    assert modelled == pytest.approx(compiled, rel=0.01) and compiled > 7 * cells
+
+    def once(graph, in_loops, written, late):
+        yield (in_loops[written[0]], written[1]), max(late.values())
+
+    monkeypatch.setattr(schedule, "_stacks_with", once)
+    compiled, modelled = more("add")
+    assert modelled < 0.1 * compiled
+
+
+def test_gradients_of_a_loop_begin_no_earlier_than_its_backward(monkeypatch):
+    problem = zoo.build("lstm", scale="tiny")
+
+    def compiled():
+        traced = trace_loss(problem.loss, problem.args, CPU)
+        judge = compiled_plans_of(traced, CPU, Pins()).judge
+        regions = [Region(s, s) for s in range(len(judge.graph.stages))]
+        return compiled_and_modelled(traced, judge.graph, judge.output_bytes, regions)[0]
+
+    late = compiled()
+    monkeypatch.setattr(
+        scan,
+        "_with_late_zeros",
+        lambda carry, *like: (carry, *([jnp.zeros_like(x) for x in some] for some in like)),
+    )
+    assert late < 0.9 * compiled()
+
+
+def two_loops(**more):
+    """Of four iterations each; those of the second keep 100 bytes, a result is of the first."""
+    make = Builder()
+    late = range(4, 8)
+    forward = [[make.op(f"f{n}", "", f"x{n}:{100 if n in late else 0}")] for n in range(8)]
+    backward = [[make.op(f"g{n}", f"x{n}", "result:0!" if n == 3 else "")] for n in range(8)]
+    loops = planners.Loop(0, 1, 4, **more), planners.Loop(4, 1, 4)
+    return dataclasses.replace(make.graph(forward, backward), loops=loops)
+
+
+@pytest.mark.parametrize(
+    ("split", "result", "expected"),
+    [
+        (None, 399, 400),  # a stack lies in a result as a whole,
+        (None, 400, 0),
+        (2, 399, 200),  # or does not,
+        (2, 199, 400),
+        (1, 399, 100),  # and one lies there at a time.
+    ],
+)
+def test_iterations_that_one_body_runs_have_one_stack(split, result, expected):
+    graph = two_loops()
+    # Iterations before the split save by name, the others are left alone.
+    regions = [Region(n, n) for n in range(4)] + [
+        Region(n, n, *([(f"x{n}",)] if split and n - 4 < split else [(), True]))
+        for n in range(4, 8)
+    ]
+    assert predicted_temp_bytes(graph, regions, {"result": result}) == expected
+
+
+def test_nothing_lies_in_a_result_of_a_loop_that_begins_as_zeros():
+    regions = [Region(n, n, alone=n > 3) for n in range(8)]
+    early, split = two_loops(zeros_first=True), [Region(0, 0, alone=True), *regions[1:]]
+
+    def bytes_of(graph, regions):
+        return predicted_temp_bytes(graph, regions, {"result": 400})
+
+    assert bytes_of(two_loops(), regions) == bytes_of(early, split) == 0 < bytes_of(early, regions)
