@@ -39,10 +39,10 @@ class Graph:
         choices: a region lies in one branch, or outside of all. Of choices in branches, as much
             waits in all branches of the inner ones together.
         uniform_blocks: whether no iteration differs from both neighbours (`with_uniform_blocks`).
+        zeros_first: whether gradients of tables begin as zeros when the step starts.
         most_error: limit on the sum of the errors of a plan's ops (`error_of`).
         link: to the host's memory; None where nothing moves there.
-        spared_seconds: that the ops' first runs take less, together, than the ops say: a compiler
-            moves them out of loops there, but not where they run again.
+        spared_seconds: by which first runs take less: there a compiler moves ops out of loops.
 
     Raises:
         ValueError: an index is out of range, loops overlap, a choice is empty, a value is written
@@ -56,6 +56,7 @@ class Graph:
     loops: tuple[Loop, ...] = ()
     choices: tuple[Choice, ...] = ()
     uniform_blocks: bool = False
+    zeros_first: bool = False
     most_error: float = math.inf
     link: Link | None = None
     spared_seconds: float = 0.0
@@ -132,8 +133,7 @@ class Graph:
     @ft.cached_property
     def forward_writer_number(self) -> dict[int, int]:
         """Value -> the position in `ops` of the forward op that writes it; gradients have none."""
-        forward = self.ops[: self.forward_count]
-        return {i: o for o, op in enumerate(forward) for i in op.outputs}
+        return {i: o for o, op in enumerate(self.ops[: self.forward_count]) for i in op.outputs}
 
     @ft.cached_property
     def shared(self) -> frozenset[int]:

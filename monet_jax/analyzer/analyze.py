@@ -142,6 +142,7 @@ def _graph(
         tuple(iterations_of(x, state.backend) for x in staged.loops),
         tuple(PlannerChoice(tuple(b.first for b in x.branches), x.stop) for x in choices),
         uniform_blocks=True,
+        zeros_first=state.backend.zeroes_results_first,
         spared_seconds=state.spared_seconds,
     )
 

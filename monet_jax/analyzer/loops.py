@@ -26,7 +26,7 @@ BY_NAME = 2
 
 def iterations_of(loop: Loop, backend: Backend) -> PlannerLoop:
     """A loop for planners. Where something is hoisted, its derivative is our own in any case."""
-    zeros_first = backend.zeroes_loops_early and not loop.hoists
+    zeros_first = backend.zeroes_results_first and not loop.hoists
     return PlannerLoop(loop.first, len(loop.stages), loop.blocks, zeros_first)
 
 

@@ -58,8 +58,8 @@ class Backend:
             `jax.checkpoint` adds to what it saves.
         makes_zeros_early: whether zeros that gradients are added to are made when the program
             starts, and wait.
-        zeroes_loops_early: whether the same holds for zeros that a loop's gradients are added to,
-            each of which is a copy of zeros that are kept as well.
+        zeroes_results_first: whether a result that begins as zeros, the gradient of a table or of
+            what a loop reads, does so when the program starts: nothing lies there before.
         splits_dropped_softmax: whether a softmax that is dropped out runs in several fusions where
             its sums are not kept, which read the counters of random bits as arrays.
         fetches_at_once: whether an array that is on the host comes back as soon as it is there,
@@ -93,7 +93,7 @@ class Backend:
     sums_what_it_writes: bool = False
     drops_idle_rounding: bool = False
     makes_zeros_early: bool = False
-    zeroes_loops_early: bool = False
+    zeroes_results_first: bool = False
     splits_dropped_softmax: bool = False
     fetches_at_once: bool = False
     pads_dilated: bool = False
@@ -117,7 +117,7 @@ _BACKENDS = {
         recomputes_late=False,
         sums_for_each_reader=True,
         copies_summed_axes=True,
-        zeroes_loops_early=True,
+        zeroes_results_first=True,
     ),
     "gpu": Backend(
         fuses_into_gathers=True,

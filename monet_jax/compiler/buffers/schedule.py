@@ -65,7 +65,8 @@ def buffers_of(
             shared[kept].append(Buffer(nbytes, start, stop, False, branch))
         elif value.name in output_bytes:
             nbytes, place = output_bytes[value.name], places[value.name]
-            begun = 0 if stage in early else start
+            is_table = graph.zeros_first and schedule[start].name == "scatter-add"
+            begun = 0 if is_table or stage in early else start
             found.append(Buffer(nbytes, begun, len(schedule), True, place=place))
         elif nbytes and waits and stage in in_loops:
             late = {s: k for s, k in reads.items() if k >= end}

@@ -148,3 +148,13 @@ def test_nothing_lies_in_a_result_of_a_loop_that_begins_as_zeros():
         return predicted_temp_bytes(graph, regions, {"result": 400})
 
     assert bytes_of(two_loops(), regions) == bytes_of(early, split) == 0 < bytes_of(early, regions)
+
+
+@pytest.mark.parametrize(("zeros_first", "expected"), [(False, 0), (True, 400)])
+def test_nothing_lies_in_the_gradient_of_a_table_where_its_zeros_come_first(zeros_first, expected):
+    make = Builder()
+    forward = [[make.op("gather", "", "rows:0")], [make.op("f", "rows", "x:400")]]
+    backward = [[make.op("scatter-add", "rows", "result:0!")], [make.op("g", "x", "")]]
+    graph = dataclasses.replace(make.graph(forward, backward), zeros_first=zeros_first)
+    regions = [Region(0, 0, alone=True), Region(1, 1, alone=True)]
+    assert predicted_temp_bytes(graph, regions, {"result": 400}) == expected
