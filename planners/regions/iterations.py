@@ -78,9 +78,14 @@ def written_last(graph: Graph) -> dict[int, int]:
     return found
 
 
-def places_in_loops(graph: Graph, regions: Sequence[Region]) -> dict[int, tuple[int, int]]:
-    """For each stage in a loop: where its run of equal iterations begins, and its place in one."""
-    found, numbers = {}, written_last(graph)
+def places_in_loops(
+    graph: Graph, regions: Sequence[Region], numbers: Mapping[int, int]
+) -> dict[int, tuple[int, int]]:
+    """For each stage in a loop: where its run of equal iterations begins, and its place in one.
+
+    The numbers are by `written_last`.
+    """
+    found = {}
     for loop in graph.loops:
         iterations = _iterations(loop, regions)
         for _, same in it.groupby(iterations, lambda x: _signature(graph, numbers, x)):

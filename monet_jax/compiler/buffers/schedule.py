@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from planners.graph import Choice, Graph
 from planners.plan import Region
 from planners.regions.iterations import places_in_loops, written_last
-from planners.runs import Run, first_forward, loop_of, runs, spans_alone
+from planners.runs import Run, first_forward, runs, spans_alone
 
 from ...ir.primitives import Kind, traits_of
 
@@ -45,8 +45,9 @@ def buffers_of(
     """
     executed = runs(graph, tuple(regions))
     schedule = [run.of(graph) for run in executed]
-    end, in_loops = first_forward(executed), places_in_loops(graph, regions)
-    early, number = _with_early_zeros(graph, in_loops), written_last(graph)
+    end, number = first_forward(executed), written_last(graph)
+    in_loops = places_in_loops(graph, regions, number)
+    early = _with_early_zeros(graph, in_loops)
     open_at: dict[int, tuple[int, int, _Reads]] = {}  # value -> stage and run that wrote it, reads
     shared: dict[int, list[Buffer]] = {v.kept_as: [] for v in graph.values if v.kept_as is not None}
     found: list[Buffer] = []
@@ -70,7 +71,7 @@ def buffers_of(
             found.append(Buffer(nbytes, begun, len(schedule), True, place=place))
         elif nbytes and waits and stage in in_loops:
             late = {s: k for s, k in reads.items() if k >= end}
-            for stack, last in _stacks_with(graph, in_loops, (stage, number[i]), late):
+            for stack, last in _stacks_with(in_loops, (stage, number[i]), late):
                 stacks[stack].append(Buffer(nbytes, start, last, False, branch))
         elif nbytes:
             found.append(Buffer(nbytes, start, stop, False, branch))
@@ -107,12 +108,11 @@ def _with_early_zeros(graph: Graph, in_loops: Mapping[int, tuple[int, int]]) -> 
 
 
 def _stacks_with(
-    graph: Graph, in_loops: Mapping[int, tuple[int, int]], written: tuple[int, int], late: _Reads
+    in_loops: Mapping[int, tuple[int, int]], written: tuple[int, int], late: _Reads
 ) -> Iterator[tuple[Hashable, int]]:
     """The stacks of a loop that hold a value, and the last run that reads it there.
 
     Arguments:
-        graph: of the value.
         in_loops: by `places_in_loops`.
         written: the stage that writes the value, in a loop, and its number there.
         late: the runs of the backward that read it.
@@ -121,11 +121,9 @@ def _stacks_with(
     _, place = in_loops[s]
     last: dict[Hashable, int] = {}
     for t, k in late.items():
-        run, reader = in_loops.get(t, (None, 0))
-        if run is None:
-            loop = loop_of(graph, s)
-            stack = "results", loop and loop.first, place, number
-        else:
+        stack: Hashable = "behind", s, number  # no stack: a result of the last iteration
+        if t in in_loops:
+            run, reader = in_loops[t]
             is_own = t - reader == s - place
             stack = "own" if is_own else "carried", run, place, number
         last[stack] = max(last.get(stack, 0), k)

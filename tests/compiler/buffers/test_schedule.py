@@ -84,7 +84,7 @@ def test_what_an_iteration_saves_and_passes_on_is_stacked_twice(monkeypatch):
     compiled, modelled = more("dot_general")
     assert modelled == pytest.approx(compiled, rel=0.01) and compiled > 7 * cells
 
-    def once(graph, in_loops, written, late):
+    def once(in_loops, written, late):
         yield (in_loops[written[0]], written[1]), max(late.values())
 
     monkeypatch.setattr(schedule, "_stacks_with", once)
