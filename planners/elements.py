@@ -89,6 +89,8 @@ class Op:
             for another purpose.
         error: of an optional op, the error of the step's gradient if it runs: the expected square
             of the error's norm, over the gradient's. Errors of several ops add up.
+        counter_bytes: of the counters that it draws random bits from in a loop. They are made
+            before the loop, once for all ops of all loops that read as many.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Op:
     alternatives: tuple[Implementation, ...] = ()
     optional: bool = False
     error: float = 0.0
+    counter_bytes: int = 0
 
     @property
     def implementations(self) -> tuple[Implementation, ...]:

@@ -145,6 +145,7 @@ def _add_op(
             for implementation, reads in implementations
         ),
         op.optional,
+        counter_bytes=op.counter_bytes,
     )
 
 

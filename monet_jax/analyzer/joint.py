@@ -23,9 +23,10 @@ from ..compiler.backend import (
 )
 from ..ir import compat
 from ..ir.kernels import copied_for_both
-from ..ir.primitives import PRODUCTS, Kind, is_random, kind_of, must_run_once
+from ..ir.materialised import counter_bytes, is_sum_of_dropped
+from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once
 from ..ir.program import Equation, Program, dependents, flatten
-from ..ir.row_reductions import is_of_rows, reduced_in
+from ..ir.row_reductions import reduced_in
 from ..ir.stage import Stage
 from ..operators import is_hook
 from ..seconds.prices import ByRoofline, Prices
@@ -147,6 +148,10 @@ def _ops(trace: TracedStage) -> tuple[LocalOp, ...]:
 
 def _op(trace: TracedStage, fusion: Fusion, copies: Set[int]) -> LocalOp:
     equation, outputs = fusion.equation, fusion.outputs
+    members = *fusion.fused, equation
+    drawn_from = counter_bytes(trace.program, members) if trace.backend.rolls_threefry else 0
+    is_split = trace.backend.splits_dropped_softmax and is_sum_of_dropped(trace.program, equation)
+    copied = max(0, 2 * drawn_from - sum(map(trace.program.nbytes, outputs)))
     has_effects = bool(equation.eqn.effects)
     is_primal = has_effects or any(i in trace.primal for i in outputs)
     scratch = trace.backend.needs_scratch
@@ -159,32 +164,18 @@ def _op(trace: TracedStage, fusion: Fusion, copies: Set[int]) -> LocalOp:
         price.seconds,
         fusion.work.flops,
         (is_primal or is_early) and not trace.backward.intersection(outputs),
-        not any(must_run_once(e) for e in (equation, *fusion.fused))
-        and not (trace.backend.splits_dropped_softmax and _is_sum_of_dropped(trace, equation)),
+        not (any(map(must_run_once, members)) or is_split),
         has_effects,
         is_in_place(equation),
         _carries(trace, equation),
         _narrowed(trace, equation),
-        frozenset(reduced_in((*fusion.fused, fusion.equation), trace.fusions.root)),
+        frozenset(reduced_in(members, trace.fusions.root)),
         copied_operand(equation) if scratch else None,
-        _workspace_bytes(trace, equation),
+        max(copied, _workspace_bytes(trace, equation)),
         source=compat.source_of(equation.eqn),
         priced_by=price.source,
+        counter_bytes=drawn_from,
     )
-
-
-def _is_sum_of_dropped(trace: TracedStage, equation: Equation) -> bool:
-    """Whether rows are summed for whose elements the stage draws random bits, as for a dropout.
-
-    XLA:TPU takes 806 MiB of temporaries for a GPT-2 in bfloat16 that saves nothing, and 303 where
-    it saves these sums, 48 KiB in each block: else it divides by them in a fusion of its own, for
-    which it makes arrays of the scalars that random bits are drawn from, 24 MiB each.
-    """
-    if equation.primitive != "reduce_sum" or not is_of_rows(equation) or not equation.reads:
-        return False
-    size = trace.program.avals[equation.reads[0]].size
-    drawn = (i for e in trace.program.equations if is_random(e) for i in e.outputs)
-    return any(trace.program.avals[i].size == size for i in drawn)
 
 
 def _workspace_bytes(trace: TracedStage, equation: Equation) -> int:

@@ -32,6 +32,7 @@ class LocalOp:
         optional: whether it runs only where its outputs are saved.
         source: `file:line` of the user's code that it comes from; "" where that is not known.
         priced_by: where its seconds come from; "" where it takes none.
+        counter_bytes: of the counters that it draws random bits from, if a loop has them made.
     """
 
     primitive: str
@@ -53,6 +54,7 @@ class LocalOp:
     optional: bool = False
     source: str = ""
     priced_by: str = ""
+    counter_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

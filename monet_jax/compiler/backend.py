@@ -60,6 +60,9 @@ class Backend:
             starts, and wait.
         zeroes_results_first: whether a result that begins as zeros, the gradient of a table or of
             what a loop reads, does so when the program starts: nothing lies there before.
+        rolls_threefry: whether the rounds that draw random bits are a loop of their own, which
+            copies the two words of each element that it carries. Of those that a user's loops
+            draw, the counters are made before, once for all loops that draw as many.
         splits_dropped_softmax: whether a softmax that is dropped out runs in several fusions where
             its sums are not kept, which read the counters of random bits as arrays.
         fetches_at_once: whether an array that is on the host comes back as soon as it is there,
@@ -94,6 +97,7 @@ class Backend:
     drops_idle_rounding: bool = False
     makes_zeros_early: bool = False
     zeroes_results_first: bool = False
+    rolls_threefry: bool = False
     splits_dropped_softmax: bool = False
     fetches_at_once: bool = False
     pads_dilated: bool = False
@@ -118,6 +122,7 @@ _BACKENDS = {
         sums_for_each_reader=True,
         copies_summed_axes=True,
         zeroes_results_first=True,
+        rolls_threefry=True,
     ),
     "gpu": Backend(
         fuses_into_gathers=True,

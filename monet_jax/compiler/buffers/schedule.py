@@ -7,9 +7,10 @@ an iteration saves of its own is in another, though it may be the same value.
 
 import collections
 import dataclasses
+import itertools as it
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
-from planners.graph import Choice, Graph
+from planners.graph import Choice, Graph, Op
 from planners.plan import Region
 from planners.regions.iterations import places_in_loops, written_last
 from planners.runs import Run, first_forward, runs, spans_alone
@@ -92,6 +93,7 @@ def buffers_of(
     for same in shared.values():
         found += _kept_once(same)
     found += _kept_alone(graph, regions, executed)
+    found += _counters(schedule, [in_loops.get(run.stage, (None,))[0] for run in executed], end)
     reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
     elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
     return begun_in_results(_written_over(found, reused), elementwise), executed
@@ -137,6 +139,25 @@ def _whole(parts: Sequence[Buffer]) -> Buffer:
         nbytes=sum(part.nbytes for part in parts),
         start=min(part.start for part in parts),
         stop=max(part.stop for part in parts),
+    )
+
+
+def _counters(schedule: Sequence[Op], loops: Sequence[int | None], end: int) -> Iterator[Buffer]:
+    """The counters of random bits that loops draw, each live from the first such loop to the last.
+
+    Arguments:
+        schedule: the ops that run.
+        loops: for each run, the loop that it is in; loops run forward and backward.
+        end: the first run of the backward.
+    """
+    bounds: dict[int, tuple[int, int]] = {}
+    for (loop, _), found in it.groupby(range(len(loops)), key=lambda k: (loops[k], k < end)):
+        inside = [*found]
+        for nbytes in {schedule[k].counter_bytes for k in inside} if loop is not None else ():
+            start, _ = bounds.get(nbytes, (inside[0], 0))
+            bounds[nbytes] = start, inside[-1]
+    return (
+        Buffer(nbytes, start, stop, False) for nbytes, (start, stop) in bounds.items() if nbytes
     )
 
 

@@ -23,7 +23,7 @@ from monet_jax.transformer.transform import transform
 from planners.plan import Region
 
 CPU = resolve_target("cpu")
-TRIPS, BATCH, WIDTH, DEPTH = 16, 32, 256, 3
+TRIPS, BATCH, WIDTH, DEPTH, DRAWS = 16, 32, 256, 3, 64
 
 
 def recurrent(layers, inputs):
@@ -158,3 +158,51 @@ def test_nothing_lies_in_the_gradient_of_a_table_where_its_zeros_come_first(zero
     graph = dataclasses.replace(make.graph(forward, backward), zeros_first=zeros_first)
     regions = [Region(0, 0, alone=True), Region(1, 1, alone=True)]
     assert predicted_temp_bytes(graph, regions, {"result": 400}) == expected
+
+
+def dropped_out(weights, inputs, key):
+    """A loop of dense layers, each of which drops out what it makes several times over."""
+
+    def layer(x, weight):
+        weight, key = weight
+        kept = jax.random.bernoulli(key, 0.5, (DRAWS, *x.shape))
+        return jnp.mean(jnp.where(kept, jnp.tanh(x @ weight), 0.0), axis=0), None
+
+    return jnp.sum(lax.scan(layer, inputs, (weights, jax.random.split(key, len(weights))))[0] ** 2)
+
+
+def test_loops_that_draw_random_bits_share_their_counters(monkeypatch):
+    args = array(4, WIDTH, WIDTH), array(BATCH, WIDTH), jax.eval_shape(lambda: jax.random.key(0))
+    traced = trace_loss(dropped_out, args, CPU)
+    judge = compiled_plans_of(traced, CPU, Pins()).judge
+    again = [Region(s, s) for s in range(len(judge.graph.stages))]
+    compiled, modelled = compiled_and_modelled(traced, judge.graph, judge.output_bytes, again)
+    assert modelled == pytest.approx(compiled, rel=0.04)
+    monkeypatch.setattr(schedule, "_counters", lambda *_: ())
+    _, modelled = compiled_and_modelled(traced, judge.graph, judge.output_bytes, again)
+    assert modelled == pytest.approx(compiled - 8 * DRAWS * BATCH * WIDTH, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("drawing", "expected"),
+    [
+        ({}, 10),
+        ({0: 100}, 100),  # the work of later iterations is beside no counters,
+        ({0: 100, 5: 100}, 110),  # unless some of the next loop draws from them again,
+        ({0: 100, 5: 70}, 100),  # and not from others.
+        ({0: 100, 1: 70}, 170),
+        ({8: 100}, 10),  # Outside of loops, they are no array.
+    ],
+)
+def test_counters_live_from_the_first_loop_that_draws_to_the_last(drawing, expected):
+    make = Builder()
+    forward, backward = [], []
+    for n in range(9):
+        more = {"workspace_bytes": 10 * (n == 4), "counter_bytes": drawing.get(n, 0)}
+        forward.append([make.op(f"f{n}", "", f"x{n}:0", **more)])
+        backward.append([make.op(f"g{n}", f"x{n}", "")])
+    graph = make.graph(forward, backward)
+    loops = planners.Loop(0, 1, 4), planners.Loop(4, 1, 4)
+    graph = dataclasses.replace(graph, loops=loops)
+    regions = [Region(n, n, alone=True) for n in range(9)]
+    assert predicted_temp_bytes(graph, regions, {}) == expected
