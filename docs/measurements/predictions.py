@@ -6,13 +6,15 @@ The rows are kept in `predictions-TARGET.json`, beside those of other models.
 
 For each share the planner proposes a plan that is predicted to take it, by the model as two
 programs calibrate it, and the plan is compiled. Nothing that was compiled corrects a later
-prediction.
+prediction. Where that makes fewer than ten plans, shares between are tried as well.
 """
 
+import itertools as it
 import json
 import statistics
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +33,9 @@ from monet_jax.planning.judge import compiled_plans_of
 from planners.regions.solved import SolvedBudgets
 
 HERE = Path(__file__).parent
-SHARES = "0.95,0.9,0.85,0.8,0.75,0.7,0.65,0.6,0.55,0.5,0.45,0.4,0.35,0.3,0.25"
+SHARES = "0.95,0.9,0.85,0.8,0.75,0.7,0.65,0.6,0.55,0.5,0.45,0.4,0.35,0.3,0.25,0.1"
+#: Plans of a model, at least: if shares have fewer, others are tried between them, up to so many.
+PLANS, MORE = 10, 30
 #: Seconds of the solver for one plan.
 SOLVER_SECONDS = 5.0
 
@@ -43,10 +47,14 @@ def rows_of(model: str, name: str, dtype: str, shares: list[float]) -> list[dict
     plans = compiled_plans_of(traced, target, make_pins(None))
     solved = SolvedBudgets(planners.Stages(time_limit=SOLVER_SECONDS), plans.model.graph)
     proposals, rows = Proposals(plans, plans.model.graph, solved), []
-    for share in shares:
+    proposed: dict[float, Any] = {}
+    for share in it.chain(shares, shares_between(proposed)):
+        if len(rows) >= PLANS and share not in shares:
+            break
         solved.restart(3 * SOLVER_SECONDS)
         limit = plans.model.scale.modelled_for(int(share * plans.unplanned.temp_bytes))
         decisions = proposals.within(limit)
+        proposed[share] = decisions and decisions.regions
         if decisions is None or decisions in plans:
             continue
         made = plans.of(decisions)
@@ -57,7 +65,7 @@ def rows_of(model: str, name: str, dtype: str, shares: list[float]) -> list[dict
             {
                 "model": model,
                 "dtype": dtype,
-                "share": share,
+                "share": round(share, 4),
                 "predicted": made.predicted_temp_bytes,
                 "compiled": compiled,
                 "off": round(made.predicted_temp_bytes / compiled - 1, 4),
@@ -67,6 +75,17 @@ def rows_of(model: str, name: str, dtype: str, shares: list[float]) -> list[dict
         print(rows[-1], file=sys.stderr, flush=True)
     print(f"{model}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     return rows
+
+
+def shares_between(regions: Mapping[float, Any]) -> Iterator[float]:
+    """Further shares: in the middle of the widest gap between two whose regions differ."""
+    for _ in range(MORE):
+        pairs = it.pairwise(sorted(regions))
+        gaps = [(b - a, a) for a, b in pairs if regions[a] != regions[b]]
+        if not gaps:
+            return
+        width, share = max(gaps)
+        yield share + width / 2
 
 
 def problem_of(model: str, dtype: str) -> tuple[Any, tuple[Any, ...]]:
