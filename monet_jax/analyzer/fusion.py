@@ -21,6 +21,7 @@ from ..ir.materialised import Arrays, constant_values, costly_values, drawn_valu
 from ..ir.primitives import (
     PRODUCTS,
     Kind,
+    is_barrier,
     is_idle_rounding,
     is_one_hot,
     kind_of,
@@ -199,7 +200,7 @@ class Fusions:
             reads = {self.root(i) for i in equation.reads}
             if kind in (Kind.REDUCTION, Kind.SOLID):
                 kept.update(equation.outputs)
-            if kind is Kind.SOLID or equation.primitive == "optimization_barrier":
+            if kind is Kind.SOLID or is_barrier(equation):
                 # Loops compute what is constant inside.
                 kept.update(reads - constant if equation.primitive == "scan" else reads)
             if not drawn.issuperset(equation.outputs):
@@ -275,7 +276,7 @@ def _passed(equation: Equation) -> Mapping[int, Any]:
     """Result -> the operand that it is, of an equation that computes nothing."""
     if is_hook(equation):
         return {equation.outputs[0]: equation.reads[0]}
-    if equation.primitive == "optimization_barrier":
+    if is_barrier(equation):
         return dict(zip(equation.outputs, equation.inputs, strict=True))
     return {}
 

@@ -144,10 +144,19 @@ STOPS = frozenset(name for name, traits in TRAITS.items() if traits.stops_tangen
 PRODUCTS = frozenset(name for name, traits in TRAITS.items() if traits.is_product)
 
 
+def is_barrier(equation: Equation) -> bool:
+    """Whether an equation is a barrier, or a call in which one value passes one."""
+    if not traits_of(equation.primitive).is_call:
+        return equation.primitive == "optimization_barrier"
+    inside = [e for jaxpr in compat.subjaxprs(equation.eqn) for e in jaxpr.jaxpr.eqns]
+    names = [compat.primitive_name(e) for e in inside]
+    return len(equation.outputs) == 1 and names == ["optimization_barrier"]
+
+
 def kind_of(equation: Equation) -> Kind:
     """How XLA treats the result of `equation`; unknown primitives are `SOLID`."""
     traits = traits_of(equation.primitive)
-    if _only_reshapes(equation):
+    if _only_reshapes(equation) or is_barrier(equation):
         return Kind.VIEW
     return _kind_of_call(equation.eqn) if traits.is_call else traits.kind
 

@@ -7,6 +7,7 @@ import pytest
 from monet_jax.analyzer.step_costs import step_costs
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import TARGETS
+from monet_jax.ir.barriers import written_once
 from monet_jax.seconds.attained import modelled
 from monet_jax.seconds.running import runnable
 
@@ -141,3 +142,14 @@ def test_rounding_to_the_precision_of_a_value_is_no_op(bits, more):
         return jax.lax.reduce_precision(x @ x, exponent_bits=8, mantissa_bits=bits)
 
     assert seconds(rounded, ARRAY) - seconds(product, ARRAY) == pytest.approx(more, abs=ONCE / 10)
+
+
+def test_a_barrier_with_a_derivative_of_its_own_costs_nothing_but_what_is_written_before_it():
+    def product(x):
+        return x @ x
+
+    def barred(x):
+        return written_once(x @ x)
+
+    assert seconds(barred, ARRAY) == seconds(product, ARRAY)
+    assert seconds(lambda x: written_once(x * 2) + 1, ARRAY) == pytest.approx(4 * ONCE)
