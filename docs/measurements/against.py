@@ -12,7 +12,6 @@ how many it took.
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from unittest import mock
 
 import jax
 import typer
-from keeping import keep
+from keeping import keep, kept_rows
 
 from monet_jax import zoo
 from monet_jax.analyzer.step_costs import step_costs
@@ -155,7 +154,7 @@ def main(
     shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = SHARES,
 ) -> None:
     path = HERE / f"against-{target.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for model in models:
         made = rows_of(other.resolve(), model, target, [float(x) for x in shares.split(",")])
         rows = [row for row in rows if row["model"] != model] + made

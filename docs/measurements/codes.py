@@ -11,7 +11,6 @@ temporaries, FLOPs and roofline seconds over plain's.
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 import jax
-from keeping import keep
+from keeping import keep, kept_rows
 
 from monet_jax import zoo
 from monet_jax.analyzer.analyze import NO_PINS
@@ -147,7 +146,7 @@ def measure(name: str, models: list[str], chosen: list[str]) -> None:
     """Every operator for some models, kept beside what is known of others."""
     target = resolve_target(name)
     path = HERE / f"codes-{name.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
     for model in models:
         for operators in chosen:

@@ -14,7 +14,6 @@ budget is little more than the smallest that a plan with codes within the limit 
 import argparse
 import collections
 import functools
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from keeping import keep
+from keeping import keep, kept_rows
 
 import monet_jax
 import planners
@@ -197,7 +196,7 @@ if __name__ == "__main__":
     parser.add_argument("--errors", nargs="+", type=float, default=[0.05])
     asked = parser.parse_args()
     path = HERE / "errors.json"
-    every = json.loads(path.read_text())["rows"] if path.exists() else []
+    every = kept_rows(path)
     for model in asked.models:
         batch = asked.batch or BATCHES.get(model, BATCH)
         for new in rows(model, batch, asked.errors, asked.least):

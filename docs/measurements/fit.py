@@ -9,14 +9,13 @@ step as written with the size that it says fits, and with the next one.
 """
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
-from keeping import keep
+from keeping import keep, kept_rows
 
 import monet_jax
 from monet_jax import zoo
@@ -73,7 +72,7 @@ def main() -> None:
     parser.add_argument("--step", type=int, default=1, help="batches are multiples of it")
     args = parser.parse_args()
     path = HERE / f"fit-{args.target.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for model in args.models:
         found = row(model, args.target, args.scale, args.budget, args.step)
         print(found, file=sys.stderr, flush=True)

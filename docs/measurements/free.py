@@ -14,13 +14,12 @@ many examples. What codes do is measured on one batch, on the machine at hand.
 import argparse
 import dataclasses
 import functools
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
-from keeping import keep
+from keeping import keep, kept_rows
 
 import monet_jax
 import planners
@@ -141,7 +140,7 @@ def measure(name: str, models: list[str], selections: list[str], error: float, b
     """Every selection for some models, kept beside what is known of others."""
     target = resolve_target(name)
     path = HERE / f"free-{name.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
     size = {"scale": "tiny", "batch": batch} if batch else {"scale": "bench"}
     for model in models:

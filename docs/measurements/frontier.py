@@ -10,7 +10,6 @@ and the bytes of `jax.checkpoint` round each layer are stated beside. The rows a
 `frontier-TARGET.json`, beside those of other models and numbers of devices.
 """
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Annotated, Any
 import jax
 import typer
 from fsdp import mesh_of, sharded
-from keeping import keep
+from keeping import keep, kept_rows
 
 import monet_jax
 from monet_jax import zoo
@@ -108,7 +107,7 @@ def main(
     batch: Annotated[int | None, typer.Option(help="Examples; None for the scale's.")] = None,
 ) -> None:
     path = HERE / f"frontier-{target.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for model in models:
         rows = [x for x in rows if (x["model"], x.get("devices", 1)) != (model, devices)]
         rows += rows_of(model, target, budgets.split(","), cap, devices, batch)

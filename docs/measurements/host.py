@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from keeping import keep
+from keeping import keep, kept_rows
 
 import monet_jax
 from monet_jax import zoo
@@ -155,7 +155,7 @@ def main() -> None:
         keep(HERE / "host-run-h100.json", f"host.py {' '.join(sys.argv[1:])}", rows, **versions)
         return
     path = HERE / f"host-{arguments.target.rpartition(':')[2]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for model in arguments.models:
         rows = [x for x in rows if x["model"] != model]
         fun, args = problem_of(model, arguments.scale, arguments.batch)

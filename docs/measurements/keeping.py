@@ -20,3 +20,8 @@ def keep(path: Path, command: str, rows: Sequence[dict[str, Any]], **context: An
     path.write_text(
         f'{{\n  "context": {json.dumps(known | context)},\n  "rows": [\n{lines}\n  ]\n}}\n'
     )
+
+
+def kept_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file that `keep` wrote; none where there is no file yet."""
+    return json.loads(path.read_text())["rows"] if path.exists() else []

@@ -6,13 +6,12 @@ A row is a model of the zoo at the bench's scale and the share of its bytes that
 plain step, the plan without the operator and the plan with it run in turns on this machine.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
-from keeping import keep
+from keeping import keep, kept_rows
 
 import monet_jax
 from monet_jax import zoo
@@ -50,7 +49,7 @@ def row(model: str, share: float) -> dict[str, Any]:
 def main() -> None:
     """Runs the command line."""
     path = Path(__file__).parent / "matrices-cpu.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for named in sys.argv[1:]:
         model, _, share = named.partition(":")
         found = row(model, float(share))

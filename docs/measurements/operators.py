@@ -10,14 +10,13 @@ as compiled.
 
 import argparse
 import itertools as it
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
-from keeping import keep
+from keeping import keep, kept_rows
 
 import monet_jax
 from monet_jax import zoo
@@ -65,7 +64,7 @@ def measure(name: str, models: list[str], shares: list[float], selections: list[
     """Plans every cell of some models, and keeps them beside those of others."""
     target = resolve_target(name)
     path = HERE / f"operators-{name.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
     for model in models:
         problem = zoo.build(model, scale="bench")

@@ -8,14 +8,13 @@ losses are float32.
 """
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
-from keeping import keep
+from keeping import keep, kept_rows
 
 from monet_jax import zoo
 from monet_jax.compiler.compile import CompiledBytes, compile_bytes
@@ -72,7 +71,7 @@ def main() -> None:
     args = parser.parse_args()
     target = resolve_target(args.target)
     path = HERE / f"options-{args.target.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for model in args.models:
         rows = [x for x in rows if x["model"] != model]
         for dtype in DTYPES:

@@ -11,7 +11,6 @@ planned as users' are, each program compiled. Percentages are of the step as it 
 
 import functools
 import itertools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Annotated, Any
 
 import jax
 import typer
-from keeping import keep
+from keeping import keep, kept_rows
 from recording import compiled_once
 
 import monet_jax
@@ -95,7 +94,7 @@ def main(
     shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = SHARES,
 ) -> None:
     path = HERE / "pins.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for model in models:
         made = rows_of(model, target, [float(share) for share in shares.split(",")])
         rows = [x for x in rows if (x["model"], x["target"]) != (model, target)] + made

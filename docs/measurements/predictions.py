@@ -10,7 +10,6 @@ prediction. Where that makes fewer than ten plans, shares between are tried as w
 """
 
 import itertools as it
-import json
 import statistics
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Annotated, Any
 import jax
 import outside
 import typer
-from keeping import keep
+from keeping import keep, kept_rows
 
 import planners
 from monet_jax import zoo
@@ -103,7 +102,7 @@ def main(
     shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = SHARES,
 ) -> None:
     path = HERE / f"predictions-{target.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for model in models:
         rows = [row for row in rows if (row["model"], row["dtype"]) != (model, dtype)]
         rows += rows_of(model, target, dtype, [float(share) for share in shares.split(",")])

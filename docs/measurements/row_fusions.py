@@ -7,13 +7,12 @@ is read, becomes an array before one. The programs are the value and gradient of
 the bench's scale (of a batch, where one is named), run in turns on this machine.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
-from keeping import keep
+from keeping import keep, kept_rows
 
 from monet_jax import zoo
 from monet_jax.seconds.clock import in_turns, ratio
@@ -46,7 +45,7 @@ def row(named: str) -> dict[str, Any]:
 def main() -> None:
     """Runs the command line."""
     path = Path(__file__).parent / "row_fusions-cpu.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for named in sys.argv[1:]:
         found = row(named)
         print(found, flush=True)

@@ -11,7 +11,6 @@ from the last to the call's end. Models are `MODEL[:SCALE]`. Rows are added to `
 
 import argparse
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 import jax
 import pexpect
 from jupyter_client.manager import start_new_kernel
-from keeping import keep
+from keeping import keep, kept_rows
 
 HERE = Path(__file__).parent
 BEGIN, END = "the call begins", "the call ends"
@@ -133,7 +132,7 @@ def main() -> None:
     parser.add_argument("--budget", default="24GiB", help="of `fit`")
     args = parser.parse_args()
     path = HERE / "silence.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     for name, where in itertools.product(args.models, WHERE):
         model, _, scale = name.partition(":")
         given = (model, scale or "bench", args.target, args.call, args.budget)

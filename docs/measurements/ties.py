@@ -13,7 +13,6 @@ predicted: they replace what the model may not know well.
 import argparse
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from codes import compiled_untied, running_once
-from keeping import keep
+from keeping import keep, kept_rows
 
 from monet_jax import operators
 from monet_jax.analyzer.analyze import NO_PINS
@@ -219,7 +218,7 @@ def row(target: Target, name: str) -> dict[str, Any]:
 def measure(target: Target, names: list[str]) -> None:
     """A row for each operator, kept beside those that are known."""
     path = HERE / f"ties-{target.name.split(':')[-1]}.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = kept_rows(path)
     versions = {"jax": jax.__version__, "compiler": compiler_version(target)}
     for name in names:
         new = row(target, name)
