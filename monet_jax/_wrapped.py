@@ -26,7 +26,7 @@ from .tracing import modules, nesting
 from .tracing.marked import Marked, Untraceable
 from .tracing.modules import Given
 from .tracing.signature import Call, Options, abstract_leaf, is_traced, make_options, take_apart
-from .tracing.trace import outer_axes
+from .tracing.trace import hidden_axes
 from .tracing.traced import Traced
 
 #: Errors of planning that a call raises.
@@ -141,7 +141,7 @@ def _outputs(source: Source, traced: Traced, marked: Marked) -> Sequence[Any] | 
     operands = (*marked.call.leaves, *traced.recorded.closed_over)
     if any(map(compat.carries_tangent, operands)):
         return source.outputs(traced, marked)
-    if not compat.is_staged() or outer_axes(traced, marked.call):
+    if not compat.is_staged() or hidden_axes(traced, marked.call):
         return None
     if mutable_references(traced.program):
         return None

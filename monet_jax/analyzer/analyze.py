@@ -16,6 +16,7 @@ from planners.graph import Graph, Op, Value
 from planners.graph import Stage as PlannerStage
 
 from ..compiler.backend import Backend
+from ..ir import compat
 from ..ir.program import Program, parameters_of
 from ..ir.stage import Stage
 from ..seconds.prices import Prices
@@ -82,10 +83,9 @@ def analyze(
         if key not in joints:
             invariant = staged.invariant_values if key in in_loops else None
             at_once = key == last
-            joints[key] = (
-                stage,
-                joint_of(program, stage, prices, backend, saved, invariant, at_once),
-            )
+            with compat.within_axes(staged.axes):
+                joint = joint_of(program, stage, prices, backend, saved, invariant, at_once)
+            joints[key] = stage, joint
     arguments = {*program.inputs, *program.constants}
     returned = {i for i in program.outputs if isinstance(i, int)}
     further: list[int] = []

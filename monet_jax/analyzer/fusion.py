@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from ..compiler.backend import Backend
+from ..ir import compat
 from ..ir.costs import Work, work_of
 from ..ir.kernels import read_as_they_are
 from ..ir.library_reductions import library_reads
@@ -116,7 +117,7 @@ class Fusions:
         """Every op, in the order of the program."""
         for equation in self.program.equations:
             outputs = tuple(i for i in equation.outputs if i in self.kept)
-            if outputs or equation.eqn.effects:
+            if outputs or compat.has_effects(equation.eqn):
                 yield self._fusion(equation, outputs)
 
     def reads_past(

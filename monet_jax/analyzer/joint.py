@@ -152,7 +152,7 @@ def _op(trace: TracedStage, fusion: Fusion, copies: Set[int]) -> LocalOp:
     drawn_from = counter_bytes(trace.program, members) if trace.backend.rolls_threefry else 0
     is_split = trace.backend.splits_dropped_softmax and is_sum_of_dropped(trace.program, equation)
     copied = max(0, 2 * drawn_from - sum(map(trace.program.nbytes, outputs)))
-    has_effects = bool(equation.eqn.effects)
+    has_effects = compat.has_effects(equation.eqn)
     is_primal = has_effects or any(i in trace.primal for i in outputs)
     scratch = trace.backend.needs_scratch
     is_early = equation.primitive == "rev" and (scratch or id(equation) in copies)

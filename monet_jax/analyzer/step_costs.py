@@ -157,7 +157,7 @@ def _worth_writing(fusions: Fusions, written: frozenset[int]) -> frozenset[int]:
 
 
 def _is_op(fusions: Fusions, equation: Equation) -> bool:
-    return bool(equation.eqn.effects) or any(map(fusions.is_kept, equation.outputs))
+    return compat.has_effects(equation.eqn) or any(map(fusions.is_kept, equation.outputs))
 
 
 def _is_view(equation: Equation) -> bool:

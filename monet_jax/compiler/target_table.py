@@ -21,6 +21,7 @@ class Target:
         these GPUs, one bfloat16 pass on TPUs).
       matmul_bfloat16_flops_per_second: peak of bfloat16 (and float16) matrix products.
       bandwidth_bytes_per_second: peak of the device's memory.
+      link_bytes_per_second: that it sends to other devices along one axis of a mesh.
       host_bytes_per_second: of the link to the host's pinned memory: out to the host, and back;
         None where no source names it.
       attached: True if the default device of this process is one of these.
@@ -36,6 +37,7 @@ class Target:
     matmul_default_flops_per_second: float
     matmul_bfloat16_flops_per_second: float
     bandwidth_bytes_per_second: float
+    link_bytes_per_second: float
     host_bytes_per_second: tuple[float, float] | None = None
     attached: bool = False
     topology: str | None = None
@@ -132,7 +134,7 @@ _H200_CONFIG = _gpu_config(
 _TABLE = (
     # Measured on two idle cores of an AMD EPYC, JAX 0.12.0, by `seconds.rates`: products of 1024 x
     # 1024, the sum of `exp` of 64 MiB at 8 instructions an element, and a sum of two arrays of 64
-    # MiB that is written over one of them.
+    # MiB that is written over one of them. Its devices share that memory.
     Target(
         name="cpu",
         platform="cpu",
@@ -142,10 +144,12 @@ _TABLE = (
         matmul_default_flops_per_second=3.7e11,
         matmul_bfloat16_flops_per_second=9.3e11,
         bandwidth_bytes_per_second=7.3e10,
+        link_bytes_per_second=7.3e10,
     ),
-    # NVIDIA datasheets: A100 80GB SXM, H100 SXM, H200 SXM; memory as the driver reports it. The
-    # link of H100 and H200 is PCIe 5 x16; 256 MiB between an H100 and pinned memory take as long as
-    # 49.5 GB/s out and 50.6 back (docs/measurements/rates-h100.json).
+    # NVIDIA datasheets: A100 80GB SXM, H100 SXM, H200 SXM; memory as the driver reports it. NVLink,
+    # to the other cards of a host: half of the 600 and 900 GB/s of both directions. The link of an
+    # H100 or H200 to the host is PCIe 5 x16; 256 MiB between an H100 and pinned memory take as long
+    # as 49.5 GB/s out and 50.6 back (docs/measurements/rates-h100.json).
     Target(
         name="gpu:a100",
         platform="cuda",
@@ -155,6 +159,7 @@ _TABLE = (
         matmul_default_flops_per_second=156e12,
         matmul_bfloat16_flops_per_second=312e12,
         bandwidth_bytes_per_second=2.039e12,
+        link_bytes_per_second=300e9,
         topology="1x1x1",
         gpu_config=_A100_CONFIG,
     ),
@@ -167,6 +172,7 @@ _TABLE = (
         matmul_default_flops_per_second=494.5e12,
         matmul_bfloat16_flops_per_second=989e12,
         bandwidth_bytes_per_second=3.35e12,
+        link_bytes_per_second=450e9,
         host_bytes_per_second=(50e9, 50e9),
         topology="1x1x1",
         gpu_config=_H100_CONFIG,
@@ -180,12 +186,15 @@ _TABLE = (
         matmul_default_flops_per_second=494.5e12,
         matmul_bfloat16_flops_per_second=989e12,
         bandwidth_bytes_per_second=4.8e12,
+        link_bytes_per_second=450e9,
         host_bytes_per_second=(50e9, 50e9),
         topology="1x1x1",
         gpu_config=_H200_CONFIG,
     ),
     # Google Cloud's TPU pages give the bfloat16 peak and the bandwidth, of a chip; memory is what
     # libtpu says it can give a program (15.75 of 16 GiB, ...). Full float32 is six bfloat16 passes.
+    # Of the 400, 1200 and 800 GB/s of all links in both directions, an axis of the mesh has a half
+    # where the torus has two dimensions and a third where it has three, and sending half of that.
     # The vector unit's peak is not published: about 1/32 of the matrix unit's is taken for it.
     Target(
         name="tpu:v5e",
@@ -196,6 +205,7 @@ _TABLE = (
         matmul_default_flops_per_second=197e12,
         matmul_bfloat16_flops_per_second=197e12,
         bandwidth_bytes_per_second=8.19e11,
+        link_bytes_per_second=100e9,
         topology="v5e:2x2",
     ),
     Target(
@@ -207,6 +217,7 @@ _TABLE = (
         matmul_default_flops_per_second=459e12,
         matmul_bfloat16_flops_per_second=459e12,
         bandwidth_bytes_per_second=2.765e12,
+        link_bytes_per_second=200e9,
         topology="v5p:2x2x1",
     ),
     Target(
@@ -218,6 +229,7 @@ _TABLE = (
         matmul_default_flops_per_second=918e12,
         matmul_bfloat16_flops_per_second=918e12,
         bandwidth_bytes_per_second=1.64e12,
+        link_bytes_per_second=200e9,
         topology="v6e:2x2",
     ),
 )

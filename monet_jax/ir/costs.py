@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import compat
+from .collectives import sent_bytes
 from .primitives import Kind, kind_of, traits_of
 from .program import Equation, aval_nbytes
 
@@ -46,12 +47,14 @@ class Work:
         relaid_bytes: of cotangents that are summed over several axes at once, for the gradient of
             weights: XLA:CPU copies them into another layout (see `operators/matrices`). A third of
             them where they stay in a cache.
+        sent_bytes: that each device sends to others.
     """
 
     products: tuple[Product, ...] = ()
     instructions: int = 0
     compared: int = 0
     relaid_bytes: int = 0
+    sent_bytes: int = 0
 
     @property
     def flops(self) -> int:
@@ -64,6 +67,7 @@ class Work:
             self.instructions + other.instructions,
             self.compared + other.compared,
             self.relaid_bytes + other.relaid_bytes,
+            self.sent_bytes + other.sent_bytes,
         )
 
     def times(self, trips: int) -> "Work":
@@ -73,6 +77,7 @@ class Work:
             self.instructions * trips,
             self.compared * trips,
             self.relaid_bytes * trips,
+            self.sent_bytes * trips,
         )
 
     def with_flops(self, flops: int) -> "Work":
@@ -127,7 +132,8 @@ def _elementwise_work(eqn: Any) -> Work:
         sizes.append(min(sizes) * math.prod(eqn.params["window_dimensions"]))
     traits = traits_of(eqn.primitive.name)
     compared = sizes[-1] if traits.compares_windows else 0
-    return Work((), max(sizes, default=0) * traits.instructions, compared)
+    instructions = max(sizes, default=0) * traits.instructions
+    return Work((), instructions, compared, sent_bytes=sent_bytes(eqn))
 
 
 def _dot(eqn: Any) -> Product:

@@ -77,6 +77,7 @@ TRAITS: dict[str, Traits] = {
         """
         reshape squeeze expand_dims transpose name copy copy_p optimization_barrier
         bitcast_convert_type random_wrap random_unwrap sharding_constraint
+        pvary preduced vary_unreduced_cast
         """,
     ),
     **_all(Traits(Kind.VIEW, stops_tangents=True), "stop_gradient monet_hook"),
@@ -87,7 +88,7 @@ TRAITS: dict[str, Traits] = {
         cbrt ceil clamp clz complex concatenate conj cos cosh
         digamma div dynamic_slice empty2 eq eq_to erf_inv erfc exp2 expm1 floor full ge gt imag
         integer_pow iota is_finite le le_to lgamma log1p log2 logistic lt lt_to max min mul mulhi ne
-        neg nextafter not one_minus_square or pad pbroadcast polygamma population_count pow pvary
+        neg nextafter not one_minus_square or pad polygamma population_count pow
         random_clone random_fold_in random_seed random_split real reduce_precision rem rev round
         rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice
         split sqrt square stack sub tan tile unstack xor zeros_like
@@ -119,13 +120,13 @@ TRAITS: dict[str, Traits] = {
     **_all(
         Traits(Kind.SOLID),
         """
-        after_all all_gather all_to_all approx_top_k axis_index cholesky cholesky_update
-        cond create_token cumlogsumexp cummax cummin cumprod cumsum custom_lin
-        custom_linear_solve custom_vjp_call device_put eig eigh eval_jaxpr fft gather get
-        hessenberg householder_product igamma igamma_grad_a igammac jit lu
-        lu_pivots_to_permutation ormqr pmax pmin ppermute psum qr ragged_all_to_all
-        ragged_dot_general reduce_window reduce_window_max reduce_window_min
-        reduce_window_sum regularized_incomplete_beta remat2 scan schur
+        after_all all_gather all_gather_invariant all_gather_reduced all_to_all approx_top_k
+        axis_index cholesky cholesky_update cond create_token cumlogsumexp cummax cummin cumprod
+        cumsum custom_lin custom_linear_solve custom_vjp_call device_put eig eigh eval_jaxpr fft
+        gather get hessenberg householder_product igamma igamma_grad_a igammac jit lu
+        lu_pivots_to_permutation ormqr pbroadcast pmax pmin ppermute psum psum_invariant qr
+        ragged_all_to_all ragged_dot_general reduce_scatter reduce_window reduce_window_max
+        reduce_window_min reduce_window_sum regularized_incomplete_beta remat2 scan schur
         select_and_gather_add sort stage svd swap symmetric_product top_k triangular_solve
         tridiagonal tridiagonal_solve while zeta
         """,
@@ -227,7 +228,7 @@ def runs_once(eqn: Any, in_rule: bool = False) -> bool:
             function that they are for, so that following all of them would not end.
     """
     traits = traits_of(eqn.primitive.name)
-    if eqn.effects or traits.runs_once:
+    if compat.has_effects(eqn) or traits.runs_once:
         return True
     if traits.depends_on_key:
         return compat.key_implementation(eqn.invars[0].aval) != "fry"

@@ -36,7 +36,7 @@ def rewrite(eqn: Any, context: Context) -> Replacement | None:
     if compat.primitive_name(eqn) not in _PRIMITIVES or len(eqn.outvars) != 1:
         return None
     result = eqn.outvars[0].aval
-    if not compat.is_float(result) or math.prod(result.shape) < _LEAST or eqn.effects:
+    if not compat.is_float(result) or math.prod(result.shape) < _LEAST or compat.has_effects(eqn):
         return None
     if kind_of(Equation(eqn, (), (), None)) is not Kind.FUSED:
         return None

@@ -153,7 +153,7 @@ class TracedJudge(Judge):
     @functools.cached_property
     def analyzed(self) -> tuple[Graph, InverseData]:
         """The planning graph as it was analyzed, and what leads from it back to the program."""
-        backend, prices = backend_of(self.target.name), self.compiler.prices(self.devices)
+        backend, prices = backend_of(self.target.name), self.compiler.prices(self.traced.spread)
         scratch = self.devices * backend.product_bytes  # each device has its own
         backend = dataclasses.replace(backend, product_bytes=scratch)
         graph, inverse = analyze(self.staged, prices, backend, self.pins, self.results)
@@ -194,7 +194,7 @@ class TracedJudge(Judge):
     @property
     def touch_seconds_per_byte(self) -> float:
         """What a byte of temporaries takes, where the clock prices the graph; 0 elsewhere."""
-        return self.compiler.prices(self.devices).touch_seconds_per_byte
+        return self.compiler.prices(self.traced.spread).touch_seconds_per_byte
 
     @functools.cached_property
     def plain(self) -> "TracedJudge":
@@ -215,7 +215,7 @@ class TracedJudge(Judge):
 
     def _analyses(self) -> Iterator[None]:
         """Analyze the function's programs; none where the clock runs ops, which needs quiet."""
-        if self.devices > 1 or not measures(self.target, self.compiler.costs):
+        if self.traced.spread > 1 or not measures(self.target, self.compiler.costs):
             _ = self.graph
             yield
             _ = self.plain.graph
@@ -243,10 +243,10 @@ class TracedJudge(Judge):
         Raises:
             NotImplementedError: the arguments are sharded.
         """
-        if self.devices > 1:
+        if self.traced.spread > 1:
             raise NotImplementedError(
                 f'`verify="time"` runs programs on one device, and the arguments are sharded over '
-                f"{self.devices}. Leave it out: compiled bytes are verified."
+                f"{self.traced.spread}. Leave it out: compiled bytes are verified."
             )
         planned = decisions and PlannedProgram(decisions, self.chunks)
         function = planned.function(self.traced) if planned else self.traced.flat

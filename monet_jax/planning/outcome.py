@@ -208,7 +208,7 @@ def _least_with_host(plans: TracedPlans) -> int | None:
     None where that is planned for already, or cannot be.
     """
     judge = plans.judge
-    may_move = judge.host is None and judge.devices == 1 and judge.bound is None
+    may_move = judge.host is None and judge.traced.spread == 1 and judge.bound is None
     if not may_move or judge.traced.derivative.forward_mode or not plans.is_calibrated:
         return None
     try:

@@ -76,6 +76,7 @@ def roofline_of(target: Target) -> Roofline:
         attained.launch_seconds,
         attained.compare_seconds,
         attained.relay_seconds,
+        target.link_bytes_per_second,
     )
 
 

@@ -44,6 +44,7 @@ def measured_roofline(store: Store, table: Roofline) -> Roofline:
         table.tile,
         compare_seconds=table.compare_seconds,
         relay_seconds=table.relay_seconds,
+        link_bytes_per_second=table.link_bytes_per_second,
     )
 
 

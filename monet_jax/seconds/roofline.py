@@ -1,11 +1,13 @@
 """The roofline model (Williams et al., CACM 2009), with the tiles of matrix units.
 
-An op takes as long as its arithmetic at the rates that the device attains, or as its memory traffic
-at the bandwidth, whichever is longer. A matrix unit works on whole tiles: a product whose sides are
-no multiples of the tile takes as long as the padded one (the staircase of Radu et al., 2019).
+An op takes as long as its arithmetic at the rates that the device attains, as its memory traffic at
+the bandwidth, or as what it sends to other devices at that of their link, whichever is longer: that
+other ops may run meanwhile is left out. A matrix unit works on whole tiles: a product whose sides
+are no multiples of the tile takes as long as the padded one (the staircase of Radu et al., 2019).
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from ..ir.costs import Product, Work
@@ -47,6 +49,7 @@ class Roofline:
         compare_seconds: of an element of a window, in the gradient of max pooling, beyond what its
             instructions take.
         relay_seconds: of a byte that is copied into another layout, element by element.
+        link_bytes_per_second: that the device sends to others of its mesh.
     """
 
     matmul_flops_per_second: Mapping[str, float]
@@ -56,13 +59,15 @@ class Roofline:
     launch_seconds: float = 0.0
     compare_seconds: float = 0.0
     relay_seconds: float = 0.0
+    link_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work, moved_bytes: int) -> float:
         """Seconds of an op with this work that reads and writes `moved_bytes`."""
         products = sum(map(self.product_seconds, work.products))
         arithmetic = products + work.instructions / self.vector_flops_per_second
         arithmetic += work.compared * self.compare_seconds
-        in_place = max(arithmetic, moved_bytes / self.bandwidth_bytes_per_second)
+        in_memory = moved_bytes / self.bandwidth_bytes_per_second
+        in_place = max(arithmetic, in_memory, work.sent_bytes / self.link_bytes_per_second)
         return in_place + self.relaying_seconds(work)
 
     def relaying_seconds(self, work: Work) -> float:

@@ -152,4 +152,4 @@ def _quietly() -> Iterator[None]:
 
 def can_run(group: Group) -> bool:
     """Whether a group can run alone: it has results, and no side effects."""
-    return bool(group.outputs) and not any(e.eqn.effects for e in group.equations)
+    return bool(group.outputs) and not any(compat.has_effects(e.eqn) for e in group.equations)

@@ -12,7 +12,7 @@ from ..planning.failures import warn
 from ..planning.mistakes import missing_gradient
 from ..tracing.marked import Marked, Traces
 from ..tracing.signature import abstract_leaf
-from ..tracing.trace import outer_axes
+from ..tracing.trace import hidden_axes
 from ..tracing.traced import Terms, Traced
 from .updates.emission import with_layout
 from .updates.layout import AS_TRACED, UpdateLayout
@@ -95,7 +95,7 @@ class Recording(StepTrace):
     def outputs(self, traced: Traced, marked: Marked) -> Sequence[Any] | None:
         """Flat outputs of the function as it is; a program that is known needs no other plan."""
         mistake = missing_gradient(traced)
-        if axes := outer_axes(traced, marked.call):
+        if axes := hidden_axes(traced, marked.call):
             mistake = f"it depends on the mapped axes {axes} of what it is called in"
         if mistake is not None:
             self.unplanned[marked.name] = mistake
@@ -135,7 +135,7 @@ class Applying(StepTrace):
             return emission(traced, marked.call.leaves)
         if traced.program_hash in self.known:
             return traced.flat(marked.call.leaves)
-        if missing_gradient(traced) is None and not outer_axes(traced, marked.call):
+        if missing_gradient(traced) is None and not hidden_axes(traced, marked.call):
             self.tracer.warn_once(
                 f"`{marked.name}` is another program in this trace of its step than in the first: "
                 "it runs as it is, whatever memory it takes. A step must do the same each time "

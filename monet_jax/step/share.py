@@ -7,6 +7,8 @@ that were made the smallest are relaxed again, one after another.
 
 import dataclasses
 import functools
+import itertools as it
+import math
 from collections.abc import Hashable, Mapping, Sequence
 
 from ..candidates.calibration import calibration_plan_of
@@ -24,6 +26,7 @@ from ..planning.plan_search import PlanSearch
 from ..planning.progress import say
 from ..planning.target_mistakes import refuse_host
 from ..plans.record import PlanRecord
+from ..tracing.traced import Traced
 from .call import StepCall
 from .compiler import StepCompiler
 from .context import Recording
@@ -154,7 +157,7 @@ class StepSearch:
             self.target,
             self.options.pinned,
             compiler=self._compiler(mark, others),
-            results=self.result_bytes,
+            results=_parts_of(self.result_bytes, self.recorded.found[mark]),
             host=self._host(mark, others),
         )
 
@@ -181,6 +184,20 @@ class StepSearch:
             layout=self.layout,
             memo=self.compiled,
         )
+
+
+def _parts_of(results: Sequence[int] | None, traced: Traced) -> Sequence[int] | None:
+    """The results of a step; in a `shard_map`, of those that are gradients one device's parts.
+
+    Over how many devices it spreads a result, is found by the sizes of the gradients.
+    """
+    sizes = [*traced.recorded.axes.sizes.values()]
+    if results is None or not sizes:
+        return results
+    chosen = (some for n in range(len(sizes) + 1) for some in it.combinations(sizes, n))
+    parts = sorted(set(map(math.prod, chosen)))
+    own = {traced.program.nbytes(i) for i in traced.derivative.inputs}
+    return [next((x // n for n in parts if x // n in own), x // parts[-1]) for x in results]
 
 
 def faster_plans(search: StepSearch, budget_bytes: int) -> MarkPlans:

@@ -16,6 +16,8 @@ import jax.core
 import numpy as np
 from jax.sharding import AxisType
 
+from ..ir import compat
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -230,7 +232,7 @@ def abstract_leaf(leaf: Any) -> Any:
         sharding = aval.sharding if _is_explicit(aval.sharding.mesh) else None
     elif isinstance(leaf, jax.Array):
         sharding = leaf.sharding if len(leaf.sharding.device_set) > 1 else None
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
+    return compat.shape_on_axes(aval, sharding, aval.weak_type)
 
 
 def _is_explicit(mesh: Any) -> bool:

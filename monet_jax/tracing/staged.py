@@ -38,6 +38,7 @@ class StagedProgram:
         nested_lengths: iterations of the inner scans, for each `scan` of the flat program; None
             where all loops run as they are.
         letter: of the names of its values.
+        axes: of a `shard_map` round the function.
     """
 
     flat: Program
@@ -49,6 +50,7 @@ class StagedProgram:
     invariant_values: Mapping[int, int] = dataclasses.field(default_factory=dict)
     nested_lengths: tuple[int, ...] | None = None
     letter: str = "s"
+    axes: compat.MappedAxes = compat.NO_AXES
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -72,7 +72,8 @@ def record(fun: Callable[..., Any], call: Call, devices: int | None = None) -> R
         return jax.tree.unflatten(shape["tree"], [next(remaining) if a else x for a, x in pairs])
 
     avals = tuple(abstract_leaf(leaf) for leaf in call.leaves)
-    devices = devices or devices_of(avals)
+    axes = compat.mapped_axes()
+    devices = max(1, (devices or devices_of(avals)) // axes.devices)  # arrays are of one's part
     with naming_cudnn():
         jaxpr = jax.make_jaxpr(flat)(*avals)
     if compat.closes_over_its_own(jaxpr, shape.pop("trace")):
@@ -83,10 +84,10 @@ def record(fun: Callable[..., Any], call: Call, devices: int | None = None) -> R
     _, closed_over, _ = compat.jaxpr_inputs(jaxpr)
     tracers = tuple(isinstance(x, jax.core.Tracer) for x in closed_over)
     if not any(tracers):
-        return Recorded(jaxpr, (), (), avals, rebuild, devices)
+        return Recorded(jaxpr, (), (), avals, rebuild, devices, axes)
     # A tracer must not outlive its trace, and what is recorded may: see `_wrapped`.
     constant = compat.of_constants(jaxpr)
-    return Recorded(constant, tuple(closed_over), tracers, avals, rebuild, devices)
+    return Recorded(constant, tuple(closed_over), tracers, avals, rebuild, devices, axes)
 
 
 def traced_as(
@@ -111,7 +112,9 @@ def traced_with(
 ) -> Traced:
     """A recorded function as a flat program, with the operators of its terms."""
     context = Context(backend_of(target), recorded.devices)
-    return traced_as(recorded, differentiated, rewriter(selected(terms.operators), context), terms)
+    rewrite = rewriter(selected(terms.operators), context)
+    with compat.within_axes(recorded.axes):
+        return traced_as(recorded, differentiated, rewrite, terms)
 
 
 def without_operators(traced: Traced, target: str) -> Traced:
@@ -181,6 +184,11 @@ def outer_axes(traced: Traced, call: Call) -> tuple[str, ...]:
     used = {axis for e in traced.program.equations for axis in compat.outer_axes(e.eqn)}
     given = (*call.leaves, *traced.constants)
     return tuple(sorted(used.union(*map(compat.varying_axes, map(jax.typeof, given)))))
+
+
+def hidden_axes(traced: Traced, call: Call) -> tuple[str, ...]:
+    """Those of `outer_axes` that no `shard_map` maps over: under `vmap`, they are gone later."""
+    return tuple(a for a in outer_axes(traced, call) if a not in traced.recorded.axes.sizes)
 
 
 def is_batched(traced: Traced, call: Call) -> bool:

@@ -61,6 +61,7 @@ class Recorded:
         avals: `ShapeDtypeStruct`s of the inputs, shardings included.
         rebuild: flat outputs -> what the function returns.
         devices: over how many devices its inputs are spread, which tracers hide.
+        axes: of a `shard_map` round it.
     """
 
     jaxpr: Any
@@ -69,6 +70,7 @@ class Recorded:
     avals: tuple[Any, ...]
     rebuild: Callable[[Sequence[Any]], Any]
     devices: int = 1
+    axes: compat.MappedAxes = compat.NO_AXES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +94,10 @@ class Traced:
         made = self._staged
         if nested_lengths not in made:
             letter = "n" if nested_lengths else "s" if self.terms.operators else "p"
-            staged = stage(self.program, self.derivative, nested_lengths)
-            made[nested_lengths] = dataclasses.replace(staged, letter=letter)
+            axes = self.recorded.axes
+            with compat.within_axes(axes):
+                staged = stage(self.program, self.derivative, nested_lengths)
+            made[nested_lengths] = dataclasses.replace(staged, letter=letter, axes=axes)
         return made[nested_lengths]
 
     @functools.cached_property
@@ -124,6 +128,11 @@ class Traced:
     def devices(self) -> int:
         """Over how many devices the inputs are spread."""
         return self.recorded.devices
+
+    @property
+    def spread(self) -> int:
+        """Over how many devices the program is, those of a `shard_map` round it among them."""
+        return self.devices * self.recorded.axes.devices
 
     @property
     def constants(self) -> tuple[Any, ...]:

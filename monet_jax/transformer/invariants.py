@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..ir import compat
 from ..ir.places import filled
 from ..ir.primitives import must_run_once
 from ..ir.program import dependents, flatten, run, values_of, without_dead_code
@@ -32,7 +33,7 @@ def without_invariants(step: Step, state: Any, item: Any) -> tuple[Step, list[An
     """
     jaxpr, (new_state, arrays) = jax.make_jaxpr(step, return_shape=True)(state, item)
     program, tree = flatten(jaxpr), jax.tree.structure(new_state)
-    effects = [i for e in program.equations if e.eqn.effects for i in e.outputs]
+    effects = [i for e in program.equations if compat.has_effects(e.eqn) for i in e.outputs]
     varying = dependents(program.equations, [*program.inputs, *effects])
     carried, kept = program.outputs[: tree.num_leaves], program.outputs[tree.num_leaves :]
     invariant_values = {
@@ -40,7 +41,7 @@ def without_invariants(step: Step, state: Any, item: Any) -> tuple[Step, list[An
     }
     outputs = [*carried, *(i for n, i in enumerate(kept) if n not in invariant_values)]
 
-    pure = [e for e in program.equations if not e.eqn.effects]
+    pure = [e for e in program.equations if not compat.has_effects(e.eqn)]
     fixed = [e for e in pure if must_run_once(e) and varying.isdisjoint(e.outputs)]
     once = {i for e in fixed for i in e.outputs}
     before = dict(program.constants)

@@ -9,10 +9,16 @@ from .avals import is_float as is_float
 from .avals import is_key as is_key
 from .avals import is_placed as is_placed
 from .avals import key_implementation as key_implementation
+from .avals import shape_on_axes as shape_on_axes
 from .avals import unused as unused
 from .avals import varying_axes as varying_axes
 from .avals import with_weak_type as with_weak_type
 from .avals import zeros as zeros
+from .axes import NO_AXES as NO_AXES
+from .axes import MappedAxes as MappedAxes
+from .axes import mapped_axes as mapped_axes
+from .axes import mapped_devices as mapped_devices
+from .axes import within_axes as within_axes
 from .binding import bind as bind
 from .binding import bind_here as bind_here
 from .binding import current_name_stack as current_name_stack
@@ -27,6 +33,7 @@ from .jaxprs import Var as Var
 from .jaxprs import as_function as as_function
 from .jaxprs import checkpoint_name_of as checkpoint_name_of
 from .jaxprs import checkpointed as checkpointed
+from .jaxprs import has_effects as has_effects
 from .jaxprs import integers_of as integers_of
 from .jaxprs import jaxpr_inputs as jaxpr_inputs
 from .jaxprs import jit_p as jit_p

@@ -75,6 +75,22 @@ def key_implementation(aval: Any) -> str:
     return getattr(getattr(aval.dtype, "_impl", None), "tag", "")
 
 
+def shape_on_axes(aval: Any, sharding: Any, weak_type: bool = False) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an abstract value, and along which axes of a `shard_map` it differs.
+
+    Arguments:
+        aval: the abstract value.
+        sharding: how other axes shard it.
+        weak_type: of the shape.
+    """
+    differs = getattr(aval, "manual_axis_type", None)
+    if differs is not None and differs.varying:
+        sharding = aval.sharding  # on the mesh whose axes these are
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=weak_type, sharding=sharding, manual_axis_type=differs
+    )
+
+
 def varying_axes(aval: Any) -> list[str]:
     """The axes of an outer `shard_map` along which arrays differ; none where that is unchecked."""
     # JAX 0.11.2 to 0.12 call it so; it was `vma` before.

@@ -86,6 +86,14 @@ def checkpoint_name_of(eqn: Any) -> str:
     return str(eqn.params["name"] if "name" in eqn.params else eqn.params["_prim"].name)
 
 
+def has_effects(eqn: Any) -> bool:
+    """Whether running an equation is noticed: a print, a callback, a reference that is written.
+
+    That it runs under some mapped axes is an effect to JAX as well, and none here.
+    """
+    return any(type(e).__name__ != "NamedAxisEffect" for e in eqn.effects)
+
+
 def outer_axes(eqn: Any) -> list[str]:
     """The mapped axes of outer transformations that an equation uses, as in `psum(x, "i")`."""
     return [str(e.name) for e in eqn.effects if type(e).__name__ == "NamedAxisEffect"]

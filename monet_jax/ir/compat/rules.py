@@ -8,7 +8,7 @@ import jax.core
 import jax.numpy as jnp
 from jax._src.interpreters.ad import CustomVJPException
 
-from .avals import explicit_sharding, is_float
+from .avals import explicit_sharding, is_float, shape_on_axes
 from .binding import bind_here
 from .jaxprs import as_function, jaxpr_inputs, subjaxprs
 
@@ -36,9 +36,7 @@ def forward_rules(eqn: Any) -> list[Any]:
         return jax.tree.leaves(jax.vjp(differentiated, *(operands[n] for n in places)))
 
     try:
-        shapes = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=explicit_sharding(a)) for a in operands
-        ]
+        shapes = [shape_on_axes(a, explicit_sharding(a)) for a in operands]
         with jax.debug_key_reuse(False):
             return [jax.make_jaxpr(forward)(*shapes)]
     except Exception:  # a rule may raise anything, and does so again where it runs

@@ -39,7 +39,7 @@ def without_dead_code(
     needed = {i for i in outputs if isinstance(i, int)}
     kept = []
     for equation in reversed(equations):
-        if equation.eqn.effects or needed.intersection(equation.outputs):
+        if compat.has_effects(equation.eqn) or needed.intersection(equation.outputs):
             needed.update(equation.reads)
             kept.append(equation)
     return tuple(reversed(kept))

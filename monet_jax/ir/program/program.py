@@ -158,5 +158,5 @@ def aval_of(program: Program, atom: Any) -> Any:
 
 
 def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an abstract value, for tracing; and how explicit axes shard it."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=compat.explicit_sharding(aval))
+    """Shape and dtype of an abstract value, for tracing; and how it lies on the axes of a mesh."""
+    return compat.shape_on_axes(aval, compat.explicit_sharding(aval))

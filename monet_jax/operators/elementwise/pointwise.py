@@ -37,7 +37,7 @@ def is_uniform(equation: Equation, uniform: set[int]) -> bool:
     """Whether all elements of an equation's results are one number, known while tracing."""
     numbers = [is_number(i, uniform) for i in equation.inputs]
     known = equation.primitive in ELEMENTWISE or equation.primitive == "broadcast_in_dim"
-    return known and bool(numbers) and all(numbers) and not equation.eqn.effects
+    return known and bool(numbers) and all(numbers) and not compat.has_effects(equation.eqn)
 
 
 def is_elementwise(equation: Equation, uniform: set[int], shape: tuple[int, ...]) -> bool:
@@ -50,7 +50,7 @@ def is_elementwise(equation: Equation, uniform: set[int], shape: tuple[int, ...]
     """
     if is_hook(equation):
         return equation.eqn.invars[0].aval.shape == shape
-    if len(equation.outputs) != 1 or equation.eqn.effects:
+    if len(equation.outputs) != 1 or compat.has_effects(equation.eqn):
         return False
     if equation.eqn.outvars[0].aval.shape != shape:
         return False

@@ -244,4 +244,4 @@ def _is_made(program: Program, writer: Mapping[int, Equation], equation: Equatio
 
 def _is_cheap(equation: Equation) -> bool:
     is_fused = kind_of(equation) in (Kind.VIEW, Kind.FUSED)
-    return is_fused and not is_random(equation) and not equation.eqn.effects
+    return is_fused and not is_random(equation) and not compat.has_effects(equation.eqn)

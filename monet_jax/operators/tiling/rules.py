@@ -56,7 +56,7 @@ class Cut:
 def cuts_of(eqn: Any, division: Division) -> Iterator[Cut]:
     """The known cuts of an equation whose axes are divided in some way."""
     name = compat.primitive_name(eqn)
-    if name in _RULES and not eqn.effects:
+    if name in _RULES and not compat.has_effects(eqn):
         yield from _RULES[name](eqn, division)
 
 

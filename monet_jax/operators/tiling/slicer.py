@@ -117,7 +117,7 @@ class Slicer:
         return {p for p, _ in self._steps}
 
     def _cuts(self, eqn: Any) -> Iterator[Cut]:
-        if compat.primitive_name(eqn) == "custom_jvp_call" and not eqn.effects:
+        if compat.primitive_name(eqn) == "custom_jvp_call" and not compat.has_effects(eqn):
             return _call(eqn, self.division, self.in_rule)
         return cuts_of(eqn, self.division)
 
@@ -167,7 +167,7 @@ class Slicer:
             if (position, (axis,)) in self._steps:
                 return True
             equation = self.program.equations[position]
-            single = len(equation.outputs) == 1 and not equation.eqn.effects
+            single = len(equation.outputs) == 1 and not compat.has_effects(equation.eqn)
             if single and self.takes_in(equation, axis) and self._take(position, axis):
                 return True
         self._operands[value, axis] = None

@@ -9,6 +9,7 @@ import dataclasses
 import itertools as it
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from ...ir import compat
 from ...ir.program import Program, aval_nbytes, mutable_references
 from ..timeline.liveness import BACKWARD, BOTH, OUTSIDE, part_of
 
@@ -39,7 +40,7 @@ def updates_of(program: Program) -> tuple[Update, ...]:
 
     None of a program with effects, or with mutable references, which must run in its own order.
     """
-    if mutable_references(program) or any(e.eqn.effects for e in program.equations):
+    if mutable_references(program) or any(compat.has_effects(e.eqn) for e in program.equations):
         return ()
     parts = [part_of(equation) for equation in program.equations]
     joined = _Joined()

@@ -22,7 +22,7 @@ from .draft import Draft, Listed, Listing, Place, Planned, is_in
 
 def may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
     """Whether an equation is a `cond` that can be run again and has products to save."""
-    if equation.primitive != "cond" or equation.eqn.effects:
+    if equation.primitive != "cond" or compat.has_effects(equation.eqn):
         return False
     if not active.intersection(equation.outputs) or not active.intersection(equation.reads):
         return False

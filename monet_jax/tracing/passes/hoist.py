@@ -14,6 +14,7 @@ is better not in memory at all.
 import dataclasses
 from collections.abc import Sequence
 
+from ...ir import compat
 from ...ir.primitives import Kind, kind_of, must_run_once
 from ...ir.program import Equation, Program, dependents, without_dead_code
 from ...ir.stage import Stage, active_values
@@ -59,7 +60,7 @@ def hoisted(body: Program, consts: Sequence[int]) -> tuple[tuple[Equation, ...],
     """
     others = {*body.inputs} - {*consts}
     once = [must_run_once(e) for e in body.equations]
-    effects = (i for e in body.equations if e.eqn.effects for i in e.reads)
+    effects = (i for e in body.equations if compat.has_effects(e.eqn) for i in e.reads)
     fixed = (i for e, o in zip(body.equations, once, strict=True) if o for i in e.outputs)
     varying = dependents(body.equations, [*others, *effects, *fixed])
     candidates = (e for e, o in zip(body.equations, once, strict=True) if not o)

@@ -27,7 +27,7 @@ MAX_BLOCKS, MAX_STAGES = 16, 128
 
 def may_be_planned(equation: Equation, active: frozenset[int]) -> bool:
     """Whether an equation is a scan that can be run again, and in parts."""
-    if equation.primitive != "scan" or equation.eqn.effects:
+    if equation.primitive != "scan" or compat.has_effects(equation.eqn):
         return False
     if equation.eqn.params["length"] < 2:
         return False
@@ -160,5 +160,5 @@ def _invariants(
     """Values of a body that follow from constants of the loop alone and are differentiated."""
     inside = (v for x in walk(choices) for b in x.branches for v in b.inputs)
     varying = dependents(body.equations, (*body.inputs[consts:], *inside))
-    own = {i for e in body.equations if not e.eqn.effects for i in e.outputs}
+    own = {i for e in body.equations if not compat.has_effects(e.eqn) for i in e.outputs}
     return (own & active) - varying

@@ -117,7 +117,8 @@ def _free_values(program: Program, handed_on: set[int]) -> frozenset[int]:
     """
     free: set[int] = set()
     for equation in program.equations:
-        cheap = kind_of(equation) in (Kind.VIEW, Kind.FUSED) and not equation.eqn.effects
+        elementwise = kind_of(equation) in (Kind.VIEW, Kind.FUSED)
+        cheap = elementwise and not compat.has_effects(equation.eqn)
         keys = any(compat.is_key(program.avals[i]) for i in equation.outputs)
         fresh = not keys and not is_random(equation)
         known = all(i in program.given or i in free for i in equation.reads)
@@ -194,7 +195,7 @@ def cut(program: Program, free: frozenset[int], runs_once: bool) -> tuple[int, .
 
 def _forced_cuts(program: Program) -> set[int]:
     """Equations with effects stand alone: their stage must never run again."""
-    effects = [i for i, e in enumerate(program.equations) if e.eqn.effects]
+    effects = [i for i, e in enumerate(program.equations) if compat.has_effects(e.eqn)]
     return {p for i in effects for p in (i, i + 1) if p < len(program.equations)}
 
 
