@@ -18,6 +18,7 @@ from .axes import NO_AXES as NO_AXES
 from .axes import MappedAxes as MappedAxes
 from .axes import mapped_axes as mapped_axes
 from .axes import mapped_devices as mapped_devices
+from .axes import parts as parts
 from .axes import within_axes as within_axes
 from .binding import bind as bind
 from .binding import bind_here as bind_here

@@ -62,6 +62,12 @@ def within_axes(axes: MappedAxes) -> Iterator[None]:
         yield
 
 
+def parts(aval: Any) -> int:
+    """How many devices have an array of this abstract value: those that a `shard_map` maps over."""
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return MappedAxes(mesh).devices if mesh else 1
+
+
 def mapped_devices(eqn: Any) -> int:
     """How many devices take part in a collective; 1 where its axes are of no mesh."""
     if groups := eqn.params.get("axis_index_groups"):

@@ -30,6 +30,7 @@ def flatten(
     *,
     rewrite: Rewrite = unchanged,
     inline_checkpoints: bool = False,
+    inline_mapped: bool = False,
     closed_over: Sequence[Any] = (),
     caller: Any = None,
 ) -> Program:
@@ -41,11 +42,13 @@ def flatten(
             branches and calls with their own derivative rules.
         inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
             recomputes nothing.
+        inline_mapped: also inline what a `shard_map` maps. Such a program cannot be run: inside are
+            the parts of one device.
         closed_over: values of the first of the jaxpr's inputs, which are constants of the program.
         caller: the equation that the jaxpr is the body of, for the lines of those without one.
     """
     jaxpr = compat.without_references(jaxpr)
-    flattener = _Flattener(rewrite, inline_checkpoints)
+    flattener = _Flattener(rewrite, inline_checkpoints, inline_mapped)
     constvars, consts, invars = compat.jaxpr_inputs(jaxpr)
     numbers = [flattener.new(var.aval) for var in invars]
     env = dict(zip(invars, numbers, strict=True))
@@ -102,8 +105,9 @@ def with_replaced(program: Program, replacements: Sequence[Replacement | None]) 
 class _Flattener:
     """The state of one flattening: values and equations so far."""
 
-    def __init__(self, rewrite: Rewrite, inline_checkpoints: bool):
+    def __init__(self, rewrite: Rewrite, inline_checkpoints: bool, inline_mapped: bool = False):
         self.rewrite, self.inline_checkpoints = rewrite, inline_checkpoints
+        self.inline_mapped = inline_mapped
         self.avals: list[Any] = []
         self.constants: dict[int, Any] = {}
         self.equations: list[Equation] = []
@@ -127,9 +131,8 @@ class _Flattener:
             inputs = tuple(map(read, eqn.invars))
             stack = compat.name_stack_of(eqn)
             stack = stack if outer is None else outer + stack
-            region = compat.checkpointed(eqn) if self.inline_checkpoints else None
-            if _is_plain_call(eqn) or region is not None:
-                results = self._inline_call(region or eqn.params["jaxpr"], inputs, stack, eqn)
+            if (body := self._body(eqn)) is not None:
+                results = self._inline_call(body, inputs, stack, eqn)
             elif (replacement := self.rewrite.equation(eqn)) is not None:
                 results = self._inline_replacement(replacement, eqn, inputs, stack)
             else:
@@ -137,6 +140,14 @@ class _Flattener:
                 self.equations.append(Equation(eqn, inputs, tuple(results), stack))
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(var) for var in jaxpr.jaxpr.outvars]
+
+    def _body(self, eqn) -> Any:
+        """The jaxpr to list in the place of an equation; None where that stands as it is."""
+        if _is_plain_call(eqn):
+            return eqn.params["jaxpr"]
+        if self.inline_mapped and compat.primitive_name(eqn) == "shard_map":
+            return compat.subjaxprs(eqn)[0]
+        return compat.checkpointed(eqn) if self.inline_checkpoints else None
 
     def _inline_replacement(self, replacement: Replacement, eqn, inputs, stack) -> list[Any]:
         """List what stands for an equation, which is itself not replaced again."""

@@ -76,8 +76,8 @@ class Liveness:
 
 
 def liveness(jaxpr: Any, backend: Backend) -> Liveness:
-    """What is live at each op of a closed jaxpr."""
-    program = flatten(jaxpr, inline_checkpoints=True)
+    """What is live at each op of a closed jaxpr, on all devices together."""
+    program = flatten(jaxpr, inline_checkpoints=True, inline_mapped=True)
     fusions = Fusions(program, backend)
     ops, parts = _ordered([(op, part_of(op.equation)) for op in fusions.all()])
     outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
@@ -102,7 +102,8 @@ def _spans(
     for n, op in enumerate(ops):
         for i in op.outputs:
             if i not in outside and stops[i] >= n:
-                yield Span(i, kinds.get(i, TEMPORARY), n, stops[i], program.nbytes(i))
+                nbytes = program.nbytes(i) * compat.parts(program.avals[i])
+                yield Span(i, kinds.get(i, TEMPORARY), n, stops[i], nbytes)
 
 
 def _kinds(ops: Sequence[Fusion], parts: Sequence[str]) -> dict[int, str]:
