@@ -55,8 +55,8 @@ def step_costs(
 
 
 def program_costs(jaxpr: Any, prices: Prices, backend: Backend) -> StepCosts:
-    """The costs of a closed jaxpr."""
-    program = flatten(jaxpr, inline_checkpoints=True)
+    """The costs of a closed jaxpr; of what a `shard_map` maps, those of one device."""
+    program = flatten(jaxpr, inline_checkpoints=True, inline_mapped=True)
     seconds = seconds_of(fusions_of(program, backend), prices)
     return StepCosts(flops_of(program.equations), seconds)
 

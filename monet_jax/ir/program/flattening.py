@@ -42,8 +42,8 @@ def flatten(
             branches and calls with their own derivative rules.
         inline_checkpoints: also inline `jax.checkpoint` regions. Run as it is, such a program
             recomputes nothing.
-        inline_mapped: also inline what a `shard_map` maps. Such a program cannot be run: inside are
-            the parts of one device.
+        inline_mapped: also inline what a `shard_map` maps. Such a program cannot be run: what goes
+            in and what is inside are the parts of one device.
         closed_over: values of the first of the jaxpr's inputs, which are constants of the program.
         caller: the equation that the jaxpr is the body of, for the lines of those without one.
     """
@@ -133,6 +133,8 @@ class _Flattener:
             stack = stack if outer is None else outer + stack
             if (body := self._body(eqn)) is not None:
                 results = self._inline_call(body, inputs, stack, eqn)
+            elif self.inline_mapped and compat.primitive_name(eqn) == "shard_map":
+                results = self._inline_mapped(eqn, inputs, stack)
             elif (replacement := self.rewrite.equation(eqn)) is not None:
                 results = self._inline_replacement(replacement, eqn, inputs, stack)
             else:
@@ -145,8 +147,6 @@ class _Flattener:
         """The jaxpr to list in the place of an equation; None where that stands as it is."""
         if _is_plain_call(eqn):
             return eqn.params["jaxpr"]
-        if self.inline_mapped and compat.primitive_name(eqn) == "shard_map":
-            return compat.subjaxprs(eqn)[0]
         return compat.checkpointed(eqn) if self.inline_checkpoints else None
 
     def _inline_replacement(self, replacement: Replacement, eqn, inputs, stack) -> list[Any]:
@@ -165,6 +165,14 @@ class _Flattener:
         constvars, consts, invars = compat.jaxpr_inputs(inner)
         env = dict(zip(invars, inputs, strict=True))
         return self.inline(inner, env, constvars, consts, stack, call)
+
+    def _inline_mapped(self, eqn, inputs, stack) -> list[Any]:
+        (body,) = compat.subjaxprs(eqn)
+        _, _, invars = compat.jaxpr_inputs(body)
+        for var, i in zip(invars, inputs, strict=True):
+            if isinstance(i, int):
+                self.avals[i] = var.aval
+        return self._inline_call(body, inputs, stack, eqn)
 
 
 def _is_plain_call(eqn: Any) -> bool:

@@ -10,7 +10,7 @@ import itertools as it
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ...ir import compat
-from ...ir.program import Program, aval_nbytes, mutable_references
+from ...ir.program import Equation, Program, aval_nbytes, flatten, mutable_references
 from ..timeline.liveness import BACKWARD, BOTH, OUTSIDE, part_of
 
 #: In bytes: smaller values join no results, and their updates are not ordered. A norm takes 4, a
@@ -27,12 +27,13 @@ class Update:
     Attributes:
         gradients: value numbers of what it takes from backward passes.
         results: positions of its results among those of the step.
-        position: of the equation that computes the last of its gradients, casts left out.
+        position: of the equation that computes the last of its gradients, casts left out; behind
+            that of a `shard_map`, the one of the equation inside.
     """
 
     gradients: tuple[int, ...]
     results: tuple[int, ...]
-    position: int
+    position: tuple[int, ...]
 
 
 def updates_of(program: Program) -> tuple[Update, ...]:
@@ -81,17 +82,28 @@ def _gradients(program: Program, parts: Sequence[str]) -> list[int]:
     return [i for i in written if i in read and is_large(program, i)]
 
 
-def _computed(program: Program) -> Mapping[int, int]:
+def _computed(program: Program) -> Mapping[int, tuple[int, ...]]:
     """Value -> the equation that computes it; a cast or a view of a value is there with it.
 
     The casts of all gradients stand at the end of a backward pass in half precision.
     """
-    found: dict[int, int] = {}
+    found: dict[int, tuple[int, ...]] = {}
     for n, equation in enumerate(program.equations):
+        if equation.primitive == "shard_map":
+            found.update(zip(equation.outputs, _computed_inside(n, equation), strict=True))
+            continue
         large = [i for i in equation.reads if i in found and is_large(program, i)]
         is_view = equation.primitive in _VIEWS and len(large) == 1
-        found.update(dict.fromkeys(equation.outputs, found[large[0]] if is_view else n))
+        found.update(dict.fromkeys(equation.outputs, found[large[0]] if is_view else (n,)))
     return found
+
+
+def _computed_inside(n: int, equation: Equation) -> list[tuple[int, ...]]:
+    """Where the results of a `shard_map` are computed, which is the n-th equation."""
+    (body,) = compat.subjaxprs(equation.eqn)
+    inside = flatten(body)
+    found = _computed(inside)
+    return [(n, *found.get(i, ())) if isinstance(i, int) else (n,) for i in inside.outputs]
 
 
 def _reached(

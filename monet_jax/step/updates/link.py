@@ -64,7 +64,7 @@ def gradients_of(program: Program, prices: Prices, backend: Backend) -> Gradient
     }
     found = {}
     for update in updates_of(program):
-        ready = max((end for n, end in ends.items() if n <= update.position), default=0.0)
+        ready = max((end for n, end in ends.items() if n <= update.position[0]), default=0.0)
         found.update(dict.fromkeys(update.results, ready))
     return Gradients(found, sum(taken))
 

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from hosted import small_counts
+from jax.sharding import AbstractMesh, AxisType
+from mapped import AXIS, DEPTH, LOSSES, arguments, step_of
 from steps import STEPS, WIDTH, layers, loss, normal
 
 from monet_jax.ir.program import flatten
@@ -55,6 +57,20 @@ def test_casts_at_the_end_of_a_backward_hide_no_order():
         (1,),
         (0,),
     ]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_that_a_shard_map_returns_are_in_the_order_in_which_it_makes_them(name):
+    mesh = AbstractMesh((8,), (AXIS,), axis_types=(AxisType.Auto,))
+
+    def step(params, x):
+        _, gradient = step_of(name, jax, mesh)(params, x)
+        return jax.tree.map(lambda w, g: w - g, params, gradient)
+
+    positions = [update.results[0] // 2 for update in found(step, *arguments(name, mesh))]
+    in_a_loop = name == "scanned"  # which makes all of them at once
+    assert in_a_loop or positions == sorted(positions, reverse=True)
+    assert sorted(positions) == sorted([*range(DEPTH)] * 2)
 
 
 def test_what_is_updated_in_one_branch_or_has_effects_is_not_taken_apart():
