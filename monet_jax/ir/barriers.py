@@ -5,7 +5,8 @@ available before all are. So a compiler computes them one after another, where i
 defer some and keep their operands (openxla/xla#45753).
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,18 +24,30 @@ def accumulated(values: Sequence[Any]) -> list[Any]:
     return filled(values, places, _accumulated(*(values[n] for n in places)))
 
 
-def with_barrier(values: list[Any], chosen: Sequence[bool]) -> list[Any]:
+def with_barrier(
+    values: list[Any], chosen: Sequence[bool], narrow: Mapping[int, Any] | None = None
+) -> list[Any]:
     """The values, the chosen floats behind one barrier: their cotangents leave together.
 
     Keys and integers go with them. What a stage draws from a key depends on nothing else, and XLA
     would otherwise draw for every stage before the first one runs.
+
+    Arguments:
+        values: floats, keys and integers.
+        chosen: for each, whether it is to pass the barrier.
+        narrow: place -> the dtype in which its cotangent passes. It must be that of a cast which is
+            all that is done with the value: then nothing is rounded, and XLA casts the cotangent
+            back where it is used, instead of writing it in the wider dtype.
     """
     floats = [compat.is_float(jax.typeof(value)) for value in values]
     places = [n for n, is_float in enumerate(floats) if chosen[n] or not is_float]
     if not any(floats[n] for n in places):
         return values
-    barred = jax.lax.optimization_barrier(tuple(compat.unused([values[n] for n in places])))
-    return filled(values, places, barred)
+    passing = compat.unused([values[n] for n in places])
+    dtypes = tuple((narrow or {}).get(n) for n in places)
+    if any(dtypes):
+        return filled(values, places, _narrowed(dtypes, *passing))
+    return filled(values, places, jax.lax.optimization_barrier(tuple(passing)))
 
 
 def cotangents_with_barrier(values: list[Any], chosen: Sequence[bool]) -> list[Any]:
@@ -88,6 +101,23 @@ def operands_with_barrier(image: jax.Array, kernel: jax.Array, flattens: bool) -
 def as_row(tangent: jax.Array) -> jax.Array:
     """The tangent of a kernel, whose cotangent leaves as one row, for the same reason."""
     return jax.lax.optimization_barrier(tangent.reshape(-1)).reshape(tangent.shape)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _narrowed(dtypes, *values):
+    del dtypes
+    return jax.lax.optimization_barrier(values)
+
+
+def _narrowed_jvp(dtypes, primals, tangents):
+    places = [n for n, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+    passing = tuple(tangents[n].astype(dtypes[n] or tangents[n].dtype) for n in places)
+    barred = jax.lax.optimization_barrier(passing) if places else ()
+    wide = [t.astype(tangents[n].dtype) for n, t in zip(places, barred, strict=True)]
+    return _narrowed(dtypes, *primals), tuple(filled(tangents, places, wide))
+
+
+_narrowed.defjvp(_narrowed_jvp, symbolic_zeros=True)
 
 
 @jax.custom_jvp

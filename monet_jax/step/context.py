@@ -132,7 +132,8 @@ class Applying(StepTrace):
         """Flat outputs of the function as planned."""
         emission = self.emissions.get(traced.program_hash)
         if emission is not None:
-            return emission(traced, marked.call.leaves)
+            used = traced.narrowing if self.layout.is_ordered else traced
+            return emission(used, marked.call.leaves)
         if traced.program_hash in self.known:
             return traced.flat(marked.call.leaves)
         if missing_gradient(traced) is None and not hidden_axes(traced, marked.call):

@@ -39,6 +39,8 @@ class StagedProgram:
             where all loops run as they are.
         letter: of the names of its values.
         axes: of a `shard_map` round the function.
+        narrows: whether its gradients are used at once, by updates, so that they may leave a region
+            in the dtype that they come from.
     """
 
     flat: Program
@@ -51,6 +53,7 @@ class StagedProgram:
     nested_lengths: tuple[int, ...] | None = None
     letter: str = "s"
     axes: compat.MappedAxes = compat.NO_AXES
+    narrows: bool = False
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -129,7 +129,8 @@ def with_operators(traced: Traced, target: str, operators: tuple[str, ...]) -> T
     """The function, traced for a target with other operators."""
     differentiated = [i in traced.derivative.inputs for i in traced.program.inputs]
     terms = dataclasses.replace(traced.terms, operators=operators)
-    return traced_with(traced.recorded, differentiated, terms, target)
+    made = traced_with(traced.recorded, differentiated, terms, target)
+    return dataclasses.replace(made, narrows=traced.narrows)
 
 
 def trace_for(

@@ -82,12 +82,14 @@ class Traced:
         derivative: which derivative of it the budget covers.
         recorded: the function as it is.
         terms: the options that it is planned with.
+        narrows: as in `StagedProgram`.
     """
 
     program: Program
     derivative: Differentiation
     recorded: Recorded
     terms: Terms = Terms()
+    narrows: bool = False
 
     def staged(self, nested_lengths: tuple[int, ...] | None = None) -> StagedProgram:
         """The program in stages, made once; with nested scans of these lengths, if any."""
@@ -97,7 +99,8 @@ class Traced:
             axes = self.recorded.axes
             with compat.within_axes(axes):
                 staged = stage(self.program, self.derivative, nested_lengths)
-            made[nested_lengths] = dataclasses.replace(staged, letter=letter, axes=axes)
+            own = {"letter": letter, "axes": axes, "narrows": self.narrows}
+            made[nested_lengths] = dataclasses.replace(staged, **own)
         return made[nested_lengths]
 
     @functools.cached_property
@@ -147,6 +150,14 @@ class Traced:
         del constants
         given = (*self.recorded.closed_over, *inputs)
         return compat.as_function(self.recorded.jaxpr)(*given)
+
+    @functools.cached_property
+    def narrowing(self) -> "Traced":
+        """The same function, whose gradients updates use at once (`StagedProgram.narrows`)."""
+        made = dataclasses.replace(self, narrows=True)
+        staged = self._staged.items()
+        made._staged.update({n: dataclasses.replace(x, narrows=True) for n, x in staged})
+        return made
 
     def closing_over(self, values: Sequence[Any]) -> "Traced":
         """The same function, closing over other values of the same types."""

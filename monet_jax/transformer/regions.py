@@ -1,6 +1,7 @@
 """Emits one region of stages: its checkpoint, its barriers, and the names of what it saves."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -96,7 +97,10 @@ def run_region(
             _run_stages(emission, region, local, names)
         return [local[i] for i in writes]
 
-    barrier = with_barrier if outer is None else cotangents_with_barrier
+    barrier = cotangents_with_barrier
+    if outer is None:
+        narrow = _narrowed(emission, region, reads) if emission.staged.narrows else {}
+        barrier = functools.partial(with_barrier, narrow=narrow)
     # The cotangent of a value that several stages read passes a barrier in the last of them, where
     # it begins: with a barrier in each stage, its sum would be live twice. An iteration adds the
     # cotangent of what is hoisted to the constants' cotangents at once, and these pass a barrier at
@@ -120,6 +124,24 @@ def run_region(
         results = _checkpointed(body, region, saved, offloaded, bool(to_host))(inputs)
     env.update(zip(writes, results, strict=True))
     return sent if sent and sent.arrays else None
+
+
+def _narrowed(emission: Emission, region: Region, reads: Sequence[int]) -> dict[int, Any]:
+    """Place of an input of which a region reads one cast to a narrower float -> that dtype.
+
+    Of two casts, the sum of the cotangents would be rounded.
+    """
+    equations = [e for stage in stages_of(emission, region) for e in stage.equations]
+    readers = {i: [e for e in equations if i in e.reads] for i in reads}
+    found = {}
+    for n, i in enumerate(reads):
+        cast = readers[i][0] if len(readers[i]) == 1 else None
+        if cast is not None and cast.primitive == "convert_element_type":
+            given, made = emission.staged.program.avals[i], cast.eqn.outvars[0].aval
+            floats = compat.is_float(given) and compat.is_float(made)
+            if floats and made.dtype.itemsize < given.dtype.itemsize:
+                found[n] = made.dtype
+    return found
 
 
 def _checkpointed(
