@@ -26,7 +26,7 @@ from ..compiler.backend import Backend
 from ..ir import compat
 from ..ir.costs import Work, flops_of
 from ..ir.primitives import Kind, kind_of
-from ..ir.program import Equation, Program, flatten
+from ..ir.program import Equation, Program, flatten, without_dead_code
 from ..seconds.prices import ROOFLINE, Price, Prices
 from .fusion import Fusion, Fusions, group_of, reads_whole
 
@@ -56,9 +56,34 @@ def step_costs(
 
 def program_costs(jaxpr: Any, prices: Prices, backend: Backend) -> StepCosts:
     """The costs of a closed jaxpr; of what a `shard_map` maps, those of one device."""
-    program = flatten(jaxpr, inline_checkpoints=True, inline_mapped=True)
+    program = _without_casts_back(flatten(jaxpr, inline_checkpoints=True, inline_mapped=True))
     seconds = seconds_of(fusions_of(program, backend), prices)
     return StepCosts(flops_of(program.equations), seconds)
+
+
+def _without_casts_back(program: Program) -> Program:
+    """The program, where a float that is cast to a wider dtype and back is itself, as to XLA."""
+    instead, widened, equations = dict[int, int](), dict[int, int](), list[Equation]()
+
+    def read(atom: Any) -> Any:
+        return instead.get(atom, atom) if isinstance(atom, int) else atom
+
+    for equation in program.equations:
+        equation = dataclasses.replace(equation, inputs=tuple(map(read, equation.inputs)))
+        if equation.primitive == "convert_element_type" and isinstance(equation.inputs[0], int):
+            (given,), (made,) = equation.inputs, equation.outputs
+            before, after = program.avals[given], program.avals[made]
+            first = widened.get(given)
+            if first is not None and program.avals[first].dtype == after.dtype:
+                instead[made] = first
+                continue
+            floats = compat.is_float(before) and compat.is_float(after)
+            if floats and after.dtype.itemsize > before.dtype.itemsize:
+                widened[made] = given
+        equations.append(equation)
+    outputs = tuple(map(read, program.outputs))
+    kept = without_dead_code(equations, outputs)
+    return dataclasses.replace(program, equations=kept, outputs=outputs)
 
 
 def seconds_of(fusions: Fusions, prices: Prices) -> float:

@@ -97,10 +97,9 @@ def run_region(
             _run_stages(emission, region, local, names)
         return [local[i] for i in writes]
 
-    barrier = cotangents_with_barrier
-    if outer is None:
-        narrow = _narrowed(emission, region, reads) if emission.staged.narrows else {}
-        barrier = functools.partial(with_barrier, narrow=narrow)
+    barrier = with_barrier if outer is None else cotangents_with_barrier
+    if outer is None and emission.staged.narrows:
+        barrier = functools.partial(with_barrier, narrow=_narrowed(emission, region, reads))
     # The cotangent of a value that several stages read passes a barrier in the last of them, where
     # it begins: with a barrier in each stage, its sum would be live twice. An iteration adds the
     # cotangent of what is hoisted to the constants' cotangents at once, and these pass a barrier at

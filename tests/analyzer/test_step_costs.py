@@ -153,3 +153,16 @@ def test_a_barrier_with_a_derivative_of_its_own_costs_nothing_but_what_is_writte
 
     assert seconds(barred, ARRAY) == seconds(product, ARRAY)
     assert seconds(lambda x: written_once(x * 2) + 1, ARRAY) == pytest.approx(4 * ONCE)
+
+
+@pytest.mark.parametrize(("through", "more"), [("float32", 0), ("float8_e5m2", 2 * ONCE / 2)])
+def test_a_cast_to_a_wider_dtype_and_back_is_no_op(through, more):
+    half = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.bfloat16)
+
+    def product(x):
+        return jax.lax.optimization_barrier(x @ x)
+
+    def cast(x):
+        return jax.lax.optimization_barrier((x @ x).astype(through).astype(x.dtype))
+
+    assert seconds(cast, half) - seconds(product, half) == pytest.approx(more, abs=ONCE / 20)
