@@ -64,19 +64,14 @@ def step_of(name, api, mesh, *, checked=True, outside=False):
     options = {"mesh": mesh, "in_specs": specs, "check_vma": checked}
     if outside:
         mark = loss if api is jax else api.remat(loss)
-        return api_of(jax, jax.shard_map(mark, out_specs=P(), **options))
+        return jax.value_and_grad(jax.shard_map(mark, out_specs=P(), **options))
 
     def local(params, x):
-        value, gradient = api_of(api, loss)(params, x)
+        value, gradient = api.value_and_grad(loss)(params, x)
         own = not checked and name == "examples"
         return value, lax.pmean(gradient, AXIS) if own else gradient
 
     return jax.shard_map(local, out_specs=(P(), specs[0]), **options)
-
-
-def api_of(api, loss):
-    """The value and gradient of a loss."""
-    return api.value_and_grad(loss)
 
 
 def arguments(name, mesh):

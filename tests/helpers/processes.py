@@ -40,6 +40,12 @@ def run_python(code: str, *options: str, **environment: str) -> str:
     return out
 
 
+def run_on_cpus(devices: int, code: str) -> str:
+    """What a new process prints that sees so many CPUs; warnings are errors in it."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+
+
 def in_a_job(code: str, processes: int) -> str:
     """The code of a process in a job of several; it is given a port and its `rank`."""
     return f"""

@@ -3,12 +3,11 @@
 import dataclasses
 import functools
 import math
-import os
 
 import jax
 import pytest
 from compilers import foreign_target
-from processes import finished, free_port, in_a_job, run_python, start
+from processes import finished, free_port, in_a_job, run_on_cpus, start
 from sharded import (
     LAYOUTS,
     abstract,
@@ -163,9 +162,7 @@ if kind is AxisType.Explicit:  # then even a trace says how its arrays lie
     ids=["auto", "explicit", *LAYOUTS],
 )
 def test_sharded_training_keeps_the_budget_of_each_device_and_the_gradients(made, kind):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    code = EIGHT.replace("{kind}", kind) + made + CHECKED
-    run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+    run_on_cpus(8, EIGHT.replace("{kind}", kind) + made + CHECKED)
 
 
 ENCODED = """
@@ -183,9 +180,7 @@ for ours, plain in zip(*map(jax.tree.leaves, (planned(*arrays)[1], exact)), stri
 
 @pytest.mark.slow
 def test_gradients_from_sharded_codes_are_off_by_their_rounding():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    code = EIGHT.replace("{kind}", "Auto") + TOY + ENCODED
-    run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+    run_on_cpus(8, EIGHT.replace("{kind}", "Auto") + TOY + ENCODED)
 
 
 # The toy in a process of a job.

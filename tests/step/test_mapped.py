@@ -1,29 +1,26 @@
 """Marks inside of a `shard_map` are planned, collectives and all: each device keeps the budget."""
 
-import os
-
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 from mapped import AXIS, LOSSES, arguments, step_of
-from processes import run_python
+from processes import run_on_cpus
 from thinning import thinned
 
 import monet_jax
 
 # A process that sees four CPUs.
 FOUR = """
-import functools, jax, monet_jax
+import jax, monet_jax
 from jax.sharding import AxisType
 from mapped import arguments, step_of, values
 from steps import assert_close, bytes_of
 
 mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
 name, options = {name!r}, {options!r}
-plain, marked = (functools.partial(step_of, name, mesh=mesh, **options) for _ in range(2))
-plain, args = jax.jit(plain(jax)), values(name, mesh)
+plain, args = jax.jit(step_of(name, jax, mesh, **options)), values(name, mesh)
 fixed, temporaries = bytes_of(plain, *args)
 budget = fixed + int(0.7 * temporaries)
-step = monet_jax.jit(marked(monet_jax), budget=budget, cache=False)
+step = monet_jax.jit(step_of(name, monet_jax, mesh, **options), budget=budget, cache=False)
 assert sum(bytes_of(step, *args)) <= budget
 assert len(monet_jax.plan(step, *arguments(name, mesh)).plans) == 1
 assert_close(step(*args), plain(*args), 1e-5)
@@ -46,9 +43,7 @@ QUICK = ("scanned-unchecked-inside", "gathered-checked-outside")
 @pytest.mark.parametrize("way", thinned(WAYS, *QUICK))
 def test_the_budget_of_each_device_is_kept_and_so_are_value_and_gradient(way):
     name, options = WAYS[way]
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    code = FOUR.format(name=name, options=options)
-    run_python(code, "-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+    run_on_cpus(4, FOUR.format(name=name, options=options))
 
 
 def test_bytes_of_a_device_are_predicted_where_none_is():
