@@ -4,10 +4,10 @@ They are those of rings, which no algorithm undercuts (Patarasuk and Yuan, Bandw
 all-reduce algorithms for clusters of workstations, 2009, section 3).
 """
 
-import math
 from typing import Any
 
 from . import compat
+from .program import aval_nbytes
 
 #: Primitive -> shares of the array that each of n devices sends, as multiples of (n - 1) / n. The
 #: array is an operand, or the result where the name says that it is gathered.
@@ -33,7 +33,7 @@ def sent_bytes(eqn: Any) -> int:
         return 0
     devices = compat.mapped_devices(eqn)
     arrays = eqn.outvars if name.startswith("all_gather") else eqn.invars
-    nbytes = sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in arrays)
+    nbytes = sum(aval_nbytes(v.aval) for v in arrays)
     if name in _WHOLE:
         return nbytes if devices > 1 else 0
     return _RINGS[name] * nbytes * (devices - 1) // devices
