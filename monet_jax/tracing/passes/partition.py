@@ -38,6 +38,7 @@ class _Profile:
     stop: np.ndarray  # values: the last equation that reads it
     nbytes: np.ndarray  # values: bytes if it crosses a cut
     kept_bytes: np.ndarray  # values: bytes it takes inside a stage, 0 where it is fused away
+    fused_bytes: np.ndarray  # equations: live before it, of what no solid equation reads or writes
     flops_share: np.ndarray  # equations: share of all FLOPs before it
     bytes_share: np.ndarray  # equations: share of all materialised bytes before it
     solids: np.ndarray  # equations: how many before it are neither fused nor reductions
@@ -46,12 +47,14 @@ class _Profile:
     def canonical(self, candidates: np.ndarray, lo: int, hi: int) -> int:
         """The one of equally good candidates to take: central, and placed as in similar blocks.
 
-        Between two products it stands behind the elementwise work on the first one's result and
-        before any reduction: a normalization is recomputed with what it feeds, at little cost.
+        Between two products it stands before any reduction: a normalization is recomputed with what
+        it feeds, at little cost. There it stands where what is live is in memory anyway, and else
+        behind the elementwise work on the first one's result.
         """
         central = candidates[np.argmin(np.abs(2 * candidates - (lo + hi)))]
         run = candidates[self.solids[candidates] == self.solids[central]]
-        return int(run[self.reductions[run] == self.reductions[run].min()].max())
+        run = run[self.reductions[run] == self.reductions[run].min()]
+        return int(run[self.fused_bytes[run] == self.fused_bytes[run].min()].max())
 
     def shares(self, lo: int | np.ndarray, hi: int | np.ndarray) -> np.ndarray | float:
         """The greater of the two shares of the equations from `lo` up to `hi`."""
@@ -210,18 +213,24 @@ def _profile(program: Program, free: frozenset[int], runs_once: bool) -> _Profil
     kept |= _pooled_values(program)
     values = [i for i in start if i not in free]
     nbytes = np.array([program.nbytes(i) for i in values], dtype=np.int64)
+    first = np.array([start[i] for i in values], dtype=np.int64)
+    last = np.array([stop[i] for i in values], dtype=np.int64)
     kinds = [kind_of(e) for e in program.equations]
     solids = [kind is Kind.SOLID for kind in kinds]
     before = np.cumsum([0, *solids])
-    if runs_once:  # what lives across a solid equation is not fused away: a running sum, say
-        kept.update(i for i in values if before[stop[i]] > before[start[i] + 1])
+    # What lives across a solid equation is not fused away: a running sum, say.
+    written_anyway = kept | {i for i in values if before[stop[i]] > before[start[i] + 1]}
+    fused = nbytes * np.array([i not in written_anyway for i in values], dtype=np.int64)
+    if runs_once:
+        kept = written_anyway
     pairs = zip(program.equations, solids, strict=True)
     written = [sum(map(program.nbytes, e.outputs)) if solid else 0 for e, solid in pairs]
     return _Profile(
-        np.array([start[i] for i in values], dtype=np.int64),
-        np.array([stop[i] for i in values], dtype=np.int64),
+        first,
+        last,
         nbytes,
         nbytes * np.array([i in kept for i in values], dtype=np.int64),
+        _coverage(first + 1, last, fused, len(kinds) + 1),
         _cumulative_share([work_of(e).flops for e in program.equations]),
         _cumulative_share(written),
         before,

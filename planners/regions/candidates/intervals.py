@@ -21,7 +21,7 @@ from .multipliers import MULTIPLIERS, Bytes, Singles, by_multiplier, multipliers
 from .saved import inside, names, once, passed, saved_by, unique
 
 # Lengths of intervals, most useful first, as many as keep within the two numbers below.
-_LENGTHS = (2, 4, 3, 8, 6, 12, 16, 5, 24)
+_LENGTHS = (2, 4, 3, 8, 6, 12, 16, 5, 24, 10, 7, 9, 11)
 _MOST_CANDIDATES = 4000
 # Stages of distinct intervals: each is walked a few times.
 _MOST_WALKED = 400

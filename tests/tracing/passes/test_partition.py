@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import pytest
 
 import monet_jax
+from monet_jax.compiler.targets import resolve_target
+from monet_jax.tracing.trace import trace_for
 
 LAYERS, TOKENS, WIDTH = 6, 1024, 32
+CPU = resolve_target("cpu")
 
 
 def convolved(x, kernel):
@@ -41,6 +44,31 @@ def normal(*shapes):
 
 def bytes_of(loss, *args):
     return monet_jax.compiled_bytes(jax.value_and_grad(loss), *args, target="cpu")
+
+
+def normalized(x):
+    x = x - jnp.mean(x, -1, keepdims=True)
+    return x / jnp.sqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("between", "last"),
+    [
+        (lambda z: normalized(jax.nn.gelu(z)), "dot_general"),  # writing the gelu would be more
+        (jax.nn.gelu, "mul"),  # the next product's operand: in memory anyway
+    ],
+)
+def test_stages_end_with_what_is_in_memory_anyway(between, last):
+    def loss(weights, x):
+        for w in weights:
+            x = between(x @ w)
+        return jnp.sum(x)
+
+    staged = trace_for(CPU, loss, (normal(*[(32, 32)] * 4), *normal((64, 32)))).staged()
+    assert len(staged.stages) > 2
+    for stage in staged.stages[:-1]:
+        (writer,) = (e for e in stage.equations if {*e.outputs} & {*stage.outputs})
+        assert writer.primitive == last
 
 
 @pytest.mark.slow
