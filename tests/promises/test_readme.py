@@ -37,8 +37,9 @@ PROGRAMS = [p for p in [ROOT / "README.md", *PAGES] if blocks(p, "python")]
     "path",
     thinned(
         [pytest.param(path, id=named(path)) for path in PROGRAMS],
-        *("README.md", "docs/tutorial.md", "docs/guides/step.md"),
-        *("docs/how/seconds.md", "docs/measurements/README.md"),
+        "README.md",
+        "docs/how/seconds.md",
+        "docs/measurements/README.md",
     ),
 )
 def test_the_python_of_a_document_runs_in_one_go(path, tmp_path, monkeypatch):
