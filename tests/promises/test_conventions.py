@@ -110,6 +110,7 @@ def test_checks_from_outside_run_the_function_as_it_is(monkeypatch):
     assert "fault of monet_jax" not in str(caught[0].message)
 
 
+@pytest.mark.slow
 def test_a_function_under_remat_is_traced_once():
     """So that `chex.assert_max_traces(fun, n=1)` holds inside of it."""
     traces = []

@@ -82,6 +82,7 @@ def test_equinox(planning_calls):
     check(loss, params, state)
 
 
+@pytest.mark.slow
 def test_haiku(planning_calls):
     """A transformed function with parameters, state and random keys."""
     hk = pytest.importorskip("haiku")

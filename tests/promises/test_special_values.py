@@ -167,7 +167,7 @@ def test_gradients_are_those_of_jax_bit_for_bit(of, name, dtype, plan):
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    thinned(itertools.product(OTHERS, DTYPES[:2]), "abs-float32", "cummax-float32", "max-bfloat16"),
+    thinned(itertools.product(OTHERS, DTYPES[:2]), "abs-float32", "max-bfloat16"),
 )
 def test_so_they_are_without_an_operator(name, dtype):
     compared(OTHERS[name], dtype, nothing)
@@ -223,9 +223,7 @@ ROWS = [np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-40, 0.0, -0.0]
     thinned(
         itertools.product(("head", "attention"), ROWS, DTYPES[:2]),
         "head-nan-float32",
-        "head--inf-bfloat16",
         "attention-nan-bfloat16",
-        "attention-1e-40-bfloat16",
     ),
 )
 def test_what_is_finite_in_a_gradient_stays_so(operator, number, dtype):
