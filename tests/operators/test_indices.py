@@ -190,7 +190,6 @@ TRANSFORMED: dict[str, Callable[[Any], Any]] = {
         itertools.product(["sort", "routed"], TRANSFORMED, ["inside", "around"]),
         "sort-vmap-inside",
         "routed-vmap-around",
-        "routed-scan-inside",
         "routed-checkpoint-around",
     ),
 )

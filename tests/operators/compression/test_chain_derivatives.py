@@ -122,8 +122,6 @@ def cast(args, dtype):
         itertools.product(CHAINS, [jnp.float32, jnp.bfloat16, jnp.float16]),
         *(f"{name}-float32" for name in list(CHAINS)[::2]),
         "gelu-bfloat16",
-        "gelu-float16",
-        "softplus-bfloat16",
     ),
 )
 def test_a_chain_is_one_whole_and_no_local_derivative_is_outside_of_its_range(name, dtype):
@@ -215,9 +213,7 @@ def compared(case: Case) -> None:
     thinned(
         itertools.product(CHAINS, [jnp.float32, jnp.bfloat16]),
         "gelu-float32",
-        "softplus-float32",
         "hard_swish-float32",
-        "gelu-bfloat16",
         "sigmoid-bfloat16",
     ),
 )
@@ -319,7 +315,7 @@ def test_what_a_chain_reads_would_be_biased(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), thinned([("gelu", 2), ("sigmoid", 4), ("sine", 8)], "sigmoid-4", "sine-8")
+    ("name", "bits"), thinned([("gelu", 2), ("sigmoid", 4), ("sine", 8)], "sine-8")
 )
 def test_the_variance_is_that_of_the_codec_and_within_its_bound(name, bits):
     """Where each gradient is one cotangent times one local derivative."""
@@ -378,7 +374,7 @@ def test_codes_work_in_sixteen_bits_and_mapped():
     assert wrong < allowed < 0.2 * jnp.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("name", thinned(CHAINS, "gelu", "hard_swish", "capped"))
+@pytest.mark.parametrize("name", thinned(CHAINS, "hard_swish", "capped"))
 def test_what_is_not_finite_in_a_gradient_stays_so(name):
     function, fixed = CHAINS[name][0], jax.lax.optimization_barrier
     x = jnp.asarray(np.resize([*AWKWARD, 1e4, -1e4, 88.0, -104.0], (8, 17)), jnp.float32)

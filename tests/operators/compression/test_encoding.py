@@ -312,7 +312,7 @@ def test_without_codes_derivatives_are_those_of_jax_and_so_are_second_ones():
         assert jnp.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("wrap", thinned([lambda f: f, jax.jit], "jit"))
 def test_codes_are_not_differentiated_twice(wrap):
     made, found = with_every_code(Case(network, (PARAMS, BATCH, jax.random.key(0))), Whole())
     with pytest.raises(TypeError, match='operators="exact"'):

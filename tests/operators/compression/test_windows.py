@@ -175,7 +175,8 @@ def gradients(found, args):
             [layers, scanned],
             [pytest.param((POOL2,), id="alone"), pytest.param((Whole(), POOL2), id="kernel too")],
         ),
-        *("float32-layers-kernel too", "float32-scanned-alone", "bfloat16-scanned-kernel too"),
+        "float32-layers-kernel too",
+        "float32-scanned-alone",
     ),
 )
 def test_plans_have_the_gradients_that_they_would_have_by_decoding(function, codecs, dtype):

@@ -143,8 +143,9 @@ def test_in_sixteen_bits_derivatives_are_as_near_to_the_exact_ones_as_those_of_j
             *itertools.product(FUNCTIONS, [jnp.float32]),
             *itertools.product(SIGMOIDS, [jnp.bfloat16]),
         ],
-        *("elu_0.3-float32", "selu-float32", "softplus-float32"),
-        *("log_sigmoid-float32", "softplus-bfloat16"),
+        "selu-float32",
+        "log_sigmoid-float32",
+        "softplus-bfloat16",
     ),
 )
 def test_derivatives_that_follow_from_results_are_right_within_the_bound(name, dtype):
@@ -177,8 +178,6 @@ def test_where_no_result_is_read_gradients_are_those_of_jax_bit_for_bit(name):
         itertools.product(FUNCTIONS, [jnp.float32, jnp.bfloat16]),
         "elu-float32",
         "mirrored-float32",
-        "softplus-float32",
-        "celu_2.5-bfloat16",
         "log_sigmoid-bfloat16",
     ),
 )
@@ -271,7 +270,6 @@ def compared(made: Flat, function) -> None:
         itertools.product(TRANSFORMED, ["inside", "around"]),
         "vmap-around",
         "scan-inside",
-        "cond-around",
         "checkpoint-inside",
     ),
 )
@@ -309,7 +307,6 @@ def test_tangents_and_second_derivatives_are_those_of_jax():
     thinned(
         [pytest.param(x, id=str(x)) for x in ((0, 4), (64,), (1, 1, 65), (129, 1), ())],
         "(0, 4)",
-        "(1, 1, 65)",
         "()",
     ),
 )

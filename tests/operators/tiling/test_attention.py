@@ -103,7 +103,7 @@ def own_squares(q, k, v):
 FORMS = [plain_attention, causal, of_jax, capped_with_alibi, with_sums, own_squares]
 
 
-@pytest.mark.parametrize("form", thinned(FORMS, "of_jax", "capped_with_alibi", "own_squares"))
+@pytest.mark.parametrize("form", thinned(FORMS, "of_jax", "own_squares"))
 def test_values_and_gradients_are_those_of_the_attention(form):
     args = _qkv()
     tiled, program, _ = _tiled(form, *args)
