@@ -84,7 +84,7 @@ WAYS = {
 
 @pytest.mark.parametrize(
     "way",
-    thinned(WAYS, "function", "bound method", "in the class", "below a decorator"),
+    thinned(WAYS, "function", "in the class"),
 )
 def test_statistics_move_and_masks_change_as_without(way, planning_calls):
     def trained(module, loss):

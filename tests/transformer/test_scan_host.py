@@ -135,7 +135,7 @@ def test_values_and_gradients_are_those_of_plain_jax(case, seed, every_size):
     assert_as_plain(fun, args, jax.jit(planned(plans, regions)))
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", thinned([0, 1], "1"))
 def test_without_jit_and_under_vmap(ahead, every_size):
     args = mlp_args()
     plans = plans_for(mlp, args, "cpu")

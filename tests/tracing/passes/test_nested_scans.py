@@ -61,7 +61,7 @@ def assert_nested_scans_change_nothing(case, chosen):
 # ------------------------------------------------------------------------------ derivatives
 
 
-@pytest.mark.parametrize("name", thinned(LOOPS, "scan_under_scan", "loops"))
+@pytest.mark.parametrize("name", thinned(LOOPS, "scan_under_scan"))
 def test_nested_scans_keep_values_and_gradients(name):
     case = NAMED[name]()
     loops = [e for e in flat(case).program.equations if e.primitive == "scan"]
@@ -164,7 +164,7 @@ def in_branch(w, h, inner=inner_loop):
     return jnp.sum(h**2)
 
 
-@pytest.mark.parametrize("function", thinned([in_loop, in_branch], "in_loop"))
+@pytest.mark.parametrize("function", thinned([in_loop, in_branch]))
 def test_loops_inside_others_keep_what_they_carry_and_no_more(function):
     w, h = array(0, 4, 64, 64) * 0.3, array(1, 512, 64)
     by_hand = ft.partial(function, inner=jax.checkpoint(inner_loop))
