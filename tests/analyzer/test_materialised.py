@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from compilers import foreign_target
 from model_error import off
+from thinning import thinned
 
 from monet_jax.analyzer import analyze, builder, joint
 from monet_jax.analyzer.fusion import Fusions
@@ -170,7 +171,7 @@ def attention(w, x, is_dropped):
 
 
 @ON_A_GPU
-@pytest.mark.parametrize("is_dropped", [True, False])
+@pytest.mark.parametrize("is_dropped", thinned([True, False], "True"))
 def test_where_a_kernel_holds_rows_of_a_softmax_nothing_is_written_over(
     name, is_dropped, monkeypatch
 ):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from networks import by_hand, compiled, net, specs
+from thinning import thinned
 
 import monet_jax
 from monet_jax import PlanMismatch
@@ -42,7 +43,11 @@ def rows(plan):
 
 
 @pytest.mark.parametrize(
-    ("name", "policy"), [("dots", DOTS), ("nothing", jax.checkpoint_policies.nothing_saveable)]
+    ("name", "policy"),
+    thinned(
+        [("dots", DOTS), ("nothing", jax.checkpoint_policies.nothing_saveable)],
+        "dots-dots_saveable",
+    ),
 )
 def test_a_policy_is_put_round_the_bodies_of_scans(compared, name, policy):
     checkpointed = jax.checkpoint(body, policy=policy, prevent_cse=False)

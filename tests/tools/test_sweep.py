@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import pytest
 from networks import by_hand, compiled, net, specs
+from thinning import thinned
 
 import monet_jax
 from monet_jax.tools import sweep, sweep_result
@@ -95,7 +96,7 @@ def test_memory_over_the_step_is_in_the_picture():
         dataclasses.replace(plan, after=None).plot()
 
 
-@pytest.mark.parametrize("ending", [".svg", ".png", ".pdf"])
+@pytest.mark.parametrize("ending", thinned([".svg", ".png", ".pdf"], ".svg"))
 def test_the_same_picture_is_the_same_file(found, ending, tmp_path):
     pytest.importorskip("matplotlib")
     paths = [tmp_path / f"{name}{ending}" for name in "ab"]

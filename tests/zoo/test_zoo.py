@@ -132,7 +132,7 @@ def of_other_dtypes(fun, args, names, dtype):
     ]
 
 
-@pytest.mark.parametrize("name", thinned(MODELS, "resnet50", "gpt2", "gpt2_scan", "mlp", "unet"))
+@pytest.mark.parametrize("name", thinned(MODELS, "resnet50", "gpt2", "mlp"))
 def test_bfloat16_is_computed_in_as_people_do(name):
     problem = build(name, scale="tiny", batch=3, dtype=jnp.bfloat16)
     (loss, state), gradients = jax.eval_shape(gradient(problem), *problem.args)
@@ -154,7 +154,7 @@ def test_another_dtype_is_found():
     assert of_other_dtypes(gradient(plain), plain.args, PRODUCTS, jnp.bfloat16)
 
 
-@pytest.mark.parametrize("name", FRONTIER)
+@pytest.mark.parametrize("name", thinned(FRONTIER, "vit_s16", "gpt2", "moe", "llama"))
 def test_the_frontier_has_the_published_parameters(name):
     params = build(name, scale="frontier", dtype=jnp.bfloat16).args[0]
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == AT_THE_FRONTIER[name]
