@@ -71,7 +71,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", thinned(FUNCTIONS, "norm_and_pull", "in_branch", "over_parts"))
+@pytest.mark.parametrize("name", thinned(FUNCTIONS, "norm_and_pull", "in_branch"))
 def test_a_mark_is_planned_wherever_it_stands(name):
     plain, marked = (functools.partial(FUNCTIONS[name], api) for api in (jax, monet_jax))
     fixed, temporaries = bytes_of(jax.jit(plain), layers(), X)
