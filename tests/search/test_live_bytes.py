@@ -56,6 +56,7 @@ def test_less_and_less_lies_in_results_as_they_are_written(plans):
     assert not any(bytes_in_results(graph, regions, {}))
 
 
+@pytest.mark.slow
 def test_a_planner_that_is_told_so_finds_a_faster_plan():
     problem = zoo.build("unet", scale="tiny")
     plans = plans_of(problem.loss, problem.args)
