@@ -15,12 +15,12 @@ from monet_jax import PlanDiff
 
 @pytest.fixture(scope="module")
 def tight():
-    return monet_jax.plan(net, *specs(), budget=0.6)
+    return monet_jax.plan(net, *specs(), budget=0.6, max_compilations=2)
 
 
 @pytest.fixture(scope="module")
 def roomy():
-    return monet_jax.plan(net, *specs(), budget=0.8)
+    return monet_jax.plan(net, *specs(), budget=0.8, max_compilations=2)
 
 
 # ------------------------------------------------------------------------------------- diff
@@ -60,7 +60,7 @@ def test_every_decision_that_differs_is_named(tight, roomy):
 
 
 def test_plans_of_other_programs_are_compared_by_what_their_values_are(tight):
-    smaller = monet_jax.plan(net, *specs(depth=3), budget=0.6)
+    smaller = monet_jax.plan(net, *specs(depth=3), budget=0.6, max_compilations=2)
     found = monet_jax.diff(tight, smaller)
     assert found.changes[0].what == "program"
     assert found.changes[0].after == "it takes 4 arrays, the first plan's took 5"

@@ -12,6 +12,7 @@ from thinning import thinned
 import monet_jax
 from monet_jax import PlanMismatch
 
+OPTIONS = {"budget": 0.6, "max_compilations": 2}
 DOTS = jax.checkpoint_policies.dots_saveable
 
 
@@ -33,7 +34,7 @@ def fails(w, x):
 
 @pytest.fixture(scope="module")
 def compared():
-    plan = monet_jax.plan(scanned, *shapes(), budget=0.6)
+    plan = monet_jax.plan(scanned, *shapes(), **OPTIONS)
     baselines = {"broken": fails, "plain": scanned}
     return monet_jax.compare(plan, scanned, *shapes(), baselines=baselines)
 
@@ -76,7 +77,7 @@ def test_a_program_that_fails_is_a_row_and_all_is_stored(compared, tmp_path):
     for text in (str(loaded), (tmp_path / "plan.html").read_text()):
         assert "dots_no_batch, around the body" in text and "failed: RuntimeError" in text
     assert dataclasses.replace(compared, baselines=()) == monet_jax.plan(
-        scanned, *shapes(), budget=0.6
+        scanned, *shapes(), **OPTIONS
     )
 
 

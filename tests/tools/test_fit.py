@@ -15,10 +15,10 @@ from monet_jax import zoo
 from monet_jax.compiler import child, compile
 from monet_jax.tools.sizes.largest import largest
 
-BUDGET = 3 << 18
+BUDGET = 1 << 18
 
 
-def make_args(batch: int, depth: int = 4):
+def make_args(batch: int, depth: int = 2):
     return specs(batch=batch, depth=depth)
 
 

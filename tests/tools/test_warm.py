@@ -6,6 +6,7 @@ import pytest
 
 import monet_jax
 
+OPTIONS = {"budget": 0.6, "max_compilations": 2}
 WEIGHTS = [jnp.eye(64) / 8] * 4
 
 
@@ -21,13 +22,13 @@ def calls(*sizes):
 
 def test_a_planned_function_finds_its_plans(tmp_path, monkeypatch):
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
-    made = monet_jax.warm(monet_jax.remat(loss, budget=0.6), calls(256, 128))
+    made = monet_jax.warm(monet_jax.remat(loss, **OPTIONS), calls(256, 128))
     assert [plan.is_cached for plan in made] == [False, False]
-    again = monet_jax.remat(loss, budget=0.6)  # as another process has it
+    again = monet_jax.remat(loss, **OPTIONS)  # as another process has it
     for args, plan in zip(calls(256, 128), made, strict=True):
         found = monet_jax.plan(again, *args)
         assert found.is_cached and found.decisions == plan.decisions
-    fresh = monet_jax.remat(loss, budget=0.7)
+    fresh = monet_jax.remat(loss, budget=0.7, max_compilations=2)
     assert not monet_jax.plan(fresh, *calls(512)[0]).is_cached
     assert repr(fresh) == "<rematerialized loss, budget=0.7>"
 
@@ -38,15 +39,15 @@ def test_a_step_finds_its_plans(tmp_path, monkeypatch):
     def step(weights, x):
         return monet_jax.value_and_grad(loss)(weights, x)
 
-    (made,) = monet_jax.warm(monet_jax.jit(step, budget=0.6), calls(512))
+    (made,) = monet_jax.warm(monet_jax.jit(step, **OPTIONS), calls(512))
     assert not made.is_cached and made.plans
-    assert monet_jax.plan(monet_jax.jit(step, budget=0.6), *calls(512)[0]).is_cached
+    assert monet_jax.plan(monet_jax.jit(step, **OPTIONS), *calls(512)[0]).is_cached
 
 
 def test_what_cannot_be_planned_ahead():
     with pytest.raises(TypeError, match="needs a budget"):
         monet_jax.warm(loss, calls(512))
     with pytest.raises(TypeError, match=r"must be a tuple of arguments.*got a list"):
-        monet_jax.warm(loss, [list(calls(512)[0])], budget=0.6)
+        monet_jax.warm(loss, [list(calls(512)[0])], **OPTIONS)
     with pytest.raises(ValueError, match="cannot be given with a function of"):
-        monet_jax.warm(monet_jax.remat(loss, budget=0.6), calls(512), operators="none")
+        monet_jax.warm(monet_jax.remat(loss, **OPTIONS), calls(512), operators="none")

@@ -10,7 +10,7 @@ from monet_jax.tools.sizes.sized import Sized
 
 def sized(**axes) -> Sized:
     options = PlanOptions(budget="1GiB", target="cpu")
-    return Sized(net, lambda size: specs(**{**axes, "batch": size}), ("size",), options)
+    return Sized(net, lambda size: specs(**{"depth": 3, **axes, "batch": size}), ("size",), options)
 
 
 @pytest.fixture(scope="module")
