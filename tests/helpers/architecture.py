@@ -74,6 +74,12 @@ def tree_of(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+@functools.cache
+def nodes_of(text: str) -> tuple[ast.AST, ...]:
+    """All nodes of a parsed source."""
+    return tuple(ast.walk(tree_of(text)))
+
+
 # ------------------------------------------------------------------------------------- imports
 
 
@@ -98,7 +104,7 @@ class Import:
 def imports_of(sources: Sources) -> Iterator[Import]:
     """Imports among the sources: relative ones, late ones and those for types included."""
     for source, text in sources.items():
-        for node in ast.walk(tree_of(text)):
+        for node in nodes_of(text):
             for name in _modules(source, node):
                 target = _file_of(name, sources)
                 if target and target != source:

@@ -16,6 +16,7 @@ from architecture import (
     DIRECTIONS_OF_PLANNERS,
     import_circles,
     misshapen,
+    nodes_of,
     questions,
     read_sources,
     retired_words,
@@ -289,7 +290,7 @@ def each(paths: list[Path]):
 
 
 def nodes(path: Path, *kinds: type[ast.AST]) -> list:
-    return [n for n in ast.walk(tree_of(path.read_text())) if isinstance(n, kinds)]
+    return [n for n in nodes_of(path.read_text()) if isinstance(n, kinds)]
 
 
 def imported(path: Path) -> set[str]:
