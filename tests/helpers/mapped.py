@@ -7,7 +7,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-DEPTH, WIDTH, BATCH = 6, 64, 2048
+DEPTH, WIDTH, BATCH = 3, 64, 2048
 AXIS = "x"
 
 

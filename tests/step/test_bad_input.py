@@ -18,6 +18,7 @@ def planned(step, budget: int | float | str = 0.7, **options):
     return monet_jax.jit(step, budget=budget, cache=False, max_compilations=3, **options)
 
 
+@pytest.mark.slow
 def test_a_mark_that_changes_is_said_once():
     traces = []
 

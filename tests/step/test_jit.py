@@ -70,6 +70,7 @@ def test_it_takes_what_jit_takes():
     @functools.partial(
         monet_jax.jit,
         budget=case.budget(0.6),
+        max_compilations=2,
         donate_argnames="state",
         static_argnames=("scale", "norms"),
         keep_unused=True,
@@ -85,7 +86,7 @@ def test_it_takes_what_jit_takes():
         lambda s: (s.shape, s.dtype), state
     )
     assert_close(value, 2.0 * case.plain(case.fresh(), case.batch)[1], 1e-5)
-    found = step.trace(case.state, case.batch, scale=2.0).lower().compile().memory_analysis()
+    found = step.trace(case.state, x=case.batch, scale=2.0).lower().compile().memory_analysis()
     assert found.alias_size_in_bytes > 0
     with pytest.raises(TypeError, match="donate_argument"):
         monet_jax.jit(loss, budget=1, donate_argument=0)
@@ -101,7 +102,7 @@ def test_each_signature_has_a_plan_of_its_own(monkeypatch):
     plan_step = jit_module.plan_step
     monkeypatch.setattr(jit_module, "plan_step", counted)
     case = plain()
-    step = case.planned(0.6)
+    step = case.planned(1.0)
     for x in (case.batch, case.batch, case.batch[:64], case.batch[:64]):
         step(case.fresh(), x)
     assert len(made) == 2
@@ -112,7 +113,7 @@ def test_each_signature_has_a_plan_of_its_own(monkeypatch):
 
 def test_it_works_under_jit_grad_and_vmap():
     case = plain()
-    step = case.planned(0.6, donate_argnums=())
+    step = case.planned(0.6, donate_argnums=(), max_compilations=2)
     reference = case.make(jax)
     expected = reference(case.state, case.batch)
     assert_close(jax.jit(step)(case.state, case.batch), expected, 1e-5)

@@ -20,7 +20,8 @@ name, options = {name!r}, {options!r}
 plain, args = jax.jit(step_of(name, jax, mesh, **options)), values(name, mesh)
 fixed, temporaries = bytes_of(plain, *args)
 budget = fixed + int(0.7 * temporaries)
-step = monet_jax.jit(step_of(name, monet_jax, mesh, **options), budget=budget, cache=False)
+marked = step_of(name, monet_jax, mesh, **options)
+step = monet_jax.jit(marked, budget=budget, max_compilations=3, cache=False)
 assert sum(bytes_of(step, *args)) <= budget
 assert len(monet_jax.plan(step, *arguments(name, mesh)).plans) == 1
 assert_close(step(*args), plain(*args), 1e-5)
@@ -37,10 +38,9 @@ WAYS = {
     for checked in (True, False)
     for outside in (False, True)
 }
-QUICK = ("scanned-unchecked-inside", "gathered-checked-outside")
 
 
-@pytest.mark.parametrize("way", thinned(WAYS, *QUICK))
+@pytest.mark.parametrize("way", thinned(WAYS, "gathered-checked-outside"))
 def test_the_budget_of_each_device_is_kept_and_so_are_value_and_gradient(way):
     name, options = WAYS[way]
     run_on_cpus(4, FOUR.format(name=name, options=options))
@@ -49,7 +49,7 @@ def test_the_budget_of_each_device_is_kept_and_so_are_value_and_gradient(way):
 def test_bytes_of_a_device_are_predicted_where_none_is():
     mesh = AbstractMesh((8,), (AXIS,), axis_types=(AxisType.Auto,))
     marked = step_of("examples", monet_jax, mesh)
-    step = monet_jax.jit(marked, budget=0.7, target="cpu", cache=False)
+    step = monet_jax.jit(marked, budget=0.7, target="cpu", max_compilations=3, cache=False)
     plan = monet_jax.plan(step, *arguments("examples", mesh))
     (own,) = plan.plans.values()
     for row in own.compiled[1:]:

@@ -95,7 +95,8 @@ def test_arguments_and_auxiliary_results_are_those_of_jax():
     plain = jax.jit(functools.partial(step, jax))
     fixed, temporaries = bytes_of(plain, layers(), X)
     marked = functools.partial(step, monet_jax)
-    planned = monet_jax.jit(marked, budget=fixed + int(0.7 * temporaries), cache=False)
+    budget = fixed + int(0.7 * temporaries)
+    planned = monet_jax.jit(marked, budget=budget, max_compilations=2, cache=False)
     assert recomputes(planned, layers(), X)
     assert_close(planned(layers(), X), plain(layers(), X), 1e-4)
 
@@ -121,7 +122,7 @@ def test_a_function_that_is_called_often_has_one_plan():
 
         return jax.grad(whole)(params)
 
-    made = monet_jax.plan(monet_jax.jit(step, budget=0.8), layers(), X[0])
+    made = monet_jax.plan(monet_jax.jit(step, budget=0.8, max_compilations=2), layers(), X[0])
     assert len(made.plans) == len(made.marks) == 1
 
 
@@ -148,9 +149,10 @@ def test_a_mark_that_changes_from_trace_to_trace_runs_as_it_is():
         own = loss if len(seen) % 2 else lambda p, x: loss(p, jnp.sin(x))
         return monet_jax.grad(own)(params, x)
 
-    monet_jax.jit(step, budget=0.9, cache=False)(layers(), X[0])
+    options = {"budget": 0.9, "max_compilations": 2, "cache": False}
+    monet_jax.jit(step, **options)(layers(), X[0])
     with pytest.warns(monet_jax.PlanningWarning, match="another program in this trace"):
-        monet_jax.jit(other, budget=0.9, cache=False)(layers(), X[0])
+        monet_jax.jit(other, **options)(layers(), X[0])
 
 
 def test_options_of_a_plan_need_a_budget():

@@ -10,12 +10,15 @@ import monet_jax
 from monet_jax.cli import shell
 from monet_jax.step.step_plan import step_plan_from_json
 
+#: Plans of the cache, found by few compilations.
+STORED = {"cache": True, "max_compilations": 2}
+
 
 @pytest.fixture(scope="module")
 def made():
     """A step and its plan."""
     case = plain()
-    step = case.planned(0.6, cache=True)
+    step = case.planned(0.6, **STORED)
     return case, step, monet_jax.plan(step, case.state, case.batch)
 
 
@@ -29,12 +32,12 @@ def test_the_plan_is_that_of_the_step(made):
 
 def test_a_plan_is_found_on_the_disk_by_what_it_depends_on(made):
     case, _, plan = made
-    again = monet_jax.plan(case.planned(0.6, cache=True), case.state, case.batch)
+    again = monet_jax.plan(case.planned(0.6, **STORED), case.state, case.batch)
     assert again.is_cached and again == plan
     others = [
-        (case.planned(0.7, cache=True), case.batch),
-        (case.planned(0.6, cache=True, donate_argnums=()), case.batch),
-        (case.planned(1.0, cache=True), case.batch[:64]),
+        (case.planned(0.7, **STORED), case.batch),
+        (case.planned(0.6, **STORED, donate_argnums=()), case.batch),
+        (case.planned(1.0, **STORED), case.batch[:64]),
     ]
     assert not any(monet_jax.plan(step, case.state, x).is_cached for step, x in others)
 
@@ -42,7 +45,7 @@ def test_a_plan_is_found_on_the_disk_by_what_it_depends_on(made):
 def test_seconds_of_another_source_need_another_plan(made):
     """Both steps fit as they are, so that nothing is timed."""
     case, *_ = made
-    steps = [case.planned(1.0, cache=True, costs=costs) for costs in ("model", "measured")]
+    steps = [case.planned(1.0, **STORED, costs=costs) for costs in ("model", "measured")]
     plans = [monet_jax.plan(step, case.state, case.batch) for step in (*steps, *steps)]
     assert [plan.is_cached for plan in plans] == [False, False, True, True]
 
@@ -89,7 +92,7 @@ def test_what_takes_a_function_takes_no_step(made):
 
 def test_a_step_is_planned_and_checked_from_a_shell(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(
-        "from steps import plain\ncase = plain()\nstep = case.planned(0.6)\n"
+        "from steps import plain\ncase = plain()\nstep = case.planned(0.6, max_compilations=2)\n"
         "def make_args():\n    return case.state, case.batch\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -125,13 +128,14 @@ def unequal() -> Step:
 def test_where_one_mark_is_not_enough_others_are_planned(make):
     case = make()
     loose, tight = (
-        monet_jax.plan(case.planned(share, max_compilations=4), case.state, case.batch)
+        monet_jax.plan(case.planned(share, max_compilations=2), case.state, case.batch)
         for share in (0.9, 0.5)
     )
     assert len(loose.plans) == 1 and len(tight.plans) == len(tight.marks) == 2
     assert tight.compiled_bytes <= tight.budget_bytes
 
 
+@pytest.mark.slow
 def test_the_minimum_is_never_more_than_the_step_as_it_is():
     case = plain()
 
@@ -139,7 +143,7 @@ def test_the_minimum_is_never_more_than_the_step_as_it_is():
         return monet_jax.grad(loss)(state[0], x), monet_jax.grad(loss, (0, 1))(state[0], x)
 
     plain_bytes = sum(bytes_of(jax.jit(step), case.state, case.batch))
-    planned = monet_jax.jit(step, budget=0.5, cache=False)
+    planned = monet_jax.jit(step, budget=0.5, max_compilations=2, cache=False)
     with pytest.raises(monet_jax.InfeasibleBudget, match="No plan takes less") as caught:
         monet_jax.plan(planned, case.state, case.batch)
     assert caught.value.minimum_budget == plain_bytes

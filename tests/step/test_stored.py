@@ -33,7 +33,7 @@ print(step.lower(case.state, case.batch).compile().memory_analysis().temp_size_i
 def made():
     """A step and its plan, read from its JSON text."""
     case = plain()
-    plan = monet_jax.plan(case.planned(0.6), case.state, case.batch)
+    plan = monet_jax.plan(case.planned(0.6, max_compilations=2), case.state, case.batch)
     return case, step_plan_from_json(plan.to_json())
 
 

@@ -29,7 +29,8 @@ def arguments(mesh):
 @pytest.mark.parametrize("target", ["cpu", foreign_target("gpu:h100", slow=True)])
 def test_a_step_on_a_mesh_keeps_the_budget_of_each_device(target):
     state, x = arguments(abstract(4, 2))
-    planned = monet_jax.jit(step, budget=0.75, target=target, donate_argnums=0, cache=False)
+    options = {"donate_argnums": 0, "max_compilations": 2, "cache": False}
+    planned = monet_jax.jit(step, budget=0.75, target=target, **options)
     plan = monet_jax.plan(planned, state, x)
     assert plan.devices == 8 and plan.overhead > 0
     assert plan.compiled_bytes <= plan.budget_bytes < plan.unplanned_bytes

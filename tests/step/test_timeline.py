@@ -21,7 +21,7 @@ SQUARE = WIDTH * WIDTH * 4
 
 
 def planned(case: Step, share: float = 0.6) -> monet_jax.StepPlan:
-    return monet_jax.plan(case.planned(share), case.state, case.batch)
+    return monet_jax.plan(case.planned(share, max_compilations=2), case.state, case.batch)
 
 
 @pytest.fixture(scope="module")
