@@ -58,6 +58,8 @@ from planners.solver import highs
 BARE = dict(first=0, last=0, saved=[], alone=False, inner=[], offloaded=[], ahead=0)
 EXACT = Stages(gap=0.0, time_limit=60.0)
 SEEDS = range(20)
+#: Of the error of a plan.
+LIMITS = (0.0, 1.5, 4.0, math.inf)
 NAMED = {"chain": graphs.chain(), "pair": graphs.pair(), "skip": graphs.skip()}
 CHOICES = {f"choice {seed}": graphs.random_choice(seed) for seed in (*range(15), 43)}
 
@@ -119,7 +121,7 @@ def declared(seed: int) -> Space:
 @pytest.mark.parametrize(
     "seed",
     thinned(
-        [*NAMED, *CHOICES, *SEEDS], *NAMED, "choice 43", *list(CHOICES)[:4], *map(str, SEEDS[:3])
+        [*NAMED, *CHOICES, *SEEDS], *NAMED, "choice 43", "choice 0", "choice 1", "choice 3", "2"
     ),
 )
 def test_the_plan_is_the_best_of_the_declared_space(seed):
@@ -260,10 +262,10 @@ def whole(sets):
             yield names
 
 
-def wrong_by_errors(enumerated: int) -> list[tuple[float, int]]:
+def wrong_by_errors(enumerated: int, limits: tuple[float, ...] = LIMITS) -> list[tuple[float, int]]:
     """Limits of the error and budgets for which a plan is not the best that keeps both."""
     found = []
-    for most_error in (0.0, 1.5, 4.0, math.inf):
+    for most_error in limits:
         graph = graphs.lossy(most_error)
         singles = [
             [Region(s, s, alone=True), *(Region(s, s, x) for x in whole(graphs.subsets(names)))]
@@ -291,9 +293,10 @@ def wrong_by_errors(enumerated: int) -> list[tuple[float, int]]:
     return found
 
 
+@pytest.mark.parametrize("most_error", thinned(LIMITS, "1.5", "4.0"))
 @pytest.mark.parametrize("enumerated", thinned([4, 0], "4"))
-def test_plans_are_the_best_whose_errors_are_within_their_limit(enumerated):
-    assert not wrong_by_errors(enumerated)
+def test_plans_are_the_best_whose_errors_are_within_their_limit(enumerated, most_error):
+    assert not wrong_by_errors(enumerated, (most_error,))
 
 
 @pytest.mark.slow
@@ -441,8 +444,9 @@ def test_local_search_saves_more_and_more_at_once_while_that_fits():
     assert polished(graph, start, singles, fits, max_candidates=16) == start
 
 
-def test_the_integer_program_agrees_with_exhaustive_search():
-    assert [disagreements(seed) for seed in SEEDS] == [0] * len(SEEDS)
+@pytest.mark.parametrize("seeds", thinned([SEEDS[:8], SEEDS[8:]], "range(0, 8)"))
+def test_the_integer_program_agrees_with_exhaustive_search(seeds):
+    assert [disagreements(seed) for seed in seeds] == [0] * len(seeds)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -481,7 +485,11 @@ def test_more_budget_is_never_slower_within_the_gap_on_a_long_graph():
         assert faster.seconds <= slower.seconds * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("graph", [*NAMED.values(), graphs.blocks(6)], ids=[*NAMED, "blocks"])
+@pytest.mark.parametrize(
+    "graph",
+    [*NAMED.values(), pytest.param(graphs.blocks(6), marks=pytest.mark.slow)],
+    ids=[*NAMED, "blocks"],
+)
 def test_the_smallest_feasible_budget_is_feasible_and_one_byte_less_is_not(graph):
     search = EXACT.prepare(graph)
     smallest = search.smallest()
@@ -568,7 +576,7 @@ def test_isomorphic_stages_share_one_stage_program(monkeypatch):
     assert len(solved) <= 5
 
 
-@pytest.mark.parametrize("seed", thinned(range(12), "0", "1", "2", "3"))
+@pytest.mark.parametrize("seed", thinned(range(12), "0", "2", "3"))
 def test_graphs_that_share_what_is_known_have_the_candidates_of_their_own(seed):
     graph, shapes = some_graph(seed), Shapes()
     stages = [dataclasses.replace(x, alone_bytes=x.alone_bytes + 1000) for x in graph.stages]

@@ -31,7 +31,7 @@ def agrees(graph, budget):
     return is_same(found_seconds(EXACT, graph, budget), Space(graph, budget).best())
 
 
-@pytest.mark.parametrize("seed", thinned(quick(range(40)), *map(str, quick(range(11)))))
+@pytest.mark.parametrize("seed", thinned(quick(range(40)), *map(str, quick(range(4, 11)))))
 def test_it_agrees_with_looking_at_all_schedules(seed):
     graph = small_graph(seed)
     assert all(agrees(graph, budget) for budget in budgets(graph))
@@ -58,7 +58,7 @@ def leave_out(family, monkeypatch):
     monkeypatch.setattr(module, family, lambda *_: [])
 
 
-@pytest.mark.parametrize("family", ["implementations", "overwritten"])
+@pytest.mark.parametrize("family", thinned(["implementations", "overwritten"], "implementations"))
 def test_without_any_family_of_variants_it_does_not(family, monkeypatch):
     leave_out(family, monkeypatch)
     assert fails_somewhere(agrees, varied_graphs(range(60)))
@@ -76,7 +76,7 @@ def test_without_any_family_of_variants_it_does_not(family, monkeypatch):
             pytest.param("recomputation_memory", (70,), id="recomputation_memory"),
             pytest.param("backward_memory", range(5), id="backward_memory"),
         ],
-        *("reads", "carries", "recomputation_memory", "backward_memory"),
+        *("reads", "carries", "recomputation_memory"),
     ),
 )
 def test_without_any_family_of_constraints_it_does_not(family, seeds, monkeypatch):
@@ -160,7 +160,7 @@ def is_point(graph, budget, groups, schedule):
     return all(np.max(c.violation(), initial=0) < 1e-6 for c in program.problem.constraints)
 
 
-@pytest.mark.parametrize("seed", thinned(range(4), "0", "1"))
+@pytest.mark.parametrize("seed", thinned(range(4), "1"))
 def test_grids_round_a_schedule_have_it_among_their_points_and_cover_all_events(seed):
     graph = graphs.without_extras(graphs.blocks(3, n_forward=6, seed=seed))
     budget = int(0.8 * planners.SaveAll()(graph, 10**12).peak_bytes)
