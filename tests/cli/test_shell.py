@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import pytest
 from paths import ROOT
 from rich.console import Console
@@ -299,10 +300,21 @@ def test_help_needs_no_extra():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_demo_keeps_its_budget_and_its_gradients():
+def dense(depth, width):
+    """A reader of digits that compiles in less time than one of convolutions."""
+    from flax import linen as nn
+
+    hidden = [layer for _ in range(4 * depth) for layer in (nn.Dense(width), jnp.sin, jnp.tanh)]
+    return nn.Sequential([lambda x: x.reshape(len(x), -1), *hidden, nn.Dense(10)])
+
+
+@pytest.mark.parametrize(("reader", "batch"), thinned([(dense, 512), (None, 64)], "dense-512"))
+def test_demo_keeps_its_budget_and_its_gradients(reader, batch, monkeypatch):
     _demo = pytest.importorskip("monet_jax.cli.demo")
+    if reader:
+        monkeypatch.setattr(_demo, "DigitReader", reader)
     settings = _demo.Settings(
-        budget=0.75, epochs=1, batch=64, depth=1, width=16, seeds=2, timed_steps=2
+        budget=0.75, epochs=1, batch=batch, depth=1, width=16, seeds=2, timed_steps=2
     )
     found = _demo.run_demo(settings, Console(file=io.StringIO()))
     assert found.plan.decisions is not None
