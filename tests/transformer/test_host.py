@@ -93,7 +93,11 @@ def each_way(request, monkeypatch):
 
 @pytest.mark.parametrize("seed", thinned(range(4), "0"))
 @pytest.mark.parametrize(
-    ("fun", "args"), [(mlp, mlp_args()), (transformer, transformer_args())], ids=["mlp", "blocks"]
+    ("fun", "args"),
+    [
+        pytest.param(mlp, mlp_args(), id="mlp"),
+        pytest.param(transformer, transformer_args(), id="blocks", marks=pytest.mark.slow),
+    ],
 )
 def test_values_and_gradients_are_those_of_plain_jax(fun, args, seed, every_size, each_way):
     plans, rng = plans_for(fun, args, "cpu"), random.Random(seed)

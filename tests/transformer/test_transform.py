@@ -235,7 +235,14 @@ def test_program_may_be_the_body_of_a_scan(name):
         assert_same(jax.jit(_over_scan(f, made.function))(*f.leaves), *results)
 
 
-def test_closed_over_tracers_are_differentiated():
+@pytest.mark.parametrize(
+    "wrap",
+    thinned(
+        [jax.grad, pytest.param(lambda g: jax.jit(jax.grad(g)), id="jitted"), jax.hessian],
+        *("grad", "jitted"),
+    ),
+)
+def test_closed_over_tracers_are_differentiated(wrap):
     def inner(weights, x):
         return jnp.sum(jnp.sin(jnp.tanh(x @ weights) @ weights) ** 2)
 
@@ -247,8 +254,7 @@ def test_closed_over_tracers_are_differentiated():
         return made.function(x)[0]
 
     args = array(0, 4, 4), array(1, 3, 4)
-    for wrap in (jax.grad, lambda g: jax.jit(jax.grad(g)), lambda g: jax.hessian(g)):
-        assert_same(wrap(planned)(*args), wrap(inner)(*args), in_double(wrap(inner), args))
+    assert_same(wrap(planned)(*args), wrap(inner)(*args), in_double(wrap(inner), args))
 
 
 # ------------------------------------------------------------------------------ random programs
@@ -276,7 +282,7 @@ def _check_many(examples: int) -> None:
     assert counted[True] >= 0.9 * counted.total(), counted
 
 
-@pytest.mark.parametrize("examples", thinned([10, 30], "10"))
+@pytest.mark.parametrize("examples", thinned([5, 10, 30], "5"))
 def test_random_programs_keep_value_and_gradient(examples):
     _check_many(examples)
 
@@ -343,7 +349,7 @@ def test_bits_of_an_impure_generator_are_drawn_once():
 
 
 @hidden
-@pytest.mark.parametrize("seed", thinned(range(8), "0", "1", "2"))
+@pytest.mark.parametrize("seed", thinned(range(8), "0", "2"))
 def test_random_program_has_the_flops_of_its_plan(seed):
     """What a policy names it saves, and nothing else: dots in the gradient = dots by replay."""
     rng = random.Random(seed)
