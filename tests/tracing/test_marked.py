@@ -70,11 +70,17 @@ def test_nothing_is_planned_where_no_gradient_is_taken(call, planning_calls):
         lambda f: jax.grad(
             lambda w, x: jax.lax.scan(lambda c, _: (c + f(w, x), c), 0.0, None, 2)[0]
         ),
-        lambda f: jax.grad(lambda w, x: jax.lax.cond(x[0, 0] > 0, f, lambda w, x: 0.0, w, x)),
+        pytest.param(
+            lambda f: jax.grad(lambda w, x: jax.lax.cond(x[0, 0] > 0, f, lambda w, x: 0.0, w, x)),
+            marks=pytest.mark.slow,
+        ),
         lambda f: jax.grad(jax.checkpoint(f)),
         lambda f: lambda w, x: jax.linearize(jax.jit(lambda w: f(w, x)), w)[1](w),
         lambda f: lambda w, x: jax.jvp(jax.jit(lambda w: f(w, x)), (w,), (w,))[1],
-        lambda f: lambda w, x: jax.hessian(jax.jit(lambda s: f(s * w, x)))(1.0),
+        pytest.param(
+            lambda f: lambda w, x: jax.hessian(jax.jit(lambda s: f(s * w, x)))(1.0),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_it_is_planned_once_it_is_differentiated(gradient, planning_calls):
@@ -200,7 +206,7 @@ def test_a_loop_of_another_length_is_another_function():
 
 
 def test_a_smaller_last_batch_never_ends_a_run():
-    f = monet_jax.remat(wide, budget=0.6, cache=False)
+    f = monet_jax.remat(wide, budget=0.6, max_compilations=2, cache=False)
     step = jax.jit(jax.value_and_grad(f))
     for rows in (512, 512, 300, 26, 1):
         assert_same(step(W, X[:rows]), jax.value_and_grad(wide)(W, X[:rows]))
@@ -209,14 +215,14 @@ def test_a_smaller_last_batch_never_ends_a_run():
 
 
 def test_a_larger_batch_raises_what_a_share_is_of():
-    f = monet_jax.remat(wide, budget=0.6, cache=False)
+    f = monet_jax.remat(wide, budget=0.6, max_compilations=2, cache=False)
     for rows in (128, 512):
         jax.jit(jax.grad(f))(W, X[:rows])
         assert compiled(f, W, X[:rows]) <= 0.6 * compiled(wide, W, X[:rows])
 
 
 def test_a_smaller_batch_without_a_plan_takes_the_least(monkeypatch):
-    f = monet_jax.remat(wide, budget=0.6, cache=False)
+    f = monet_jax.remat(wide, budget=0.6, max_compilations=2, cache=False)
     jax.grad(f)(W, X)
     find_plan, refused = pipeline._find_plan, []
 
@@ -296,6 +302,7 @@ def test_a_training_step_that_is_marked_runs_and_says_where_to_put_the_mark(plan
     assert not planning_calls
 
 
+@pytest.mark.slow
 def test_the_least_budget_is_looked_for_when_it_is_asked_for():
     with pytest.raises(monet_jax.InfeasibleBudget) as caught:
         monet_jax.plan(wide, W, X, budget=1)

@@ -158,7 +158,7 @@ LINEN = {
 }
 
 
-@pytest.mark.parametrize("way", thinned(LINEN, "in the class", "below a decorator"))
+@pytest.mark.parametrize("way", thinned(LINEN, "in the class"))
 def test_linen_modules_are_planned(way, planning_calls):
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     plain = linen(lambda fun: fun)()

@@ -111,7 +111,10 @@ def test_a_loop_in_runs_may_be_differentiated_by_some_arguments_only(name):
 @pytest.mark.parametrize(
     "name", thinned(["layers_under_scan", "states_under_scan"], "layers_under_scan")
 )
-def test_a_loop_in_runs_may_be_mapped_pushed_forward_and_differentiated_twice(name):
+@pytest.mark.parametrize(
+    "transformed", thinned(["mapped", "pushed", "forward_over_reverse", "twice"], "mapped", "twice")
+)
+def test_a_loop_in_runs_may_be_mapped_pushed_forward_and_differentiated_twice(name, transformed):
     f, function = in_runs(name)
     places, leaves = f.places, [f.leaves[n] for n in f.places]
 
@@ -136,10 +139,11 @@ def test_a_loop_in_runs_may_be_mapped_pushed_forward_and_differentiated_twice(na
     def twice(function):
         return jax.grad(lambda *x: sum(jnp.vdot(y, y) for y in gradient(function)(*x)))
 
-    for transformed in (mapped, pushed, forward_over_reverse, twice):
-        ours, plain = both(transformed)
-        for a, b in zip(*map(jax.tree.leaves, (ours(*leaves), plain(*leaves))), strict=True):
-            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
+    ways = {"mapped": mapped, "pushed": pushed, "twice": twice}
+    ways["forward_over_reverse"] = forward_over_reverse
+    ours, plain = both(ways[transformed])
+    for a, b in zip(*map(jax.tree.leaves, (ours(*leaves), plain(*leaves))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6)
 
 
 def pushed(f, function):
@@ -344,6 +348,7 @@ def test_a_budget_between_the_uniform_plans_is_met():
     assert seconds == sorted(seconds) and seconds[0] < seconds[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operators", thinned(["none", "exact"], "exact"))
 def test_a_plan_can_be_pushed_forward_through_jit(operators):
     """With operators, the budget is met by iterations of which some recompute more."""
@@ -391,6 +396,7 @@ def test_blocks_have_all_iterations(trips, stages):
     assert len({*blocks[1:]}) <= 1 and blocks[0] <= blocks[-1]
 
 
+@pytest.mark.slow
 def test_a_long_recurrence_keeps_its_budget():
     def last(weights, x):
         def step(h, row):
