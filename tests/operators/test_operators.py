@@ -41,7 +41,7 @@ def arguments(shape, dtype):
     ("name", "dtype", "regions"),
     thinned(
         itertools.product(FUNCTIONS, [jnp.float32, jnp.bfloat16], [saving_codes, saving_results]),
-        *(f"{name}-float32-saving_codes" for name in FUNCTIONS),
+        *(f"{name}-float32-saving_codes" for name in list(FUNCTIONS)[::2]),
         "relu-bfloat16-saving_codes",
         "relu-float32-saving_results",
         "where-bfloat16-saving_results",

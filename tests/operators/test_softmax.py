@@ -151,7 +151,7 @@ CANCELLING = sorted(SOFTMAXES.keys() - {"seen"})
     ("name", "dtype", "plan"),
     thinned(
         itertools.product(CANCELLING, [jnp.bfloat16, jnp.float16], PLANS),
-        *(f"{name}-bfloat16-all" for name in CANCELLING),
+        *(f"{name}-bfloat16-all" for name in list(CANCELLING)[::2]),
         *("last-bfloat16-nothing", "last-float16-all"),
     ),
 )
@@ -248,7 +248,7 @@ def test_so_they_are_in_other_transformations(outer, plan):
     compared(made, found.function)
 
 
-@pytest.mark.parametrize("outer", thinned(["vmap", "scan", "checkpoint"], "vmap", "scan"))
+@pytest.mark.parametrize("outer", thinned(["vmap", "scan", "checkpoint"], "vmap"))
 def test_so_they_are_where_a_plan_is_transformed(outer):
     x = array(9, 3, 6, 8)
     of_one = x if outer == "checkpoint" else x[0]
@@ -379,7 +379,8 @@ def test_what_runs_nothing_again_keeps_no_scores_beside_the_weights(dtype, opera
 @pytest.mark.parametrize(
     ("dtype", "most_times"), thinned([(jnp.float32, 1.08), (jnp.bfloat16, 1.05)], "float32-1.08")
 )
-def test_plans_are_little_worse_at_any_budget(dtype, most_times):
+@pytest.mark.parametrize("share", thinned([0.9, 0.7, 0.5, 0.3], "0.5"))
+def test_plans_are_little_worse_at_any_budget(dtype, most_times, share):
     """Weights can still be computed from scores that are saved; in float32, whatever the dtype.
 
     On a CPU, the sum of the derivative reads an array of products, which JAX's computes twice.
@@ -389,9 +390,8 @@ def test_plans_are_little_worse_at_any_budget(dtype, most_times):
         compiled_plans(loss, operators).judge.graph for operators in ("none", ["softmax"])
     )
     most = save_all(plain).peak_bytes
-    for share in (0.9, 0.7, 0.5, 0.3):
-        made = [Stages()(graph, int(share * most)) for graph in (plain, ours)]
-        assert made[1].seconds <= made[0].seconds * most_times
+    made = [Stages()(graph, int(share * most)) for graph in (plain, ours)]
+    assert made[1].seconds <= made[0].seconds * most_times
 
 
 # ------------------------------------------------------------------------------------ lossy codes
@@ -455,6 +455,7 @@ def test_gradients_are_off_in_the_mean_by_the_variance_of_each_weight(small):
     assert (np.abs(off) <= step * np.abs(weights * (COTANGENT @ SCORED[1].T)) * 1.01).all()
 
 
+@pytest.mark.slow
 def test_with_a_limit_of_the_error_all_that_the_code_does_counts(small):
     args, target = (*SCORED, jax.random.key(0)), resolve_target("cpu")
     traced = trace_for(target, looked_up, args, argnums=(0, 1), operators=["softmax", "int2"])

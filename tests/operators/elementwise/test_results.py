@@ -115,9 +115,8 @@ SIGMOIDS = ("softplus", "softplus_above", "log_sigmoid")
     ("name", "dtype"),
     thinned(
         itertools.product(FUNCTIONS, [jnp.bfloat16, jnp.float16]),
-        "selu-float16",
         "softplus-bfloat16",
-        "log_sigmoid-bfloat16",
+        "selu-float16",
     ),
 )
 def test_in_sixteen_bits_derivatives_are_as_near_to_the_exact_ones_as_those_of_jax(name, dtype):
@@ -162,7 +161,7 @@ def test_derivatives_that_follow_from_results_are_right_within_the_bound(name, d
     assert (wrong <= 4 * float(jnp.finfo(dtype).eps) * scale + tiny).all()
 
 
-@pytest.mark.parametrize("name", thinned(FUNCTIONS, "elu", "selu", "softplus"))
+@pytest.mark.parametrize("name", thinned(FUNCTIONS, "selu"))
 def test_where_no_result_is_read_gradients_are_those_of_jax_bit_for_bit(name):
     function, dtype = layered(FUNCTIONS[name][0]), jnp.float32
     x, w, ct = awkward((7, 37), dtype), awkward((7, 37), dtype, 1), awkward((7, 37), dtype, 2)
@@ -202,9 +201,7 @@ def test_what_is_finite_in_a_gradient_stays_so(name, dtype):
 
 @pytest.mark.parametrize(
     "name",
-    thinned(
-        OTHERS, "relu", "exp", "tanh", "falling", "jumping", "steeper", "half_at_zero", "own_rule"
-    ),
+    thinned(OTHERS, "relu", "exp", "tanh", "jumping", "steeper", "own_rule"),
 )
 def test_what_its_result_does_not_tell_is_left_alone(name):
     _, found = planned(layered(OTHERS[name]), *(array(n, 16, 16) for n in range(2)))
