@@ -51,6 +51,7 @@ def test_a_stored_plan_runs_its_step(made):
         np.testing.assert_allclose(x, y, rtol=0, atol=most)
 
 
+@pytest.mark.slow
 def test_it_runs_without_a_solver(made, tmp_path):
     case, plan = made
     plan.save(tmp_path / "step.json")

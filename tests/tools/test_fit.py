@@ -54,6 +54,7 @@ def test_what_is_said_of_it(found):
     assert monet_jax._plan.plan_from_json(json.dumps(data["plan"])) == found.plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [foreign_target("gpu:h100")])
 def test_the_first_two_programs_of_a_size_are_compiled_side_by_side(name, monkeypatch):
     begun, begin = [], compile.begin_in_child

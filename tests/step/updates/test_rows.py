@@ -69,6 +69,7 @@ ADAMW = optax.adamw(1e-3)
 SPEC = functools.partial(jax.ShapeDtypeStruct, dtype="float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [foreign_target("gpu:h100")])
 def test_rows_of_the_state_are_on_the_device(target):
     def deep_step(state, x):
