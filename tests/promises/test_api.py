@@ -522,6 +522,7 @@ def test_auto_is_the_memory_less_a_reserve(monkeypatch):
     assert made.decisions is not None and made.compiled_bytes <= made.budget_bytes
 
 
+@pytest.mark.slow
 def test_smaller_budgets_cost_time():
     made = [monet_jax.plan(net, *specs(), budget=b) for b in (1.0, 0.8, 0.6, 0.5)]
     assert made[0].decisions is None

@@ -72,6 +72,7 @@ def planned(function, budget, checkpoints):
         budget=budget,
         target="cpu",
         checkpoints=checkpoints,
+        max_compilations=4,
         cache=False,
     )
 
@@ -117,6 +118,7 @@ def test_what_has_room_is_not_run_again_where_it_is_planned_through(function):
         assert_same_gradient(function, plan)
 
 
+@pytest.mark.slow
 def test_a_stored_plan_knows_what_it_was_planned_through(tmp_path):
     plan = planned(coarse, unplanned(coarse).total_bytes, "plan")
     plan.save(tmp_path / "plan.json")

@@ -34,10 +34,9 @@ CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     "rbg_keys": lambda: jax.default_prng_impl("rbg"),
     "key_reuse": lambda: jax.debug_key_reuse(True),
 }
-#: Programs that always run: one with keys and loops, and one with integers.
+#: Programs that always run: one with a loop, and one with integers.
 QUICK = {
-    "states_under_scan": ("tracer_leaks",),
-    "attention_typed_key": ("key_reuse",),
+    "layers_under_scan": ("tracer_leaks",),
     "integers_and_bools": ("x64",),
 }
 
