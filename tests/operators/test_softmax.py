@@ -437,6 +437,7 @@ def drawn(codec, count=1000):
     return draws(estimate, joined(looked_up, jax.random.key(0)), count)
 
 
+@pytest.mark.slow
 def test_gradients_are_off_in_the_mean_by_the_variance_of_each_weight(small):
     """A weight's own code enters twice; those of others do not."""
     codec = Groups(2, 64)
@@ -476,6 +477,7 @@ def test_what_scores_are_encoded_for_would_be_biased(small, monkeypatch):
 # ------------------------------------------------------------------------------------------ bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others",
     [pytest.param([], id="exact"), pytest.param(["int8"], id="int8", marks=pytest.mark.slow)],

@@ -152,6 +152,7 @@ def bias(codec, count=600, function=network, args=(PARAMS, BATCH)):
 LOSSY = [x.codec for x in operators.selected(["bf16", "fp8", "int8"])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", thinned(LOSSY, "int8"), ids=lambda codec: codec.name)
 def test_gradients_are_as_wrong_as_their_codes(codec):
     """What is saved comes back as it was: an error of the code is one of the gradient."""

@@ -307,6 +307,7 @@ def _spread_over_eight(loss, q, k, v):
     return monet_jax.compiled_bytes(gradient, *avals, target="cpu").temp_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", thinned(["examples", "queries"], "queries"))
 def test_examples_that_lie_on_several_devices_are_tiled_on_each(axis):
     batch, heads = 32 if axis == "examples" else 8, 2
