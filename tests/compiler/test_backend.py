@@ -107,6 +107,7 @@ def _errors(plan_search):
     return list(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["cpu", foreign_target("gpu:h100", slow=True), foreign_target("tpu:v5e")]
 )

@@ -297,6 +297,7 @@ def test_a_plan_that_was_cut_short_is_made_again_under_a_larger_cap(
     assert planned(7)[0].is_cached == (not longer.cut_short)
 
 
+@pytest.mark.slow
 def test_the_best_plan_of_an_interrupted_search_is_where_the_next_one_begins(
     compilations, tmp_path, monkeypatch
 ):
@@ -319,6 +320,7 @@ def test_the_best_plan_of_an_interrupted_search_is_where_the_next_one_begins(
     assert not plan.is_cached and plan.overhead <= best.overhead
 
 
+@pytest.mark.slow
 def test_the_smallest_plan_is_where_a_search_with_its_bytes_begins(tmp_path, monkeypatch):
     monkeypatch.setenv("MONET_JAX_CACHE_DIR", str(tmp_path))
     with pytest.raises(monet_jax.InfeasibleBudget) as error:

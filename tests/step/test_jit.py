@@ -13,7 +13,7 @@ import monet_jax
 from monet_jax.step import jit as jit_module
 
 
-@pytest.mark.parametrize("name", thinned(STEPS, "accumulated", "distilled"))
+@pytest.mark.parametrize("name", thinned(STEPS, "accumulated"))
 def test_three_steps_are_those_of_jax_within_the_budget(name):
     case = STEPS[name]()
     budget, step = case.budget(0.6), case.planned(0.6, max_compilations=3)

@@ -41,6 +41,7 @@ def test_arguments_are_told_apart(made):
     assert at_peak["results"] == fixed - made.unplanned.argument_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", thinned(["plain", "clipped", "adapted", "of_nnx"], "adapted"))
 def test_the_peak_is_near_that_of_the_compiled_step(name):
     plan = planned(STEPS[name](), 0.5)

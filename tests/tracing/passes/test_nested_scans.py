@@ -92,6 +92,7 @@ def test_what_is_left_over_runs_in_its_place(trips, reverse):
     assert_nested_scans_change_nothing(case, [3])
 
 
+@pytest.mark.slow
 def test_chunked_loops_can_be_pushed_forward_where_plans_must():
     """Of a plan without operators, `jax.jvp(jax.jit(...))` is that of the function."""
     args = arguments()
