@@ -332,15 +332,17 @@ def gated(params, x):
     return jnp.mean(x**2)
 
 
-@pytest.mark.parametrize("operators", thinned(["none", "exact"], "exact"))
-def test_a_name_in_a_report_is_one_value_whatever_operators_change(operators):
+@pytest.mark.parametrize(
+    ("operators", "every"), thinned([("none", 1), ("exact", 1), ("exact", 3)], "exact-3")
+)
+def test_a_name_in_a_report_is_one_value_whatever_operators_change(operators, every):
     """A plan with operators may be one of the function without them."""
     plan = monet_jax.plan(
         gated, *NAMED_SPECS, budget="1GiB", operators=operators, verify=False, cache=False
     )
     rows = [row for row in plan.values if row.primitive in ("dot_general", "sin")]
     assert len(rows) >= 6
-    for row in rows:
+    for row in rows[::every]:
         again = pinned(gated, NAMED_SPECS, {row.name: "recompute"})
         same = [x for x in again.values if x.name == row.name]
         assert [(x.primitive, x.source, x.nbytes) for x in same] in (

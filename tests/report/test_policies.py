@@ -141,7 +141,7 @@ def test_iterations_that_differ_are_said_and_have_no_policy():
 
 
 def test_the_policies_of_a_step_are_those_of_its_marked_parts():
-    @monet_jax.jit(budget="70%", operators="none")
+    @monet_jax.jit(budget="70%", operators="none", max_compilations=2)
     def step(weights, x):
         value, gradient = monet_jax.value_and_grad(scanned)(weights, x)
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient), value
