@@ -198,6 +198,7 @@ def test_the_outermost_plan_decides(planning_calls):
     assert "checkpoint" not in {e.primitive for e in whole.program.equations}
 
 
+@pytest.mark.slow
 def test_an_instance_shares_its_state(planning_calls):
     module, plain = model(), model()
     lean = planned(module)
