@@ -265,7 +265,7 @@ def differences(entry: Entry, dtype: str, between=between_barriers) -> Iterator[
 
 # ------------------------------------------------------------------------------ the table
 
-#: Functions that always run; that which follows shows what they would find.
+#: Functions that always run: one that has an operator, and one that returns a tree.
 QUICK = ("nn.softmax", "lax.top_k")
 
 
