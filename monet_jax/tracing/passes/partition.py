@@ -8,7 +8,7 @@ next one. Such points are found from live bytes alone, without knowing any model
 import collections
 import dataclasses
 import itertools as it
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -203,39 +203,46 @@ def _forced_cuts(program: Program) -> set[int]:
 
 
 def _profile(program: Program, free: frozenset[int], runs_once: bool) -> _Profile:
-    start, stop, kept = {}, {}, set()
-    for position, equation in enumerate(program.equations):
-        stop |= dict.fromkeys(equation.reads, position)
-        start |= dict.fromkeys(equation.outputs, position)
-        stop |= dict.fromkeys(equation.outputs, position)
-        if kind_of(equation) is Kind.SOLID:
-            kept.update((*equation.reads, *equation.outputs))
-    kept |= _pooled_values(program)
-    values = [i for i in start if i not in free]
-    nbytes = np.array([program.nbytes(i) for i in values], dtype=np.int64)
-    first = np.array([start[i] for i in values], dtype=np.int64)
-    last = np.array([stop[i] for i in values], dtype=np.int64)
     kinds = [kind_of(e) for e in program.equations]
     solids = [kind is Kind.SOLID for kind in kinds]
     before = np.cumsum([0, *solids])
+    values, start, stop = _lifetimes(program, free)
+    nbytes = np.array([program.nbytes(i) for i in values], dtype=np.int64)
+    kept = _pooled_values(program) | _of_solids(program, solids)
+    is_kept = np.array([i in kept for i in values], dtype=bool)
     # What lives across a solid equation is not fused away: a running sum, say.
-    written_anyway = kept | {i for i in values if before[stop[i]] > before[start[i] + 1]}
-    fused = nbytes * np.array([i not in written_anyway for i in values], dtype=np.int64)
-    if runs_once:
-        kept = written_anyway
+    is_written = is_kept | (before[stop] > before[start + 1])
     pairs = zip(program.equations, solids, strict=True)
     written = [sum(map(program.nbytes, e.outputs)) if solid else 0 for e, solid in pairs]
     return _Profile(
-        first,
-        last,
+        start,
+        stop,
         nbytes,
-        nbytes * np.array([i in kept for i in values], dtype=np.int64),
-        _coverage(first + 1, last, fused, len(kinds) + 1),
+        nbytes * (is_written if runs_once else is_kept),
+        _coverage(start + 1, stop, nbytes * ~is_written, len(kinds) + 1),
         _cumulative_share([work_of(e).flops for e in program.equations]),
         _cumulative_share(written),
         before,
         np.cumsum([0, *(kind is Kind.REDUCTION for kind in kinds)]),
     )
+
+
+def _lifetimes(program: Program, free: frozenset[int]) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """What is written and not free, and the equations that write it and read it last."""
+    start, stop = dict[int, int](), dict[int, int]()
+    for position, equation in enumerate(program.equations):
+        start |= dict.fromkeys(equation.outputs, position)
+        stop |= dict.fromkeys((*equation.reads, *equation.outputs), position)
+    values = [i for i in start if i not in free]
+    ends = ([some[i] for i in values] for some in (start, stop))
+    first, last = (np.array(some, dtype=np.int64) for some in ends)
+    return values, first, last
+
+
+def _of_solids(program: Program, solids: Sequence[bool]) -> set[int]:
+    """What equations read and write that are neither fused nor reductions."""
+    some = it.compress(program.equations, solids)
+    return {i for e in some for i in (*e.reads, *e.outputs)}
 
 
 def _pooled_values(program: Program) -> set[int]:
