@@ -508,6 +508,13 @@ def test_intervals_reach_where_single_stages_do_not(count):
     assert plan.peak_bytes < 0.8 * save_nothing(graph).peak_bytes
 
 
+def test_stages_of_a_short_step_are_run_again_in_any_number():
+    graph, until = graphs.blocks(10), time.monotonic() + 60
+    found = Candidates(graph, Shapes(), max_options=4, deadline=until).intervals(until)
+    lengths = {x.region.last - x.region.first + 1 for x in found}
+    assert lengths == {*range(2, len(graph.stages) + 1)}
+
+
 def test_stages_are_run_again_as_one_but_for_products():
     """What is small saves most seconds for a byte, products fewer, and what is cheap the fewest.
 
