@@ -65,7 +65,9 @@ class Model:
         """From modelled to compiled temporaries, by the calibration plan and by saving all."""
         small = self.modelled(self.calibration_plan.regions, self.judge.graph)
         least = small + self.shift
-        large, most = self.modelled(planners.save_all(self.graph).regions), self.all_saved_bytes
+        large = self.modelled(planners.save_all(self.graph).regions)
+        # What stages cannot be charged with, since it would lie in results there, no plan has.
+        most = min(self.all_saved_bytes, large + self.shift)
         if large <= small or most <= least:  # saving all takes no more: one plan sets the scale
             large, most = small + 1, least + 1
         return Scale((small, large), (least, most), self.judge.devices)
