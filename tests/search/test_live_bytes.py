@@ -8,9 +8,10 @@ import planners
 from monet_jax import zoo
 from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
+from monet_jax.candidates.calibration import Model
 from monet_jax.candidates.live_bytes import lending
 from monet_jax.candidates.proposals import Proposals
-from monet_jax.compiler.buffers.model import bytes_in_results
+from monet_jax.compiler.buffers.model import bytes_in_results, predicted_temp_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.judge import compiled_plans_of
 from planners.regions.solved import SolvedBudgets
@@ -71,3 +72,16 @@ def test_a_planner_that_is_told_so_finds_a_faster_plan():
         return plan.seconds
 
     assert proposed(True) < proposed(False)
+
+
+@pytest.mark.parametrize("more, is_charged", [(1 << 12, True), (1 << 20, False)])
+def test_an_excess_that_would_lie_in_results_is_of_no_plan(more, is_charged):
+    """The unplanned program takes more than modelled; stages left alone cannot be charged so."""
+    weights, x = (jax.ShapeDtypeStruct((n, 256), jnp.float32) for n in (256, 16))
+    plans = plans_of(perceptron, ([weights] * 6, x))
+    judge = plans.judge
+    saving = planners.save_all(judge.graph).regions
+    saved = predicted_temp_bytes(judge.graph, saving, judge.output_bytes)
+    scale = Model(judge, plans.calibration_plan, saved + more, shift=0).scale
+    assert scale.compiled == scale.modelled
+    assert (scale.compiled[-1] > saved + 0.9 * more) == is_charged
