@@ -92,7 +92,7 @@ def _taken(judge: SyntheticJudge, found: Found) -> int:
 @pytest.mark.parametrize("compilations", [1, 2, 3])
 def test_a_search_that_is_cut_short_says_so(compilations):
     cut_short = 0
-    for seed, graph in enumerate(cases(40)):
+    for seed, graph in enumerate(cases(FEW)):
         judge, limit = SyntheticJudge(graph, not_monotone, seed), random_limit(graph, seed)
         cap = Cap(compilations)
         plans = CompiledPlans(judge, cap)
@@ -111,7 +111,7 @@ def test_a_search_that_is_cut_short_says_so(compilations):
 
 def test_seconds_are_capped():
     """By a clock that stands still while nothing is compiled."""
-    graph, seconds = cases(40)[3], [0.0]
+    graph, seconds = cases(FEW)[3], [0.0]
     judge, announced = SyntheticJudge(graph, noisy), []
     cap = Cap(
         max_seconds=2.5,
@@ -129,7 +129,7 @@ def test_no_planner_is_asked_when_the_seconds_are_over():
         def prepare(self, graph):
             raise AssertionError("a planner was asked")
 
-    seconds, judge = [0.0], SyntheticJudge(cases(40)[3], exact)
+    seconds, judge = [0.0], SyntheticJudge(cases(FEW)[3], exact)
     plans = CompiledPlans(judge, Cap(max_seconds=1.0, clock=lambda: seconds[0]))
     limit = int(0.7 * plans.unplanned.temp_bytes)
     seconds[0] = 2.0
@@ -162,7 +162,7 @@ def test_a_plan_that_is_clearly_faster_is_taken_where_the_function_fits_as_it_is
 @pytest.mark.parametrize("share, stay", [(0.99, True), (0.9999, False), (1.01, False)])
 def test_operators_stay_where_they_save_time(share, stay):
     """The same graph twice, once with all seconds changed, within what all plans but one break."""
-    plain = cases(40)[5]
+    plain = cases(FEW)[5]
     faster = _with_seconds(plain, share)
     cap = Cap()
     plans = CompiledPlans(SyntheticJudge(faster, exact), cap)

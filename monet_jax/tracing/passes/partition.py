@@ -38,7 +38,7 @@ class _Profile:
     stop: np.ndarray  # values: the last equation that reads it
     nbytes: np.ndarray  # values: bytes if it crosses a cut
     kept_bytes: np.ndarray  # values: bytes it takes inside a stage, 0 where it is fused away
-    fused_bytes: np.ndarray  # equations: live before it, of what no solid equation reads or writes
+    fused_bytes: np.ndarray  # equations: bytes live before it that are fused away
     flops_share: np.ndarray  # equations: share of all FLOPs before it
     bytes_share: np.ndarray  # equations: share of all materialised bytes before it
     solids: np.ndarray  # equations: how many before it are neither fused nor reductions
