@@ -11,6 +11,7 @@ from planners.regions.simple_plans import certified, left_alone, minimal_region
 from ..compiler.buffers.model import (
     Scale,
     bytes_in_results,
+    predicted_peak,
     predicted_temp_bytes,
     with_alone_bytes,
 )
@@ -55,6 +56,10 @@ class Model:
     def modelled(self, regions: tuple[Region, ...], graph: Graph | None = None) -> int:
         """Temporaries of a plan on all devices, not yet on the compiler's scale."""
         return predicted_temp_bytes(graph or self.graph, regions, self.judge.output_bytes)
+
+    def peak(self, regions: tuple[Region, ...], graph: Graph) -> tuple[int, int]:
+        """The same, and the stage that runs when they are most."""
+        return predicted_peak(graph, regions, self.judge.output_bytes)
 
     def bytes_in_results(self, regions: tuple[Region, ...], graph: Graph) -> list[int]:
         """For each stage, bytes of temporaries that lie in results throughout its backward."""

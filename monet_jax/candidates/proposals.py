@@ -8,11 +8,9 @@ them lies in results, it is asked once more, and told when it does.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import planners
 from planners.graph import Graph
-from planners.regions.segments import smallest_segments
 from planners.regions.simple_plans import certified
 from planners.regions.solved import SolvedBudgets
 from planners.regions.uniform import (
@@ -32,8 +30,6 @@ from .worth import is_free
 POLISH_CANDIDATES = 20
 #: Where less than this share of a limit lies in results, the planner need not know when.
 MUCH = 0.1
-#: Segmentations that are tried for the smallest plan.
-SEGMENTATIONS = 60
 
 
 class Proposals:
@@ -88,19 +84,6 @@ class Proposals:
     def smallest(self) -> planners.Plan:
         """The planner's smallest plan."""
         return self.checked(self.solved.smallest(self._compiled_plans.calibration_plan))
-
-    def segmented(self, known: Sequence[planners.Plan]) -> planners.Plan | None:
-        """The smallest plan of segments that was found; None where a known plan is as small.
-
-        It needs no planner, whose own smallest plan has the fewest live bytes, not the fewest bytes
-        by this model.
-        """
-        least = min(self.modelled(x.regions) for x in known)
-        found = smallest_segments(self.graph, self.modelled, SEGMENTATIONS)
-        if self.modelled(found) >= least:
-            return None
-        seconds = self.graph.seconds
-        return self.checked(certified(self.graph, found, planner="segments", bound_seconds=seconds))
 
     def checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan replayed in `compiled_plans.graph`, where the bound of another model is none."""
@@ -182,5 +165,9 @@ class Proposals:
 
     def _fits(self, regions: Regions, limit: int) -> bool:
         """Whether a plan keeps the limits on gradient error, host and modelled temporaries."""
-        is_right = planners.error_of(self.graph, regions) <= self.graph.most_error
-        return is_right and keeps_host(self.graph, regions) and self.modelled(regions) <= limit
+        return self.is_right(regions) and self.modelled(regions) <= limit
+
+    def is_right(self, regions: Regions) -> bool:
+        """Whether a plan keeps the limits on gradient error and host."""
+        error = planners.error_of(self.graph, regions)
+        return error <= self.graph.most_error and keeps_host(self.graph, regions)

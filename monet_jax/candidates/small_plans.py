@@ -2,25 +2,41 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.regions.simple_plans import left_alone, minimal_region, moving_inputs, saving_all
+from planners.regions.descent import nested_but_last, with_lower_peak
+from planners.regions.segments import smallest_segments
+from planners.regions.simple_plans import (
+    certified,
+    left_alone,
+    minimal_region,
+    moving_inputs,
+    saving_all,
+    saving_least,
+)
 from planners.regions.uniform import with_regions
 from planners.transfers import keeps_host
 
 from .compiled_plans import CompiledPlans
+from .proposals import Proposals
 from .spaces import Space
 
 #: Changes of the smallest plan: what becomes of which of its regions.
 _CHANGED_ENDS = (
     (saving_all, (-1,)),
+    (saving_least, (-1,)),
     (left_alone, (0,)),
     (left_alone, (-1,)),
     (left_alone, (0, -1)),
 )
+#: Segmentations that are tried for the smallest plan, and plans in each descent from one.
+SEGMENTATIONS, DESCENT_CANDIDATES = 60, 100
+#: Compilers differ by more than what is closer to a known plan.
+CLEARLY_SMALLER = 0.97
 #: Shares of the way from the smallest plan to saving all, for plans that may compile to less.
 LARGER = (0.05, 0.1)
 
@@ -30,25 +46,47 @@ def small_plans(space: Space) -> Iterator[planners.Plan]:
     plans, graph = space.plans, space.plans.graph
     yield plans.calibration_plan
     smallest = space.models[0].smallest()
+    smaller = _descended(space.models[0], plans, (plans.calibration_plan, smallest))
+    least_live, smallest = smallest, smaller or smallest
     yield smallest
-    known = plans.calibration_plan, smallest
-    if (segmented := space.models[0].segmented(known)) is not None:
-        yield segmented
     if space.moves and keeps_host(graph, moving := moving_inputs(space.models[0].graph)):
         yield with_regions(graph, smallest, moving)
     changed = list(_with_changed_ends(plans, smallest))
     yield from changed[:1]
+    yield least_live
     if graph.loops:
         yield space.models[0].checked(planners.whole_iterations(graph))
     yield from (model.smallest() for model in space.models[1:])
     yield from changed[1:]
     with contextlib.suppress(planners.InvalidPlan):
         yield with_regions(graph, smallest, _with_minimal_inner(graph, smallest.regions))
-    least, most = smallest.peak_bytes, planners.save_all(graph).peak_bytes
+    least, most = least_live.peak_bytes, planners.save_all(graph).peak_bytes
     for share in LARGER:
         decisions = space.models[0].solved.fastest(int(least + share * (most - least)))
         if decisions is not None:
             yield space.models[0].checked(decisions)
+
+
+def _descended(
+    model: Proposals, plans: CompiledPlans, known: Sequence[planners.Plan]
+) -> planners.Plan | None:
+    """The smallest plan of segments and descents, if it is clearly smaller than known plans.
+
+    The planner's own smallest plan has the fewest live bytes, not the fewest bytes by this model.
+    """
+    graph, singles = model.graph, model.solved.prepared.singles
+
+    def peak_of(regions: tuple[Region, ...]) -> tuple[float, int]:
+        return plans.model.peak(regions, graph) if model.is_right(regions) else (math.inf, 0)
+
+    found = [smallest_segments(graph, model.modelled, SEGMENTATIONS)]
+    if singles is not None:
+        starts = (*found, nested_but_last(graph), *(x.regions for x in known))
+        found = [with_lower_peak(graph, x, singles, peak_of, DESCENT_CANDIDATES) for x in starts]
+    best, least = min(found, key=model.modelled), min(model.modelled(x.regions) for x in known)
+    if model.modelled(best) > CLEARLY_SMALLER * least:
+        return None
+    return model.checked(certified(graph, best, planner="descent", bound_seconds=graph.seconds))
 
 
 def _with_minimal_inner(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:

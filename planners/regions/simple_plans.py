@@ -45,6 +45,11 @@ def left_alone(graph: Graph, region: Region) -> Region:
     return Region(region.first, region.last, alone=True)
 
 
+def saving_least(graph: Graph, region: Region) -> Region:
+    """A region that saves only what must run once."""
+    return minimal_region(graph, region.first, region.last)
+
+
 def saving_all(graph: Graph, region: Region) -> Region:
     """A region that saves by name what its backward reads of its forward, as far as it may."""
     kept = graph.kept(region.first, region.last)

@@ -35,9 +35,21 @@ def predicted_temp_bytes(
         output_bytes: name of a value that the step returns -> bytes of that result. The graph
             counts such values as nothing.
     """
+    return predicted_peak(graph, regions, output_bytes)[0]
+
+
+def predicted_peak(
+    graph: Graph, regions: Sequence[Region], output_bytes: Mapping[str, int]
+) -> tuple[int, int]:
+    """Bytes of temporaries of the compiled step, and the stage that runs when they are most.
+
+    Arguments are as in `predicted_temp_bytes`.
+    """
     buffers, executed = buffers_of(graph, regions, output_bytes)
     heap, _ = _placed(buffers)
-    return int(_live_bytes(heap, executed).max(initial=0))
+    live = _live_bytes(heap, executed)
+    peak = int(live.argmax())
+    return int(live[peak]), executed[peak].stage
 
 
 def bytes_in_results(
