@@ -189,7 +189,7 @@ class Search(PreparedPlanner):
             excess = self._replays.peak_bytes(regions) - budget_bytes
             if excess <= 0:
                 return _Attempt(regions, False, bound)
-            limit -= excess
+            limit -= max(excess, int(_ROUNDING * budget_bytes))  # the solver sees no less
         return _Attempt(None, False, bound)
 
     def _saving_nothing(self, budget_bytes: int) -> Plan:
