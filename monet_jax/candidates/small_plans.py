@@ -41,36 +41,50 @@ CLEARLY_SMALLER = 0.97
 LARGER = (0.05, 0.1)
 
 
-def small_plans(space: Space) -> Iterator[planners.Plan]:
-    """The small plans of a space that has all plans of its program."""
+def small_plans(space: Space, limit: int) -> Iterator[planners.Plan | None]:
+    """The small plans of a space that has all plans of its program.
+
+    Arguments:
+        space: the space.
+        limit: bytes for temporaries. Of plans that should keep it the fastest comes first.
+    """
     plans, graph = space.plans, space.plans.graph
     yield plans.calibration_plan
-    smallest = space.models[0].smallest()
-    smaller = _descended(space.models[0], plans, (plans.calibration_plan, smallest))
-    least_live, smallest = smallest, smaller or smallest
+    model, least_live = space.models[0], space.models[0].smallest()
+
+    def nbytes(plan: planners.Plan) -> int:
+        return model.modelled(plan.regions)
+
+    known = plans.calibration_plan, least_live
+    found = _found_without_solver(model, plans, known)
+    fits = (x for x in (least_live, *found) if plans.predicted_temp_bytes(x.regions) <= limit)
+    yield min(fits, key=lambda x: x.seconds, default=None)
+    smallest = min(found, key=nbytes)
+    if nbytes(smallest) > CLEARLY_SMALLER * min(map(nbytes, known)):
+        smallest = least_live
     yield smallest
-    if space.moves and keeps_host(graph, moving := moving_inputs(space.models[0].graph)):
+    if space.moves and keeps_host(graph, moving := moving_inputs(model.graph)):
         yield with_regions(graph, smallest, moving)
     changed = list(_with_changed_ends(plans, smallest))
     yield from changed[:1]
     yield least_live
     if graph.loops:
-        yield space.models[0].checked(planners.whole_iterations(graph))
-    yield from (model.smallest() for model in space.models[1:])
+        yield model.checked(planners.whole_iterations(graph))
+    yield from (other.smallest() for other in space.models[1:])
     yield from changed[1:]
     with contextlib.suppress(planners.InvalidPlan):
         yield with_regions(graph, smallest, _with_minimal_inner(graph, smallest.regions))
     least, most = least_live.peak_bytes, planners.save_all(graph).peak_bytes
     for share in LARGER:
-        decisions = space.models[0].solved.fastest(int(least + share * (most - least)))
+        decisions = model.solved.fastest(int(least + share * (most - least)))
         if decisions is not None:
-            yield space.models[0].checked(decisions)
+            yield model.checked(decisions)
 
 
-def _descended(
+def _found_without_solver(
     model: Proposals, plans: CompiledPlans, known: Sequence[planners.Plan]
-) -> planners.Plan | None:
-    """The smallest plan of segments and descents, if it is clearly smaller than known plans.
+) -> list[planners.Plan]:
+    """The smallest plan of segments, and what descents from it and from known plans end at.
 
     The planner's own smallest plan has the fewest live bytes, not the fewest bytes by this model.
     """
@@ -79,14 +93,14 @@ def _descended(
     def peak_of(regions: tuple[Region, ...]) -> tuple[float, int]:
         return plans.model.peak(regions, graph) if model.is_right(regions) else (math.inf, 0)
 
-    found = [smallest_segments(graph, model.modelled, SEGMENTATIONS)]
+    segments = smallest_segments(graph, model.modelled, SEGMENTATIONS)
+    found, starts = [segments], (segments, nested_but_last(graph), *(x.regions for x in known))
     if singles is not None:
-        starts = (*found, nested_but_last(graph), *(x.regions for x in known))
-        found = [with_lower_peak(graph, x, singles, peak_of, DESCENT_CANDIDATES) for x in starts]
-    best, least = min(found, key=model.modelled), min(model.modelled(x.regions) for x in known)
-    if model.modelled(best) > CLEARLY_SMALLER * least:
-        return None
-    return model.checked(certified(graph, best, planner="descent", bound_seconds=graph.seconds))
+        found += [with_lower_peak(graph, x, singles, peak_of, DESCENT_CANDIDATES) for x in starts]
+    names = ("segments", *["descent"] * len(starts))
+    pairs = zip(found, names, strict=False)
+    seconds = graph.seconds
+    return [model.checked(certified(graph, x, planner=n, bound_seconds=seconds)) for x, n in pairs]
 
 
 def _with_minimal_inner(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:

@@ -33,7 +33,8 @@ def compile_small_plans(programs: Sequence[Sequence[Space]], limit: int) -> None
     """
     whole = [spaces[-1] for spaces in programs]
     every = [space.plans for space in whole]
-    turns, ahead = made_ahead(it.zip_longest(*map(small_plans, whole)))
+    small = (small_plans(space, limit) for space in whole)
+    turns, ahead = made_ahead(it.zip_longest(*small))
     for turn in turns:
         for plans, decisions in zip(every, turn, strict=True):
             if decisions is not None and _may_be_smallest(plans, decisions, _least(every)):

@@ -1,6 +1,7 @@
 """What lies in results costs no memory: the planner is told for how much of a step that holds."""
 
 import functools
+import itertools as it
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from monet_jax.bench.models.programs import trace_loss
 from monet_jax.candidates.calibration import Model
 from monet_jax.candidates.live_bytes import lending
 from monet_jax.candidates.proposals import Proposals
+from monet_jax.candidates.small_plans import small_plans
+from monet_jax.candidates.spaces import spaces_of
 from monet_jax.compiler.buffers.model import bytes_in_results, predicted_temp_bytes
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.judge import compiled_plans_of
@@ -81,13 +84,13 @@ def test_a_planner_that_is_told_so_finds_a_faster_plan():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A faster plan may exist")
 def test_the_least_of_a_network_whose_activations_lie_in_gradients():
-    """A VGG-16 takes no more than with a checkpoint round each block, with a slow solver, too."""
+    """A VGG-16 takes no more than with a checkpoint round each block."""
     skip_without_compiler("gpu:h100")
     build = functools.partial(zoo.build, "vgg16", scale="bench", dtype="bfloat16")
     problem, by_hand = build(), build(block_remat="nothing").loss
     step = jax.value_and_grad(by_hand, has_aux=True)
     theirs = monet_jax.compiled_bytes(step, *problem.args, target="gpu:h100").total_bytes
-    options = {"planner": planners.Stages(time_limit=1.0), "target": "gpu:h100", "cache": False}
+    options = {"planner": planners.Stages(time_limit=5.0), "target": "gpu:h100", "cache": False}
     plan = monet_jax.plan(problem.loss, *problem.args, budget=theirs, **options)
     assert plan.compiled_bytes <= theirs
 
@@ -103,3 +106,22 @@ def test_an_excess_that_would_lie_in_results_is_of_no_plan(more, is_charged):
     scale = Model(judge, plans.calibration_plan, saved + more, shift=0).scale
     assert scale.compiled == scale.modelled
     assert (scale.compiled[-1] > saved + 0.9 * more) == is_charged
+
+
+def test_of_small_plans_that_should_fit_the_fastest_comes_first():
+    problem = zoo.build("unet", scale="tiny")
+    plans = plans_of(problem.loss, problem.args)
+    (*_, space) = spaces_of(plans, planners.Stages())
+
+    def first_two(limit):
+        calibration, fits, smallest = it.islice(small_plans(space, limit), 3)
+        assert calibration is plans.calibration_plan
+        return fits, smallest
+
+    none, smallest = first_two(0)
+    least = plans.predicted_temp_bytes(smallest.regions)
+    assert none is None and least < plans.predicted_temp_bytes(plans.calibration_plan.regions)
+    assert first_two(least)[0].seconds <= smallest.seconds
+    fits, _ = first_two(int(1.5 * least))
+    assert least < plans.predicted_temp_bytes(fits.regions) <= 1.5 * least
+    assert fits.seconds < smallest.seconds
