@@ -85,6 +85,11 @@ class Proposals:
         """The planner's smallest plan."""
         return self.checked(self.solved.smallest(self._compiled_plans.calibration_plan))
 
+    def is_right(self, regions: Regions) -> bool:
+        """Whether a plan keeps the limits on gradient error and host."""
+        error = planners.error_of(self.graph, regions)
+        return error <= self.graph.most_error and keeps_host(self.graph, regions)
+
     def checked(self, decisions: planners.Plan) -> planners.Plan:
         """A plan replayed in `compiled_plans.graph`, where the bound of another model is none."""
         graph = self._compiled_plans.graph
@@ -166,8 +171,3 @@ class Proposals:
     def _fits(self, regions: Regions, limit: int) -> bool:
         """Whether a plan keeps the limits on gradient error, host and modelled temporaries."""
         return self.is_right(regions) and self.modelled(regions) <= limit
-
-    def is_right(self, regions: Regions) -> bool:
-        """Whether a plan keeps the limits on gradient error and host."""
-        error = planners.error_of(self.graph, regions)
-        return error <= self.graph.most_error and keeps_host(self.graph, regions)

@@ -18,7 +18,7 @@ from planners.regions.simple_plans import (
     saving_all,
     saving_least,
 )
-from planners.regions.uniform import with_regions
+from planners.regions.uniform import Regions, with_regions
 from planners.transfers import keeps_host
 
 from .compiled_plans import CompiledPlans
@@ -35,8 +35,8 @@ _CHANGED_ENDS = (
 )
 #: Segmentations that are tried for the smallest plan, and plans in each descent from one.
 SEGMENTATIONS, DESCENT_CANDIDATES = 60, 100
-#: Compilers differ by more than what is closer to a known plan.
-CLEARLY_SMALLER = 0.97
+#: A plan of this share of another's bytes is clearly smaller: compilers differ by less.
+CLEARLY_LESS = 0.97
 #: Shares of the way from the smallest plan to saving all, for plans that may compile to less.
 LARGER = (0.05, 0.1)
 
@@ -60,7 +60,7 @@ def small_plans(space: Space, limit: int) -> Iterator[planners.Plan | None]:
     fits = (x for x in (least_live, *found) if plans.predicted_temp_bytes(x.regions) <= limit)
     yield min(fits, key=lambda x: x.seconds, default=None)
     smallest = min(found, key=nbytes)
-    if nbytes(smallest) > CLEARLY_SMALLER * min(map(nbytes, known)):
+    if nbytes(smallest) > CLEARLY_LESS * min(map(nbytes, known)):
         smallest = least_live
     yield smallest
     if space.moves and keeps_host(graph, moving := moving_inputs(model.graph)):
@@ -90,17 +90,20 @@ def _found_without_solver(
     """
     graph, singles = model.graph, model.solved.prepared.singles
 
-    def peak_of(regions: tuple[Region, ...]) -> tuple[float, int]:
+    def peak_of(regions: Regions) -> tuple[float, int]:
         return plans.model.peak(regions, graph) if model.is_right(regions) else (math.inf, 0)
 
     segments = smallest_segments(graph, model.modelled, SEGMENTATIONS)
-    found, starts = [segments], (segments, nested_but_last(graph), *(x.regions for x in known))
-    if singles is not None:
-        found += [with_lower_peak(graph, x, singles, peak_of, DESCENT_CANDIDATES) for x in starts]
-    names = ("segments", *["descent"] * len(starts))
-    pairs = zip(found, names, strict=False)
-    seconds = graph.seconds
-    return [model.checked(certified(graph, x, planner=n, bound_seconds=seconds)) for x, n in pairs]
+    names = {segments: "segments"}
+    for start in (segments, nested_but_last(graph), *(x.regions for x in known)):
+        if singles is not None:
+            end = with_lower_peak(graph, start, singles, peak_of, DESCENT_CANDIDATES)
+            names.setdefault(end, "descent")
+    found = [
+        certified(graph, regions, planner=name, bound_seconds=graph.seconds)
+        for regions, name in names.items()
+    ]
+    return [model.checked(x) for x in found]
 
 
 def _with_minimal_inner(graph: Graph, regions: Sequence[Region]) -> tuple[Region, ...]:

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import planners
 
 from ..candidates.compiled_plans import CompiledPlans, least_excess_bytes
-from ..candidates.small_plans import small_plans
+from ..candidates.small_plans import CLEARLY_LESS, small_plans
 from ..candidates.spaces import Space, propose
 from ..compiler.waiting import made_ahead, meanwhile
 
 #: A plan may compile to this share of its predicted bytes.
 MAY_BE_OFF = 0.75
-#: The steps towards the minimum, until one finds nothing.
-CLEARLY_LESS = 0.97
 
 
 def compile_small_plans(programs: Sequence[Sequence[Space]], limit: int) -> None:

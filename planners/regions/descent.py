@@ -12,17 +12,16 @@ from ..graph import Graph
 from ..plan import Region
 from .effects.candidate import Candidate
 from .simple_plans import left_alone, minimal_region
-
-type _Regions = tuple[Region, ...]
+from .uniform import Regions
 
 
 def with_lower_peak(
     graph: Graph,
-    regions: _Regions,
+    regions: Regions,
     singles: Sequence[Sequence[Candidate]],
-    peak_of: Callable[[_Regions], tuple[float, int]],
+    peak_of: Callable[[Regions], tuple[float, int]],
     max_candidates: int,
-) -> _Regions:
+) -> Regions:
     """The plan after changes at its peak, each the one that lowers the peak most.
 
     A change is another choice for the stage at the peak, an end of its region in front of it or
@@ -46,7 +45,7 @@ def with_lower_peak(
     return best
 
 
-def nested_but_last(graph: Graph) -> _Regions:
+def nested_but_last(graph: Graph) -> Regions:
     """The plan that keeps least for the last stage, and leaves that stage alone.
 
     Stages before it run again together, and each once more for its own backward; those of loops
@@ -61,8 +60,8 @@ def nested_but_last(graph: Graph) -> _Regions:
 
 
 def _changes(
-    graph: Graph, regions: _Regions, stage: int, singles: Sequence[Candidate]
-) -> Iterator[_Regions]:
+    graph: Graph, regions: Regions, stage: int, singles: Sequence[Candidate]
+) -> Iterator[Regions]:
     """Plans that are changed at a stage; none in a loop, whose iterations are to be alike."""
     if stage in graph.looped:
         return
@@ -81,7 +80,7 @@ def _changes(
         yield (*before, _joined(graph, (*parts, *_parts(graph, behind[0]))), *behind[1:])
 
 
-def _parts(graph: Graph, region: Region) -> _Regions:
+def _parts(graph: Graph, region: Region) -> Regions:
     """A region as regions of single stages."""
     stages = range(region.first, region.last + 1)
     if region.alone:
@@ -93,7 +92,7 @@ def _parts(graph: Graph, region: Region) -> _Regions:
     return tuple(minimal_region(graph, s) for s in stages)
 
 
-def _joined(graph: Graph, parts: _Regions) -> Region:
+def _joined(graph: Graph, parts: Regions) -> Region:
     """Regions of single stages as one: left alone, or a checkpoint with each inside."""
     first, last = parts[0].first, parts[-1].last
     if first == last:
