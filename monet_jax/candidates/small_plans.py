@@ -60,7 +60,7 @@ def small_plans(space: Space, limit: int) -> Iterator[planners.Plan | None]:
     fits = (x for x in (least_live, *found) if plans.predicted_temp_bytes(x.regions) <= limit)
     yield min(fits, key=lambda x: x.seconds, default=None)
     smallest = min(found, key=nbytes)
-    if nbytes(smallest) > CLEARLY_LESS * min(map(nbytes, known)):
+    if nbytes(smallest) > min(CLEARLY_LESS * nbytes(plans.calibration_plan), nbytes(least_live)):
         smallest = least_live
     yield smallest
     if space.moves and keeps_host(graph, moving := moving_inputs(model.graph)):
