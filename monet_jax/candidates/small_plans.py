@@ -72,8 +72,9 @@ def small_plans(space: Space, limit: int) -> Iterator[planners.Plan | None]:
         yield model.checked(planners.whole_iterations(graph))
     yield from (other.smallest() for other in space.models[1:])
     yield from changed[1:]
-    with contextlib.suppress(planners.InvalidPlan):
-        yield with_regions(graph, smallest, _with_minimal_inner(graph, smallest.regions))
+    for plan in (smallest, least_live):
+        with contextlib.suppress(planners.InvalidPlan):
+            yield with_regions(graph, plan, _with_minimal_inner(graph, plan.regions))
     least, most = least_live.peak_bytes, planners.save_all(graph).peak_bytes
     for share in LARGER:
         decisions = model.solved.fastest(int(least + share * (most - least)))
