@@ -91,6 +91,9 @@ class Op:
             of the error's norm, over the gradient's. Errors of several ops add up.
         counter_bytes: of the counters that it draws random bits from in a loop. They are made
             before the loop, once for all ops of all loops that read as many.
+        kept_again: what a forward op keeps, beside its outputs, where it runs again right before
+            the backward of its stage: bytes of each, and the position there of the op that reads
+            it last.
     """
 
     name: str
@@ -104,6 +107,7 @@ class Op:
     optional: bool = False
     error: float = 0.0
     counter_bytes: int = 0
+    kept_again: tuple[tuple[int, int], ...] = ()
 
     @property
     def implementations(self) -> tuple[Implementation, ...]:

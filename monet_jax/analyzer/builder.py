@@ -146,6 +146,7 @@ def _add_op(
         ),
         op.optional,
         counter_bytes=op.counter_bytes,
+        kept_again=op.kept_again,
     )
 
 

@@ -36,6 +36,7 @@ from .local_ops import (
     LocalOp,
     each_after_its_inputs,
     with_copies,
+    with_kept_again,
     with_kernels_later,
     with_kernels_transposed,
     with_reuse,
@@ -43,7 +44,7 @@ from .local_ops import (
     with_what_forward_ops_need,
 )
 from .step_costs import price_of, seconds_of
-from .traced_stage import TracedStage, residuals, traced_stage, waiting_bytes
+from .traced_stage import TracedStage, residuals, shared_inside, traced_stage, waiting_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _ops(trace: TracedStage) -> tuple[LocalOp, ...]:
         backward = with_kernels_later(backward, trace.backward)
     elif trace.backend.keeps_kernels:
         backward = with_kernels_transposed(trace, backward)
-    return tuple(forward + backward)
+    return (*with_kept_again(forward, backward, shared_inside(trace)), *backward)
 
 
 def _op(trace: TracedStage, fusion: Fusion, copies: Set[int]) -> LocalOp:

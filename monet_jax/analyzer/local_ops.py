@@ -33,6 +33,8 @@ class LocalOp:
         source: `file:line` of the user's code that it comes from; "" where that is not known.
         priced_by: where its seconds come from; "" where it takes none.
         counter_bytes: of the counters that it draws random bits from, if a loop has them made.
+        kept_again: that it keeps for a backward that follows at once, beside its outputs: bytes
+            of each, and which of the backward ops reads it last.
     """
 
     primitive: str
@@ -55,6 +57,7 @@ class LocalOp:
     source: str = ""
     priced_by: str = ""
     counter_bytes: int = 0
+    kept_again: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,6 +153,22 @@ def with_what_forward_ops_need(ops: Sequence[LocalOp]) -> list[LocalOp]:
             read.update(op.inputs)
         found.append(op)
     return found[::-1]
+
+
+def with_kept_again(
+    forward: Sequence[LocalOp], backward: Sequence[LocalOp], shared: Mapping[int, Mapping[int, int]]
+) -> list[LocalOp]:
+    """The forward ops, with what they keep for a backward; see `traced_stage.shared_inside`."""
+
+    def inside(op: LocalOp) -> dict[int, int]:
+        return {i: size for j in op.outputs for i, size in shared.get(j, {}).items()}
+
+    last = {i: n for n, op in enumerate(backward) for i in inside(op)}
+    found = []
+    for op in forward:  # the first that computes a value keeps it
+        kept = tuple((size, last.pop(i)) for i, size in inside(op).items() if i in last)
+        found.append(dataclasses.replace(op, kept_again=kept))
+    return found
 
 
 def each_after_its_inputs(ops: Sequence[LocalOp], known: Sequence[LocalOp]) -> list[LocalOp]:

@@ -5,6 +5,7 @@ is known by the primal value that produces it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterator, Sequence, Set
 from typing import Any
 
@@ -47,6 +48,17 @@ class TracedStage:
     primal: dict[int, int]
     fleeting: Set[int]
 
+    @functools.cached_property
+    def shared(self) -> Set[int]:
+        """Forward values that are arrays for XLA:CPU only if the backward follows at once.
+
+        It computes nothing costly twice, nor what a library's reductions read.
+        """
+        if not self.backend.needs_scratch:
+            return frozenset()
+        at_once = Fusions(self.program, self.backend, self.fusions.kept).kept
+        return at_once - self.fusions.kept - self.backward
+
     def new(self, like: int) -> int:
         """A new value, as large as another one."""
         avals = (*self.program.avals, self.program.avals[like])
@@ -55,16 +67,20 @@ class TracedStage:
 
 
 def waiting_bytes(trace: TracedStage) -> int:
-    """Bytes that XLA:CPU keeps for a backward that follows at once, beside what that reads.
-
-    It computes nothing costly twice, nor what a library's reductions read.
-    """
+    """Bytes that XLA:CPU keeps for a backward that follows at once, beside what that reads."""
     if not trace.backend.needs_scratch:
         return 0
-    at_once = Fusions(trace.program, trace.backend, trace.fusions.kept).kept
-    shared = at_once - trace.fusions.kept - trace.backward
     scattering = sum(map(scattering_bytes, trace.program.equations))
-    return scattering + sum(map(trace.program.nbytes, shared))
+    return scattering + sum(map(trace.program.nbytes, trace.shared))
+
+
+def shared_inside(trace: TracedStage) -> dict[int, dict[int, int]]:
+    """Output of an op -> the shared values that the op computes inside, and their bytes."""
+    found = dict[int, dict[int, int]]()
+    for op in trace.fusions.all() if trace.shared else ():
+        inside = [i for e in op.fused for i in e.outputs if i in trace.shared]
+        found.update((j, {i: trace.program.nbytes(i) for i in inside}) for j in op.outputs)
+    return found
 
 
 def residuals(trace: TracedStage, invariant: Collection[int]) -> set[int]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools as it
 import math
 from collections.abc import Iterator, Sequence
 
@@ -21,9 +22,12 @@ from planners.regions.simple_plans import (
 from planners.regions.uniform import Regions, with_regions
 from planners.transfers import keeps_host
 
+from .cap import CapReached
 from .compiled_plans import CompiledPlans
+from .programs import Programs, fastest_within
 from .proposals import Proposals
 from .spaces import Space
+from .worth import WORTH
 
 #: Changes of the smallest plan: what becomes of which of its regions.
 _CHANGED_ENDS = (
@@ -80,6 +84,23 @@ def small_plans(space: Space, limit: int) -> Iterator[planners.Plan | None]:
         decisions = model.solved.fastest(int(least + share * (most - least)))
         if decisions is not None:
             yield model.checked(decisions)
+
+
+def compile_faster_small_plans(programs: Programs, limit: int) -> None:
+    """Compile the fastest small plan of each program that should fit, if it beats what fits so far.
+
+    Arguments:
+        programs: of the function.
+        limit: bytes for temporaries.
+    """
+    known = fastest_within(programs, limit)
+    seconds = math.inf if known is None else (1 - WORTH) * known[1].decisions.seconds
+    whole = {space.plans: space for space in programs.spaces if not space.moves}
+    with contextlib.suppress(CapReached):
+        for plans, space in whole.items():
+            _, fits = it.islice(small_plans(space, limit), 2)
+            if fits is not None and fits.seconds < seconds:
+                plans.of(fits)
 
 
 def _found_without_solver(

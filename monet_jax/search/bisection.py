@@ -28,8 +28,8 @@ MAX_STEPS = 14
 ENOUGH = 0.01
 
 
-def compile_proposals(spaces: Sequence[Space], limit: int, known_seconds: float = math.inf) -> None:
-    """Compile proposals of some spaces until the fastest that fits is among them.
+def compile_proposals(spaces: Sequence[Space], limit: int, known_seconds: float = math.inf) -> bool:
+    """Compile proposals until the fastest that fits is among them; whether there is one.
 
     Each program has a bisection of its own, since the model errs on each in its own way. So it does
     on plans of single stages and on those that recompute several stages together: where one of the
@@ -56,14 +56,15 @@ def compile_proposals(spaces: Sequence[Space], limit: int, known_seconds: float 
                 bisection.aim_below(limit - excess)
         bisection, found = _fastest(bisections)
         if found is None:
-            return
+            break
         if found.seconds >= (1 - WORTH) * best and found.decisions not in found.plans:
             bisection.is_done = True  # no plan that should fit is worth it beside one that does
         elif bisection.compile(found) and (found.is_free or not found.plans.verify):
-            return
+            break
         for other in bisections:
             other.follow(bisection)
         bisections += bisection.of_single_stages(found, bisections)
+    return any(x.seconds < math.inf for x in bisections)
 
 
 def _fastest(bisections: Sequence["_Bisection"]) -> tuple["_Bisection", Proposal | None]:

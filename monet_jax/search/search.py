@@ -16,6 +16,7 @@ from ..candidates.first_touch import fastest_limit
 from ..candidates.free import compile_free_plan
 from ..candidates.judge import CompiledPlan, Key
 from ..candidates.programs import Programs, fastest_within, smallest_compiled
+from ..candidates.small_plans import compile_faster_small_plans
 from ..candidates.spaces import free_seconds_of
 from ..candidates.worth import is_free
 from .bisection import compile_proposals
@@ -59,21 +60,22 @@ def find(programs: Programs, limit: int) -> Found:
     fits_as_written = programs.as_written_may_do and plans.unplanned.total_bytes <= limit
     if fits_as_written and _stays_as_written(programs):
         return Found(plans, None, True, "")
-    temps = limit - plans.fixed_bytes
-    try:
+    temps, some_fit = limit - plans.fixed_bytes, True
+    with contextlib.suppress(CapReached):
         costs_memory = plans.judge.touch_seconds_per_byte > 0
         solved, free_seconds = programs.uncalibrated, programs.free_seconds
         if costs_memory or not compile_free_plan(plans, solved, free_seconds, temps):
             spaces = [space for space in programs.spaces if not space.moves]
             programs.restart()
-            compile_proposals(spaces, fastest_limit(spaces, temps))
+            some_fit = compile_proposals(spaces, fastest_limit(spaces, temps))
             if (best := fastest_within(programs, temps)) is not None:
                 compile_crossovers(best[0], temps)
-    except CapReached:
-        pass
     cut_short = cap.reached
-    if not fits_as_written and fastest_within(programs, temps) is None:
+    fastest = fastest_within(programs, temps)
+    if not fits_as_written and fastest is None:
         _compile_small(programs, temps)
+    elif not fits_as_written and not some_fit:  # what fits was compiled for a smaller limit
+        compile_faster_small_plans(programs, temps)
     _compile_moving(programs, temps)
     found = fastest_within(programs, temps)
     if fits_as_written and not (found and programs.beats_as_written(found[1].decisions.seconds)):
@@ -106,10 +108,9 @@ def _compile_moving(programs: Programs, limit: int) -> None:
         return
     programs.as_traced.cap.allow_again()
     with contextlib.suppress(CapReached):
-        spaces = programs.moving_spaces
-        programs.restart()
         seconds = math.inf if best is None else best[1].decisions.seconds
-        if spaces:
+        if spaces := programs.moving_spaces:
+            programs.restart()
             compile_proposals(spaces, limit, seconds)
 
 

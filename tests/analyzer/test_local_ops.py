@@ -62,9 +62,9 @@ def test_that_of_a_product_does_so_too(monkeypatch):
 
 
 def test_costly_work_of_the_last_stage_is_kept_for_the_backward_that_follows(monkeypatch):
-    assert abs(off(dense, DENSE, "cpu", whole=False)) < 0.04
+    assert abs(off(dense, DENSE, "cpu", whole=False)) < 0.03
     monkeypatch.setattr(joint, "traced_stage", lambda *args: traced_stage(*args[:-1], False))
-    assert off(dense, DENSE, "cpu", whole=False) < -0.15
+    assert off(dense, DENSE, "cpu", whole=False) < -0.05
 
 
 @pytest.mark.gpu

@@ -33,6 +33,7 @@ from monet_jax.candidates.programs import Programs
 from monet_jax.candidates.worth import CLEARLY_FASTER, WORTH
 from monet_jax.search.search import Found, find
 from planners.graph import Graph, Link
+from planners.regions.planner import PreparedPlanner
 from planners.regions.simple_plans import certified, moving_inputs
 
 RULES = (exact, larger, smaller, noisy, not_monotone, failing)
@@ -273,3 +274,49 @@ def _with_seconds(graph: Graph, share: float) -> Graph:
         for stage in graph.stages
     )
     return dataclasses.replace(graph, stages=tuple(stages))
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnlySmallest(PreparedPlanner):
+    """The smallest of all plans, and none within any budget."""
+
+    plans: tuple[planners.Plan, ...]
+
+    def fastest(self, budget_bytes: int) -> planners.Plan:
+        least = self.smallest().peak_bytes
+        raise planners.InfeasibleBudget("none", minimum_bytes=least, peak_values=())
+
+    def smallest(self) -> planners.Plan:
+        return min(self.plans, key=lambda plan: (plan.peak_bytes, plan.seconds))
+
+
+class OnlySmallest(Enumeration):
+    """A planner that has no more."""
+
+    def prepare(self, graph: Graph) -> PreparedPlanner:
+        return _OnlySmallest(plans_of(graph))
+
+
+def test_a_plan_that_was_compiled_for_less_does_not_hide_a_faster_one():
+    """Where the planner has nothing, a second search is as good as one of its own."""
+    faster = 0
+    for seed, graph in enumerate(cases(FEW)):
+        judge = SyntheticJudge(graph, exact, seed)
+        least = _taken(judge, find(_without_proposals(judge), FIXED_BYTES))
+        programs = _without_proposals(judge)
+        smallest = find(programs, FIXED_BYTES + least)
+        for share in (1.1, 1.2, 1.3):
+            limit = FIXED_BYTES + int(share * least)
+            of_its_own, found = find(_without_proposals(judge), limit), find(programs, limit)
+            assert found.fits and _seconds(graph, found) <= _seconds(graph, of_its_own)
+            faster += _seconds(graph, of_its_own) < _seconds(graph, smallest)
+    assert faster > FEW
+
+
+def _without_proposals(judge: SyntheticJudge) -> Programs:
+    plans = CompiledPlans(judge, Cap(CAP))
+    return Programs(plans, None, lambda: None, OnlySmallest())
+
+
+def _seconds(graph: Graph, found: Found) -> float:
+    return graph.seconds if found.plan is None else found.plan.decisions.seconds

@@ -93,6 +93,7 @@ def buffers_of(
     for same in shared.values():
         found += _kept_once(same)
     found += _kept_alone(graph, regions, executed)
+    found += _kept_again(graph, executed)
     found += _counters(schedule, [in_loops.get(run.stage, (None,))[0] for run in executed], end)
     reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
     elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
@@ -181,6 +182,21 @@ def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]
         Buffer(graph.stages[s].alone_bytes, start, stop, False, branch=graph.branch_of[s])
         for s, start, stop in spans_alone(regions, executed)
     ]
+
+
+def _kept_again(graph: Graph, executed: Sequence[Run]) -> Iterator[Buffer]:
+    """What ops that run again keep for the backward that follows, beside their outputs."""
+    again, later = [], dict[tuple[int, int, int], int]()
+    for k, run in enumerate(executed):
+        if run.phase == "backward":
+            later[run.stage, run.depth, run.op] = k
+        elif run.depth:
+            again.append((k, run))
+    for k, run in again:
+        for nbytes, reader in run.of(graph).kept_again:
+            if (run.stage, run.depth, reader) in later:
+                stop = later[run.stage, run.depth, reader]
+                yield Buffer(nbytes, k, stop, False, branch=graph.branch_of[run.stage])
 
 
 def _written_over(buffers: list[Buffer], reused_bytes: Mapping[int, int]) -> list[Buffer]:

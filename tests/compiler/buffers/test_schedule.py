@@ -21,6 +21,7 @@ from monet_jax.planning.step import step_to_compile
 from monet_jax.transformer import scan
 from monet_jax.transformer.transform import transform
 from planners.plan import Region
+from planners.regions.simple_plans import minimal_region
 
 CPU = resolve_target("cpu")
 TRIPS, BATCH, WIDTH, DEPTH, DRAWS = 16, 32, 256, 3, 64
@@ -181,6 +182,59 @@ def test_loops_that_draw_random_bits_share_their_counters(monkeypatch):
     monkeypatch.setattr(schedule, "_counters", lambda *_: ())
     _, modelled = compiled_and_modelled(traced, judge.graph, judge.output_bytes, again)
     assert modelled == pytest.approx(compiled - 8 * DRAWS * BATCH * WIDTH, rel=0.04)
+
+
+def gelus(weights, x):
+    """The derivative of a `gelu` reads its `tanh`, as its value does."""
+    for w in weights:
+        x = jax.nn.gelu(x) @ w
+    return jnp.mean(x**2)
+
+
+@pytest.mark.parametrize("first, last", [(2, 3), (1, 4)])
+def test_what_runs_again_keeps_costly_work_for_its_backward(first, last):
+    traced = trace_loss(gelus, ([array(256, 256)] * 6, array(1024, 256)), CPU)
+    plans = compiled_plans_of(traced, CPU, Pins())
+    graph, outputs = plans.judge.graph, plans.judge.output_bytes
+    singles = plans.calibration_plan.regions
+    together = minimal_region(graph, first, last)
+    regions = *singles[:first], together, *singles[last + 1 :]
+    compiled, modelled = compiled_and_modelled(traced, graph, outputs, regions)
+    assert modelled == pytest.approx(compiled, rel=0.01)
+    assert predicted_temp_bytes(_keeping_nothing_again(graph), regions, outputs) < 0.9 * compiled
+
+
+def _keeping_nothing_again(graph):
+    stages = (
+        dataclasses.replace(
+            stage, forward=tuple(dataclasses.replace(x, kept_again=()) for x in stage.forward)
+        )
+        for stage in graph.stages
+    )
+    return dataclasses.replace(graph, stages=tuple(stages))
+
+
+def test_what_is_kept_again_waits_for_the_op_that_reads_it():
+    """Not where the stage is left alone, or only a region inside runs its backward."""
+    make = Builder()
+    forward, backward = [], []
+    for n in range(2):
+        keeps = {"kept_again": ((10, 1), (7, 0))}
+        forward.append([make.op(f"f{n}", f"x{n - 1}" if n else "", f"x{n}:0", **keeps)])
+        backward.append(
+            [make.op(f"g{n}", f"x{n}", ""), make.op(f"h{n}", "", "", workspace_bytes=5)]
+        )
+    graph = make.graph(forward, backward)
+
+    def taken(*regions):
+        return predicted_temp_bytes(graph, regions, {})
+
+    alone = Region(0, 0, alone=True), Region(1, 1, alone=True)
+    assert taken(*alone) == 5
+    assert taken(Region(0, 0), alone[1]) == taken(Region(0, 0), Region(1, 1)) == 17
+    assert taken(Region(0, 1)) == 34
+    assert taken(Region(0, 1, inner=(Region(0, 0), Region(1, 1)))) == 17
+    assert taken(Region(0, 1, inner=alone)) == 5
 
 
 @pytest.mark.parametrize(
