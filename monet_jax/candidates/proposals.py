@@ -148,7 +148,7 @@ class Proposals:
     def _polished(self, decisions: planners.Plan | None, limit: int) -> planners.Plan | None:
         """A faster plan that keeps a limit on modelled temporaries, if local search finds one.
 
-        Where the planner has none, it begins with the plan that saves nothing. Its bound is the
+        Where the planner has none, it begins with the calibration plan. Its bound is the
         planner's for as many live bytes as it takes.
         """
         singles = self.solved.prepared.singles

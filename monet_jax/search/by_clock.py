@@ -59,7 +59,7 @@ def _compile_smaller(programs: Programs, limit: int) -> None:
     """Compile plans for less than a limit on temporaries, as far as the cap allows."""
     programs.restart()
     with contextlib.suppress(CapReached):
-        _ = programs.as_traced.model  # the plan that calibrates it saves nothing
+        _ = programs.as_traced.model  # the plan that calibrates it saves little
         for share in SMALLER:
             compile_proposals(programs.spaces, int(share * limit))
 

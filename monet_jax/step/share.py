@@ -73,7 +73,7 @@ class StepSearch:
         return self._compiler("", {}).compiled_as_it_is()
 
     def small_bytes(self) -> int | None:
-        """Bytes where one mark saves nothing; None without marks, or where the compiler fails."""
+        """Bytes where one mark saves little; None without marks, or where the compiler fails."""
         if not (marks := self._by_residuals()):
             return None
         judge = self.judge(marks[0], {})

@@ -72,7 +72,7 @@ class FunctionProbe(Probe):
         return Plan.of(self.search.plan(lambda _: budget, self.reserved_bytes))
 
     def small_bytes(self, like: Self | None = None) -> int:
-        """Compiled bytes of the plan that is the smallest at another size, or saves nothing."""
+        """Compiled bytes of the plan that is the smallest at another size, or saves little."""
         self.search.comparable(lambda: self._compile_small(like))
         return self._known_bytes()
 
@@ -128,7 +128,7 @@ class StepProbe(Probe):
         return self.seconds(None)
 
     def small_bytes(self, like: Self | None = None) -> int:
-        """Compiled bytes of the step as it is, or where one mark saves nothing."""
+        """Compiled bytes of the step as it is, or where one mark saves little."""
         return min(self.plain_bytes, self.now.search.small_bytes() or self.plain_bytes)
 
     def least_bytes(self, limit_bytes: int, like: Self | None = None) -> int:

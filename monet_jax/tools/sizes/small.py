@@ -44,7 +44,7 @@ def compile_within(programs: Programs, limit: int, knows_smallest: bool) -> None
 
 
 def begin_small(plans: CompiledPlans, like: Key | None) -> Iterator[None]:
-    """Begin to compile the plan that is one at another size, or saves nothing, in one step."""
+    """Begin to compile the plan that is one at another size, or saves little, in one step."""
     if like is None:
         plans.judge.begin(plans.calibration_plan)
     elif like[0] == plans.judge.name and (decisions := _plan_of(plans, like)) is not None:
