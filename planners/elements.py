@@ -189,6 +189,8 @@ class Stage:
         result_bytes: sizes of the results of the step that its backward writes (its parameters'
             gradients). They are no values; until they are written, values may reuse their
             buffers.
+        sliced_bytes: of copies of slices that it reads where a loop takes operands in slices, from
+            the start of its region's backward on.
     """
 
     name: str
@@ -199,6 +201,7 @@ class Stage:
     alone_seconds: float = 0.0
     may_be_alone: bool = True
     result_bytes: tuple[int, ...] = ()
+    sliced_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

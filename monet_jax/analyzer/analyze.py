@@ -41,6 +41,7 @@ from .loops import (
     open_loop,
     open_loop_backward,
     price_saving,
+    with_slices,
     with_stacks,
 )
 from .pins import Pins, find, saved_by_name
@@ -103,6 +104,7 @@ def analyze(
     of_stages = [joint for _, joint in templates]
     graph = _graph(state, staged, choices, keys, tuple(values), of_stages)
     graph = with_stacks(graph, staged, of_stages, prices)
+    graph = with_slices(graph, staged, of_stages, backend)
     return graph, InverseData(_as_returned(state), state.lines, state.seconds_by_source)
 
 

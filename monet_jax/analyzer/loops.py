@@ -133,6 +133,21 @@ def with_stacks(
     return dataclasses.replace(graph, stages=tuple(stages))
 
 
+def with_slices(
+    graph: Graph, staged: StagedProgram, joints: Sequence[Joint], backend: Backend
+) -> Graph:
+    """The graph; products and the like read copies of the slices that a loop takes of stacks."""
+    stages = list(graph.stages)
+    for loop in staged.loops:
+        sliced = {loop.atom(k, v) for k in range(loop.blocks) for _, v in loop.stacked}
+        for s in range(loop.first, loop.stop):
+            given, joint = zip(staged.stages[s].inputs, joints[s].inputs, strict=True), joints[s]
+            whole = {i for op in joint.ops if reads_whole(op.primitive, backend) for i in op.inputs}
+            nbytes = sum(joint.program.nbytes(j) for i, j in given if i in sliced and j in whole)
+            stages[s] = dataclasses.replace(stages[s], sliced_bytes=nbytes)
+    return dataclasses.replace(graph, stages=tuple(stages))
+
+
 def _hoist(state: GraphState, loop: Loop, first: Joint) -> list[Op]:
     """The op that computes what is hoisted out of a loop; the result is live until its end."""
     if not loop.hoists:

@@ -94,6 +94,7 @@ def buffers_of(
         found += _kept_once(same)
     found += _kept_alone(graph, regions, executed)
     found += _kept_again(graph, executed)
+    found += _sliced(graph, executed)
     found += _counters(schedule, [in_loops.get(run.stage, (None,))[0] for run in executed], end)
     reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
     elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
@@ -197,6 +198,19 @@ def _kept_again(graph: Graph, executed: Sequence[Run]) -> Iterator[Buffer]:
             if (run.stage, run.depth, reader) in later:
                 stop = later[run.stage, run.depth, reader]
                 yield Buffer(nbytes, k, stop, False, branch=graph.branch_of[run.stage])
+
+
+def _sliced(graph: Graph, executed: Sequence[Run]) -> Iterator[Buffer]:
+    """Copies of slices of a loop's operands, made at the start of an iteration's backward."""
+    iteration = {s: t for t, stop in graph.spans for s in range(t, stop)}
+    start, stop = dict[int, int](), dict[int, int]()
+    for k, run in enumerate(executed):
+        if run.depth:
+            start.setdefault(iteration[run.stage], k)
+            stop[run.stage] = k
+    for s, last in stop.items():
+        if nbytes := graph.stages[s].sliced_bytes:
+            yield Buffer(nbytes, start[iteration[s]], last, False, branch=graph.branch_of[s])
 
 
 def _written_over(buffers: list[Buffer], reused_bytes: Mapping[int, int]) -> list[Buffer]:

@@ -237,6 +237,44 @@ def test_what_is_kept_again_waits_for_the_op_that_reads_it():
     assert taken(Region(0, 1, inner=alone)) == 5
 
 
+def scanned(weights, x):
+    """Layers with more weights than activations, which a loop takes in slices."""
+
+    def layer(x, matrices):
+        for w in matrices:
+            x = jnp.tanh(x @ w)
+        return x, None
+
+    return jnp.mean(lax.scan(layer, x, weights)[0] ** 2)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_slices_that_products_read_are_copies(length):
+    traced = trace_loss(scanned, ([array(4, 512, 512)] * 3, array(128, 512)), CPU)
+    judge = compiled_plans_of(traced, CPU, Pins()).judge
+    graph, outputs = judge.graph, judge.output_bytes
+    regions = [minimal_region(graph, s, s + length - 1) for s in range(0, 12, length)]
+    regions.append(minimal_region(graph, 12))
+    compiled, modelled = compiled_and_modelled(traced, graph, outputs, regions)
+    stages = (dataclasses.replace(stage, sliced_bytes=0) for stage in graph.stages)
+    fewer = dataclasses.replace(graph, stages=tuple(stages))
+    assert modelled == pytest.approx(compiled, rel=0.15)
+    assert predicted_temp_bytes(fewer, regions, outputs) == modelled - 3 * 2**20
+
+
+def test_slices_live_from_the_start_of_an_iterations_backward():
+    make = Builder()
+    forward = [[make.op(f"f{n}", f"x{n - 1}" if n else "", f"x{n}:0")] for n in range(4)]
+    backward = [[make.op(f"g{n}", f"x{n}", "")] for n in range(4)]
+    graph = make.graph(forward, backward)
+    stages = (dataclasses.replace(x, sliced_bytes=10**n) for n, x in enumerate(graph.stages))
+    loops = (planners.Loop(0, 2, 2),)
+    graph = dataclasses.replace(graph, stages=tuple(stages), loops=loops)
+    buffers, runs = schedule.buffers_of(graph, [Region(n, n) for n in range(4)], {})
+    own = {x.nbytes: (runs[x.start].stage, runs[x.stop].stage) for x in buffers}
+    assert own == {1: (1, 0), 10: (1, 1), 100: (3, 2), 1000: (3, 3)}
+
+
 @pytest.mark.parametrize(
     ("drawing", "expected"),
     [
