@@ -140,7 +140,7 @@ def compared(function, dtype, regions, plan=planned):
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 #: Most functions in one dtype by the plan that keeps codes; a few in the others and by the others.
 QUICK = (
-    *(f"{of}-{name}-float32-codes" for of, name in CASES[::4]),
+    *(f"{of}-{name}-float32-codes" for of, name in CASES[::8]),
     *(f"{case}-bfloat16-codes" for case in ("mask-relu6", "mask-nan_to_num", "pool-padded")),
     *(f"{case}-float16-codes" for case in ("mask-clip", "pool-least", "narrow-sort")),
     *(f"{case}-float32-results" for case in ("mask-relu", "mask-where", "pool-apart")),

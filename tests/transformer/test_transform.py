@@ -94,8 +94,7 @@ def test_named_program_keeps_value_and_gradient(name):
     "name",
     thinned(
         sorted({*NAMED} - SLOW),
-        *("attention_typed_key", "cond_and_switch", "custom_vjp", "integers_and_bools"),
-        *("layers_under_scan", "closed_over", "empty_and_scalar"),
+        *("attention_typed_key", "custom_vjp", "layers_under_scan"),
     ),
 )
 def test_named_program_keeps_value_and_gradient_under_jit(name):
@@ -125,10 +124,7 @@ def _one_by_one(run):
     "name",
     thinned(
         sorted({*_names(maps=True)} - SLOW),
-        "closed_over",
-        "complex",
         "cond_and_switch",
-        "empty_and_scalar",
         "layers_under_scan",
     ),
 )
@@ -162,9 +158,6 @@ def _pushed(f, function):
         _names(forward_mode=True),
         "custom_jvp",
         "branches_under_scan",
-        "loops_in_branches",
-        "complex",
-        "ordering",
     ),
 )
 def test_forward_mode_stays(name):
@@ -192,7 +185,7 @@ def _twice(f, function):
 
 @pytest.mark.parametrize(
     "name",
-    thinned(_names(smooth=True), "custom_jvp", "custom_vjp", "layers_under_scan", "closed_over"),
+    thinned(_names(smooth=True), "custom_jvp", "layers_under_scan"),
 )
 def test_gradient_can_be_differentiated(name):
     f, _ = _program(name)
