@@ -190,7 +190,7 @@ class Stage:
             gradients). They are no values; until they are written, values may reuse their
             buffers.
         sliced_bytes: of copies of slices that it reads where a loop takes operands in slices, from
-            the start of its region's backward on.
+            the start of its iteration's backward on.
     """
 
     name: str

@@ -141,8 +141,9 @@ def with_slices(
     for loop in staged.loops:
         sliced = {loop.atom(k, v) for k in range(loop.blocks) for _, v in loop.stacked}
         for s in range(loop.first, loop.stop):
-            given, joint = zip(staged.stages[s].inputs, joints[s].inputs, strict=True), joints[s]
+            joint = joints[s]
             whole = {i for op in joint.ops if reads_whole(op.primitive, backend) for i in op.inputs}
+            given = zip(staged.stages[s].inputs, joint.inputs, strict=True)
             nbytes = sum(joint.program.nbytes(j) for i, j in given if i in sliced and j in whole)
             stages[s] = dataclasses.replace(stages[s], sliced_bytes=nbytes)
     return dataclasses.replace(graph, stages=tuple(stages))

@@ -23,7 +23,7 @@ from .judge import Judge
 UNDONE = 0.5
 #: Values of at most this share of the largest that a stage could save: the calibration plan saves
 #: them as nearly every plan does. An MLP with layer normalization takes 8 MiB less on a CPU than
-#: where sums of a few KiB run again, and is predicted to 3 % and not to 6.5.
+#: where sums of a few KiB run again, which no other plan has.
 SMALL = 1 / 64
 
 
