@@ -84,6 +84,11 @@ class Programs:
         return (*spaces_of(self.as_traced, self.planner, WORTH), *others[:1])
 
     @property
+    def staying_spaces(self) -> list[Space]:
+        """The spaces to search whose plans move nothing."""
+        return [space for space in self.spaces if not space.moves]
+
+    @property
     def moving_spaces(self) -> list[Space]:
         """The spaces to search whose plans move values to the host's memory."""
         return [space for space in self.spaces if space.moves]

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools as it
 import math
 from collections.abc import Iterator, Sequence
 
@@ -54,15 +53,13 @@ def small_plans(space: Space, limit: int) -> Iterator[planners.Plan | None]:
     """
     plans, graph = space.plans, space.plans.graph
     yield plans.calibration_plan
-    model, least_live = space.models[0], space.models[0].smallest()
+    model = space.models[0]
 
     def nbytes(plan: planners.Plan) -> int:
         return model.modelled(plan.regions)
 
-    known = plans.calibration_plan, least_live
-    found = _found_without_solver(model, plans, known)
-    fits = (x for x in (least_live, *found) if plans.predicted_temp_bytes(x.regions) <= limit)
-    yield min(fits, key=lambda x: x.seconds, default=None)
+    least_live, *found = _of_least_bytes(space)
+    yield _fastest_within(plans, (least_live, *found), limit)
     smallest = min(found, key=nbytes)
     if nbytes(smallest) > min(CLEARLY_LESS * nbytes(plans.calibration_plan), nbytes(least_live)):
         smallest = least_live
@@ -95,12 +92,27 @@ def compile_faster_small_plans(programs: Programs, limit: int) -> None:
     """
     known = fastest_within(programs, limit)
     seconds = math.inf if known is None else (1 - WORTH) * known[1].decisions.seconds
-    whole = {space.plans: space for space in programs.spaces if not space.moves}
+    whole = {space.plans: space for space in programs.staying_spaces}
     with contextlib.suppress(CapReached):
         for plans, space in whole.items():
-            _, fits = it.islice(small_plans(space, limit), 2)
+            fits = _fastest_within(plans, _of_least_bytes(space), limit)
             if fits is not None and fits.seconds < seconds:
                 plans.of(fits)
+
+
+def _of_least_bytes(space: Space) -> list[planners.Plan]:
+    """The planner's smallest plan, and those that are found without its solver."""
+    model, calibration = space.models[0], space.plans.calibration_plan
+    least_live = model.smallest()
+    return [least_live, *_found_without_solver(model, space.plans, (calibration, least_live))]
+
+
+def _fastest_within(
+    plans: CompiledPlans, some: Sequence[planners.Plan], limit: int
+) -> planners.Plan | None:
+    """The fastest of some plans that should keep a limit; None where none should."""
+    fits = (x for x in some if plans.predicted_temp_bytes(x.regions) <= limit)
+    return min(fits, key=lambda x: x.seconds, default=None)
 
 
 def _found_without_solver(

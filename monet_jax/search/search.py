@@ -65,7 +65,7 @@ def find(programs: Programs, limit: int) -> Found:
         costs_memory = plans.judge.touch_seconds_per_byte > 0
         solved, free_seconds = programs.uncalibrated, programs.free_seconds
         if costs_memory or not compile_free_plan(plans, solved, free_seconds, temps):
-            spaces = [space for space in programs.spaces if not space.moves]
+            spaces = programs.staying_spaces
             programs.restart()
             some_fit = compile_proposals(spaces, fastest_limit(spaces, temps))
             if (best := fastest_within(programs, temps)) is not None:

@@ -102,24 +102,26 @@ class Enumeration(RegionPlanner):
     """The best of all plans in which each stage is left alone, saves all or saves nothing."""
 
     def prepare(self, graph: Graph) -> PreparedPlanner:
-        return _Enumerated(plans_of(graph))
+        return Enumerated(plans_of(graph))
 
 
 class WithLongRegions(RegionPlanner):
     """The same, and plans that recompute two stages together."""
 
     def prepare(self, graph: Graph) -> PreparedPlanner:
-        return _Enumerated((*plans_of(graph), *_joined(graph)), plans_of(graph))
+        return Enumerated((*plans_of(graph), *_joined(graph)), plans_of(graph))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Enumerated(PreparedPlanner):
+class Enumerated(PreparedPlanner):
+    """The best of some plans of a graph; `single` are those of single stages."""
+
     plans: tuple[Plan, ...]
     single: tuple[Plan, ...] = ()
 
     @property
-    def of_single_stages(self) -> "_Enumerated | None":
-        return _Enumerated(self.single) if self.single else None
+    def of_single_stages(self) -> "Enumerated | None":
+        return Enumerated(self.single) if self.single else None
 
     def fastest(self, budget_bytes: int) -> Plan:
         fits = [plan for plan in self.plans if plan.peak_bytes <= budget_bytes]

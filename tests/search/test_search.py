@@ -10,6 +10,7 @@ import pytest
 from graphs import random_graph, with_saving
 from synthetic_judge import (
     FIXED_BYTES,
+    Enumerated,
     Enumeration,
     SyntheticJudge,
     WithLongRegions,
@@ -276,18 +277,12 @@ def _with_seconds(graph: Graph, share: float) -> Graph:
     return dataclasses.replace(graph, stages=tuple(stages))
 
 
-@dataclasses.dataclass(frozen=True)
-class _OnlySmallest(PreparedPlanner):
+class _OnlySmallest(Enumerated):
     """The smallest of all plans, and none within any budget."""
-
-    plans: tuple[planners.Plan, ...]
 
     def fastest(self, budget_bytes: int) -> planners.Plan:
         least = self.smallest().peak_bytes
         raise planners.InfeasibleBudget("none", minimum_bytes=least, peak_values=())
-
-    def smallest(self) -> planners.Plan:
-        return min(self.plans, key=lambda plan: (plan.peak_bytes, plan.seconds))
 
 
 class OnlySmallest(Enumeration):

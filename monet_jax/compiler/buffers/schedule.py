@@ -93,8 +93,8 @@ def buffers_of(
     for same in shared.values():
         found += _kept_once(same)
     found += _kept_alone(graph, regions, executed)
-    found += _kept_again(graph, executed)
-    found += _sliced(graph, executed)
+    found += _kept_again(graph, executed, schedule)
+    found += _sliced(graph, executed) if graph.loops else ()
     found += _counters(schedule, [in_loops.get(run.stage, (None,))[0] for run in executed], end)
     reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
     elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
@@ -185,19 +185,18 @@ def _kept_alone(graph: Graph, regions: Sequence[Region], executed: Sequence[Run]
     ]
 
 
-def _kept_again(graph: Graph, executed: Sequence[Run]) -> Iterator[Buffer]:
+def _kept_again(graph: Graph, executed: Sequence[Run], schedule: Sequence[Op]) -> Iterator[Buffer]:
     """What ops that run again keep for the backward that follows, beside their outputs."""
-    again, later = [], dict[tuple[int, int, int], int]()
-    for k, run in enumerate(executed):
-        if run.phase == "backward":
-            later[run.stage, run.depth, run.op] = k
-        elif run.depth:
-            again.append((k, run))
-    for k, run in again:
-        for nbytes, reader in run.of(graph).kept_again:
-            if (run.stage, run.depth, reader) in later:
-                stop = later[run.stage, run.depth, reader]
-                yield Buffer(nbytes, k, stop, False, branch=graph.branch_of[run.stage])
+    again = [k for k, op in enumerate(schedule) if op.kept_again and executed[k].depth]
+    if not again:
+        return
+    later = {(x.stage, x.depth, x.op): k for k, x in enumerate(executed) if x.phase == "backward"}
+    for k in again:
+        stage, depth = executed[k].stage, executed[k].depth
+        for nbytes, reader in schedule[k].kept_again:
+            if (stage, depth, reader) in later:
+                stop = later[stage, depth, reader]
+                yield Buffer(nbytes, k, stop, False, branch=graph.branch_of[stage])
 
 
 def _sliced(graph: Graph, executed: Sequence[Run]) -> Iterator[Buffer]:

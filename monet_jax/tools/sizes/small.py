@@ -33,7 +33,7 @@ def compile_within(programs: Programs, limit: int, knows_smallest: bool) -> None
         compile_small_plans(programs.spaces_of_each(), 0)
 
     def proposed() -> None:
-        compile_proposals([space for space in programs.spaces if not space.moves], limit)
+        compile_proposals(programs.staying_spaces, limit)
 
     for compile_some in [proposed] if knows_smallest else [small, proposed]:
         if fastest_within(programs, limit) is None:
