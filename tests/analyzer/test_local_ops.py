@@ -65,6 +65,9 @@ def test_costly_work_of_the_last_stage_is_kept_for_the_backward_that_follows(mon
     assert abs(off(dense, DENSE, "cpu", whole=False)) < 0.03
     monkeypatch.setattr(joint, "traced_stage", lambda *args: traced_stage(*args[:-1], False))
     assert off(dense, DENSE, "cpu", whole=False) < -0.05
+    # The stages that run again keep theirs, too.
+    monkeypatch.setattr(joint, "with_kept_again", lambda forward, backward, shared: forward)
+    assert off(dense, DENSE, "cpu", whole=False) < -0.15
 
 
 @pytest.mark.gpu
