@@ -6,7 +6,9 @@ The rows are kept in `predictions-TARGET.json`, beside those of other models.
 
 For each share the planner proposes a plan that is predicted to take it, by the model as two
 programs calibrate it, and the plan is compiled. Nothing that was compiled corrects a later
-prediction. Where that makes fewer than ten plans, shares between are tried as well.
+prediction. Where that makes fewer than ten plans, shares between are tried as well. A model may
+have a batch, as in `vit_s16:64`: a TPU keeps up to 128 MiB of a program on the chip, which counts
+for much in small ones.
 """
 
 import itertools as it
@@ -88,17 +90,19 @@ def shares_between(regions: Mapping[float, Any]) -> Iterator[float]:
 
 
 def problem_of(model: str, dtype: str) -> tuple[Any, tuple[Any, ...]]:
-    """The loss and the arguments of a model."""
+    """The loss and the arguments of a model, as the command names it."""
     if model in outside.names():
         return outside.build(model, dtype)
-    problem = zoo.build(model, scale="bench", dtype=dtype)
+    name, _, batch = model.partition(":")
+    size = int(batch) if batch else None
+    problem = zoo.build(name, scale="bench", dtype=dtype, batch=size)
     return problem.loss, problem.args
 
 
 def main(
     target: Annotated[str, typer.Argument(help="What to compile for.")],
     dtype: Annotated[str, typer.Argument(help="What models compute in.")],
-    models: Annotated[list[str], typer.Argument(help="Models of the zoo, and of `outside.py`.")],
+    models: Annotated[list[str], typer.Argument(help="MODEL[:BATCH] of the zoo, or of `outside.py`.")],
     shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = SHARES,
 ) -> None:
     path = HERE / f"predictions-{target.split(':')[-1]}.json"

@@ -5,6 +5,7 @@ memory in the graph, since the compiler counts it as output.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 import jax.numpy as jnp
@@ -90,10 +91,10 @@ class GraphState:
     seconds_by_source: dict[str, float] = dataclasses.field(default_factory=dict)
     spared_seconds: float = 0.0
 
-    @property
+    @functools.cached_property
     def program(self) -> Program:
-        """What the stages run."""
-        return self.staged.program
+        """What the stages run, its values as the backend lays them out."""
+        return dataclasses.replace(self.staged.program, tile=self.backend.tile)
 
     def new(self, nbytes: int, returned: bool = False, copies: int | None = None) -> int:
         """A value that has no name in the program."""

@@ -12,7 +12,8 @@ without these copies, and 0.83 and 0.78 with them.
 A fusion that reads a value computes it anew. Where several do, and the value follows from more
 bytes than its own, writing it once and reading it is less traffic, and compilers do so: a residual
 stream, to which each block adds, would otherwise be summed up from the first block in every
-normalization.
+normalization. Where it takes less than the launch of an op, it is computed anew: a scale of a
+normalization, say.
 """
 
 import collections
@@ -57,7 +58,7 @@ def step_costs(
 def program_costs(jaxpr: Any, prices: Prices, backend: Backend) -> StepCosts:
     """The costs of a closed jaxpr; of what a `shard_map` maps, those of one device."""
     program = _without_casts_back(flatten(jaxpr, inline_checkpoints=True, inline_mapped=True))
-    seconds = seconds_of(fusions_of(program, backend), prices)
+    seconds = seconds_of(fusions_of(program, prices, backend), prices)
     return StepCosts(flops_of(program.equations), seconds)
 
 
@@ -91,12 +92,14 @@ def seconds_of(fusions: Fusions, prices: Prices) -> float:
     return sum(price_of(fusions, fusion, prices).seconds for fusion in fusions.all())
 
 
-def fusions_of(program: Program, backend: Backend) -> Fusions:
+def fusions_of(program: Program, prices: Prices, backend: Backend) -> Fusions:
     """The ops of a step's program, such that little is moved to memory and back."""
+    roofline = prices.roofline
+    launch_bytes = roofline.launch_seconds * roofline.bandwidth_bytes_per_second
     written: frozenset[int] = frozenset()
     fusions = Fusions(program, backend)
     for _ in range(_ROUNDS):
-        found = _worth_writing(fusions, written)
+        found = _worth_writing(fusions, written, launch_bytes)
         if found == written:
             break
         written, fusions = found, Fusions(program, backend, found)
@@ -111,7 +114,8 @@ def price_of(fusions: Fusions, fusion: Fusion, prices: Prices) -> Price:
     (body,) = compat.subjaxprs(eqn)
     trip = _with_sunk(fusions, fusion.equation, flatten(body, inline_checkpoints=True))
     # What is saved by its name in a loop is copied once more: its rounding stands for that.
-    inside = fusions_of(trip, dataclasses.replace(fusions.backend, drops_idle_rounding=False))
+    backend = dataclasses.replace(fusions.backend, drops_idle_rounding=False)
+    inside = fusions_of(trip, prices, backend)
     copying = copying_seconds(_copied_bytes(eqn, inside), prices)
     seconds = eqn.params["length"] * (seconds_of(inside, prices) + copying)
     return dataclasses.replace(price, seconds=seconds)
@@ -160,8 +164,16 @@ def _readers(fusions: Fusions) -> Mapping[int, int]:
     return ops
 
 
-def _worth_writing(fusions: Fusions, written: frozenset[int]) -> frozenset[int]:
-    """The fused values that are cheaper to write, given what else is written."""
+def _worth_writing(
+    fusions: Fusions, written: frozenset[int], launch_bytes: float
+) -> frozenset[int]:
+    """The fused values that are cheaper to write, given what else is written.
+
+    Arguments:
+        fusions: the ops so far.
+        written: fused values that they write.
+        launch_bytes: what the memory moves in the time of a launch.
+    """
     program, ops, chosen = fusions.program, _readers(fusions), set[int]()
     behind: dict[int, frozenset[int]] = {}  # what a fused value is computed from
     for equation in program.equations:
@@ -174,7 +186,7 @@ def _worth_writing(fusions: Fusions, written: frozenset[int]) -> frozenset[int]:
             if fusions.is_kept(i) and i not in written:
                 continue
             source, own = sum(map(program.nbytes, reads)), program.nbytes(i)
-            if ops[i] * source > source + (1 + ops[i]) * own:
+            if ops[i] * source > source + (1 + ops[i]) * own + launch_bytes:
                 chosen.add(i)
             else:
                 behind[i] = reads

@@ -110,7 +110,7 @@ def traced_stage(
 
     Where the backward follows `at_once`, it reads what the forward has computed.
     """
-    joint = flatten(_trace(program, stage))
+    joint = dataclasses.replace(flatten(_trace(program, stage)), tile=backend.tile)
     named = [(i, e.outputs[0]) for e in joint.equations for i in _named(e)]
     hooked = {j: i for e in joint.equations for i in _named(e) for j in e.reads}
     kept = [value for i, value in named if i in pinned]

@@ -1,4 +1,4 @@
-"""The model of compiled bytes, and the programs that calibrate it: one saves little, one all."""
+"""The model of compiled bytes, and the programs that calibrate it: one saves nothing, one all."""
 
 import dataclasses
 import functools
@@ -6,7 +6,7 @@ import functools
 import planners
 from planners.graph import Graph
 from planners.plan import Region
-from planners.regions.simple_plans import certified, left_alone, saving_small
+from planners.regions.simple_plans import certified, left_alone, minimal_region
 
 from ..compiler.buffers.model import (
     Scale,
@@ -21,10 +21,6 @@ from .judge import Judge
 #: The calibration plan is undone where it takes this share of all that it should spare. XLA:TPU
 #: did so to a GPT-2 in bfloat16, 806 MiB for 330, before its softmax's sums were kept.
 UNDONE = 0.5
-#: Values of at most this share of the largest that a stage could save: the calibration plan saves
-#: them as nearly every plan does. An MLP with layer normalization takes 8 MiB less on a CPU than
-#: where sums of a few KiB run again, which no other plan has.
-SMALL = 1 / 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,16 +79,16 @@ class Model:
 
 
 def calibration_plan_of(graph: Graph) -> planners.Plan:
-    """The plan that saves what is small and nothing else, its last stage left alone.
+    """The plan that saves nothing, its last stage left alone.
 
     The backward of the last stage follows at once: recomputing the stage saves no bytes, and XLA
     may make one more copy for it (147 MiB of GPT-2's 540 on a GPU, where the vocabulary is padded),
     which no useful plan has.
     """
-    regions = tuple(saving_small(graph, s, SMALL) for s in range(len(graph.stages)))
+    regions = tuple(minimal_region(graph, s) for s in range(len(graph.stages)))
     if len(regions) > 1:
         regions = (*regions[:-1], left_alone(graph, regions[-1]))
-    return certified(graph, regions, planner="save little", bound_seconds=graph.seconds)
+    return certified(graph, regions, planner="save nothing", bound_seconds=graph.seconds)
 
 
 def shift_of(modelled: int, compiled: int | None, all_saved: int) -> int:

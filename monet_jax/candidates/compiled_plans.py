@@ -1,8 +1,8 @@
 """The bytes of each plan of one program: predicted by a model, and as compiled.
 
 Two programs calibrate the model. One is the unplanned program, which is the plan that saves all, or
-differs from it by what the model says. The other is the calibration plan, which saves little except
-in the last stage.
+differs from it by what the model says. The other is the calibration plan, which saves nothing
+except in the last stage.
 """
 
 import functools
@@ -97,7 +97,7 @@ class CompiledPlans[SomeJudge: Judge]:
 
     @functools.cached_property
     def calibration_plan(self) -> planners.Plan:
-        """The plan that saves what is small and nothing else, its last stage left alone."""
+        """The plan that saves nothing, its last stage left alone."""
         return calibration_plan_of(self.judge.graph)
 
     def of(self, decisions: planners.Plan) -> CompiledPlan:

@@ -75,6 +75,7 @@ class Backend:
             are no multiples of it: tensor cores take no others.
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
             workspace, of products of any shape and dtype.
+        tile: rows and columns of the tiles that arrays are padded to, if they are.
     """
 
     needs_scratch: bool = False
@@ -105,6 +106,7 @@ class Backend:
     keeps_kernels: bool = False
     side_multiple: int = 1
     product_bytes: int = 0
+    tile: tuple[int, int] | None = None
 
 
 #: What XLA gives cuBLAS on a Hopper card, ahead of time.
@@ -145,6 +147,7 @@ _BACKENDS = {
         expands_pooling=False,
         splits_dropped_softmax=True,
         fetches_at_once=True,
+        tile=(8, 128),  # sublanes by lanes of a vector register
     ),
 }
 

@@ -50,22 +50,6 @@ def saving_least(graph: Graph, region: Region) -> Region:
     return minimal_region(graph, region.first, region.last)
 
 
-def saving_small(graph: Graph, s: int, share: float) -> Region:
-    """A region of one stage that saves what must run once, and values that take next to nothing.
-
-    Arguments:
-        graph: the planning graph.
-        s: the stage.
-        share: a small value takes at most this share of the bytes of the largest one.
-    """
-    least, kept = minimal_region(graph, s), graph.kept(s, s)
-    if least.alone or not kept:
-        return least
-    most = share * max(value.nbytes for value in kept)
-    small = {x.name for x in kept if x.savable and 0 < x.nbytes <= most}
-    return Region(s, s, tuple(sorted(small.union(least.saved), key=graph.index.__getitem__)))
-
-
 def saving_all(graph: Graph, region: Region) -> Region:
     """A region that saves by name what its backward reads of its forward, as far as it may."""
     kept = graph.kept(region.first, region.last)

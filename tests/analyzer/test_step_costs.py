@@ -1,5 +1,7 @@
 """The seconds of traced steps, against traffic counted by hand."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,10 +10,12 @@ from monet_jax.analyzer.step_costs import step_costs
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import TARGETS
 from monet_jax.ir.barriers import written_once
-from monet_jax.seconds.attained import modelled
+from monet_jax.seconds.attained import modelled, roofline_of
+from monet_jax.seconds.prices import ByRoofline
 from monet_jax.seconds.running import runnable
 
 H100 = TARGETS["gpu:h100"]
+ROOFLINE = roofline_of(H100)
 SIDE = 4096
 ARRAY = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)
 #: Seconds in which an array of `ARRAY` is read or written once.
@@ -53,6 +57,21 @@ def test_a_cheap_value_is_computed_where_it_is_read():
         return y.sum(0), (y * y).sum(0), (y + 1).sum(0)
 
     assert seconds(fun, ARRAY) == pytest.approx(3 * ONCE, rel=0.01)
+
+
+def test_no_op_is_launched_for_a_value_that_takes_less_to_compute_anew():
+    """Scales of a normalization: a row that many ops read, from several rows."""
+
+    def fun(arrays, rows):
+        scale = sum(rows)
+        return [x * scale for x in arrays]
+
+    rows, launch = [jax.ShapeDtypeStruct((SIDE,), jnp.float32)] * 4, ROOFLINE.launch_seconds
+    assert seconds(fun, [ARRAY] * 8, rows) == pytest.approx(8 * 2 * ONCE, abs=launch / 2)
+    free = ByRoofline(dataclasses.replace(ROOFLINE, launch_seconds=0.0))
+    found = step_costs(fun, ([ARRAY] * 8, rows), free, backend_of("gpu:h100")).seconds
+    more = 8 * (len(rows) - 1) - len(rows) - 1  # rows that are read or written more, else
+    assert seconds(fun, [ARRAY] * 8, rows) - found == pytest.approx(more * ONCE / SIDE, rel=0.01)
 
 
 def test_slices_are_read_and_updates_written_in_place():

@@ -27,7 +27,6 @@ from monet_jax.planning.plan_search import PlanSearch
 from monet_jax.search.search import Found
 from monet_jax.tracing.trace import trace_for
 from planners.regions.planner import FunctionPlanner
-from planners.regions.simple_plans import minimal_region, saving_small
 
 CPU = resolve_target("cpu")
 
@@ -122,23 +121,6 @@ def test_the_calibration_plan_leaves_its_last_stage_alone_where_there_are_others
     assert len(several) > 1
     assert [region.alone for region in several] == [False] * (len(several) - 1) + [True]
     assert len(one) == 1 and not one[0].alone
-
-
-def test_the_calibration_plan_saves_what_is_small_and_nothing_else():
-    """Such as the statistics of a normalization, which nearly every plan saves."""
-
-    def loss(weights, x):
-        for w in weights:
-            x = (x * jax.lax.rsqrt(jnp.mean(x**2, axis=1, keepdims=True) + 1e-6)) @ w
-        return jnp.mean(x**2)
-
-    shapes = [jax.ShapeDtypeStruct((n, 128), jnp.float32) for n in (128, 1024)]
-    plans = compiled_plans_of(trace_loss(loss, ([shapes[0]] * 4, shapes[1]), CPU), CPU, Pins())
-    graph = plans.judge.graph
-    for region in plans.calibration_plan.regions[1:-1]:
-        sizes = [graph.values[graph.index[name]].nbytes for name in region.saved]
-        assert sizes and max(sizes) <= 2 * shapes[1].shape[0] * 4, sizes
-        assert saving_small(graph, region.first, 0.0) == minimal_region(graph, region.first)
 
 
 def test_the_calibration_plan_is_predicted_as_it_was_compiled():

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from .. import compat
+from .tiles import tiled_size
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class Program:
         keeps_other: whether, run as it is, it saves other residuals than the traced function.
         inlines_checkpoints: whether regions of `jax.checkpoint` are inlined, also in the bodies of
             its loops.
+        tile: in which its values are laid out, if they are (see `tiles`).
     """
 
     avals: tuple[Any, ...]
@@ -124,10 +126,15 @@ class Program:
     rewrite: Rewrite = dataclasses.field(default=unchanged, compare=False)
     keeps_other: bool = False
     inlines_checkpoints: bool = False
+    tile: tuple[int, int] | None = None
 
     def nbytes(self, value: int) -> int:
-        """Bytes of one value."""
-        return aval_nbytes(self.avals[value])
+        """Bytes of one value, padded to whole tiles."""
+        aval = self.avals[value]
+        nbytes, size = aval_nbytes(aval), math.prod(aval.shape)
+        if self.tile is None or not size:
+            return nbytes
+        return nbytes * tiled_size(aval.shape, self.tile) // size
 
 
 #: Integers of less than a byte, which XLA packs (`nbytes` of such an array does not say so).

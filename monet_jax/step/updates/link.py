@@ -54,7 +54,7 @@ class Gradients:
 
 def gradients_of(program: Program, prices: Prices, backend: Backend) -> Gradients:
     """When the gradients of a step's program are there."""
-    fusions = fusions_of(program, backend)
+    fusions = fusions_of(program, prices, backend)
     ops = [*fusions.all()]
     taken = [price_of(fusions, op, prices).seconds for op in ops]
     ends = {
