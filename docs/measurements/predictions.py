@@ -102,7 +102,9 @@ def problem_of(model: str, dtype: str) -> tuple[Any, tuple[Any, ...]]:
 def main(
     target: Annotated[str, typer.Argument(help="What to compile for.")],
     dtype: Annotated[str, typer.Argument(help="What models compute in.")],
-    models: Annotated[list[str], typer.Argument(help="MODEL[:BATCH] of the zoo, or of `outside.py`.")],
+    models: Annotated[
+        list[str], typer.Argument(help="Of the zoo, as NAME[:BATCH], or of `outside.py`.")
+    ],
     shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = SHARES,
 ) -> None:
     path = HERE / f"predictions-{target.split(':')[-1]}.json"
