@@ -102,9 +102,7 @@ def problem_of(model: str, dtype: str) -> tuple[Any, tuple[Any, ...]]:
 def main(
     target: Annotated[str, typer.Argument(help="What to compile for.")],
     dtype: Annotated[str, typer.Argument(help="What models compute in.")],
-    models: Annotated[
-        list[str], typer.Argument(help="Of the zoo, as NAME[:BATCH], or of `outside.py`.")
-    ],
+    models: Annotated[list[str], typer.Argument(help="NAME[:BATCH] of the zoo, or `outside.py`.")],
     shares: Annotated[str, typer.Option(help="Of the plain temporaries.")] = SHARES,
 ) -> None:
     path = HERE / f"predictions-{target.split(':')[-1]}.json"
