@@ -245,6 +245,19 @@ class Link:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Chip:
+    """The memory on a device's chip, where arrays stay that are not live for long.
+
+    Attributes:
+        nbytes: of such arrays at a time.
+        seconds: that an array may stay.
+    """
+
+    nbytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
     """Stages that are the branches of a choice, of which one runs, forward and backward.
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .checks import check_backward, check_dataflow, check_loops, check_values
 from .elements import FETCHED as FETCHED
+from .elements import Chip as Chip
 from .elements import Choice as Choice
 from .elements import Implementation as Implementation
 from .elements import Link as Link
@@ -33,8 +34,7 @@ class Graph:
     Attributes:
         values: every array, indexed by the ops.
         stages: in forward order.
-        recomputes_late: whether a compiler runs an op again just before what reads it; else all of
-            a region's recomputation comes first.
+        recomputes_late: whether ops run again just before what reads them, or at a region's start.
         loops: in order. A region lies in one iteration, or outside of all loops.
         choices: a region lies in one branch, or outside of all. Of choices in branches, as much
             waits in all branches of the inner ones together.
@@ -42,6 +42,7 @@ class Graph:
         zeros_first: whether gradients of tables begin as zeros when the step starts.
         most_error: limit on the sum of the errors of a plan's ops (`error_of`).
         link: to the host's memory; None where nothing moves there.
+        chip: where a compiler keeps temporaries outside of main memory, if it does.
         spared_seconds: by which first runs take less: there a compiler moves ops out of loops.
 
     Raises:
@@ -59,6 +60,7 @@ class Graph:
     zeros_first: bool = False
     most_error: float = math.inf
     link: Link | None = None
+    chip: Chip | None = None
     spared_seconds: float = 0.0
 
     def __post_init__(self):
@@ -141,10 +143,7 @@ class Graph:
         return frozenset(_read_elsewhere(self))
 
     def kept(self, first: int, last: int) -> tuple[Value, ...]:
-        """Values that stages `first` to `last` keep for their own backward if left alone.
-
-        `Stage.alone_bytes` come on top.
-        """
+        """What stages `first` to `last` keep if left alone, beside their `Stage.alone_bytes`."""
         stages = self.stages[first : last + 1]
         read = {i for stage in stages for op in stage.backward for i in op.inputs}
         written = (i for stage in stages for op in stage.forward for i in op.outputs)

@@ -146,6 +146,7 @@ def _graph(
         uniform_blocks=True,
         zeros_first=state.backend.zeroes_results_first,
         spared_seconds=state.spared_seconds,
+        chip=state.backend.chip,
     )
 
 

@@ -1,4 +1,7 @@
-"""By how much the model of compiled bytes misses a program's plans."""
+"""By how much the model of compiled bytes misses a program's plans, and a program for that."""
+
+import jax
+import jax.numpy as jnp
 
 import planners
 from monet_jax.analyzer.pins import Pins
@@ -16,3 +19,21 @@ def off(loss, args, name, whole=True):
     figures = plans.unplanned if whole else plans.of(nothing).figures
     assert figures is not None
     return plans.model.modelled(decisions.regions, plans.judge.graph) / figures.temp_bytes - 1
+
+
+def attentions(depth, x):
+    """A loss of that many attentions, and its arguments.
+
+    Arguments:
+        depth: how many.
+        x: examples, tokens, heads and features, abstract.
+    """
+
+    def loss(weights, x):
+        for w in weights:
+            scores = jnp.einsum("bthd,bshd->bhts", x @ w, x)
+            x = x + jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), x)
+        return jnp.mean(x**2)
+
+    features = x.shape[-1]
+    return loss, ([jax.ShapeDtypeStruct((features, features), x.dtype)] * depth, x)

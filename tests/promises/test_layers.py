@@ -80,11 +80,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "monet_jax/ir/program/": ("transformer/test_transform.py", "operators/test_indices.py"),
     "monet_jax/ir/stage.py": ("transformer/test_transform.py",),
     # Compilers
-    "monet_jax/compiler/buffers/model.py": (
-        "analyzer/test_materialised.py",
-        "compiler/test_backend.py",
-        "tracing/passes/test_loops.py",
-    ),
     "monet_jax/compiler/child.py": ("compiler/test_compile.py",),
     "monet_jax/compiler/export.py": ("compiler/test_compile.py",),
     "monet_jax/compiler/options.py": ("compiler/test_compile.py",),

@@ -3,12 +3,13 @@
 XLA places buffers in order of size, largest first (its `BufferAssigner`). A result of the program
 has its own memory, but until it is written any temporary that fits may live there. A temporary that
 finds no such place goes to the heap. So a step's temporaries are not its peak of live values: a
-network's activations can lie where its weights' gradients will be.
+network's activations can lie where its weights' gradients will be. XLA:TPU keeps some on the chip.
 """
 
 import bisect
 import collections
 import dataclasses
+import itertools as it
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -47,7 +48,7 @@ def predicted_peak(
     """
     buffers, executed = buffers_of(graph, regions, output_bytes)
     heap, _ = _placed(buffers)
-    live = _live_bytes(heap, executed)
+    live = _live_bytes(_off_chip(heap, executed, graph), executed)
     peak = int(live.argmax())
     return int(live[peak]), executed[peak].stage
 
@@ -150,6 +151,23 @@ def _finds_home(buffer: Buffer, homes: Sequence[tuple[int, _Spans]]) -> bool:
             spans.insert(k, (start, stop))
             return True
     return False
+
+
+def _off_chip(buffers: list[Buffer], executed: Sequence[Run], graph: Graph) -> list[Buffer]:
+    """The buffers in main memory: on the chip stay the shortest-lived, as many as find room."""
+    if graph.chip is None:
+        return buffers
+    elapsed = np.cumsum([0.0, *(run.of(graph).seconds for run in executed)])
+    lives = [elapsed[buffer.stop + 1] - elapsed[buffer.start] for buffer in buffers]
+    free, found = np.full(len(executed), graph.chip.nbytes), list[Buffer]()
+    for _, n in sorted(zip(lives, it.count(), strict=False)):
+        buffer = buffers[n]
+        room = free[buffer.start : buffer.stop + 1]
+        if lives[n] <= graph.chip.seconds and buffer.nbytes <= room.min():
+            room -= buffer.nbytes
+        else:
+            found.append(buffer)
+    return found
 
 
 def _live_bytes(buffers: Sequence[Buffer], executed: Sequence[Run]) -> np.ndarray:
