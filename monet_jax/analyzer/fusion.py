@@ -2,10 +2,8 @@
 
 A value is kept in memory if its equation cannot be fused, if an equation that reads it cannot fuse
 it, if it passes an optimization barrier, or if the program returns it. Every kept value is one op:
-its equation, together with all the producers that are computed inside the same fusion.
-
-XLA:TPU computes elementwise work, random bits among it, inside the products that read it; the other
-compilers keep a product's operands.
+its equation, and the producers computed inside the same fusion. XLA:TPU computes elementwise work
+and random bits inside the products that read them; the other compilers keep a product's operands.
 """
 
 import dataclasses
@@ -13,7 +11,7 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ..compiler.backend import Backend
+from ..compiler.backend import Backend, spread_bytes
 from ..ir import compat
 from ..ir.costs import Work, work_of
 from ..ir.kernels import read_as_they_are
@@ -74,8 +72,7 @@ class Fusions:
         program: a flat program.
         backend: the compiler; whether gathers and products compute their operands.
         kept: values that are kept in any case.
-        late: values that are computed at another time than the others: cotangents, say, where the
-            forward runs again for them, or has saved what they need.
+        late: values that are computed at another time than the others, as cotangents may be.
 
     Attributes:
         kept: the values that ops write to memory.
@@ -133,15 +130,14 @@ class Fusions:
             Kept values and inputs of the program; and result -> hook for the hooks through which
             something is read, known ones included.
         """
-        through = is_hook(equation)
-        return self.kept_behind(equation.reads[:1] if through else equation.reads, known)
+        reads = equation.reads[:1] if is_hook(equation) else equation.reads
+        return self.kept_behind(reads, known)
 
     def kept_behind(
         self, values: Iterable[int], known: Collection[int] = ()
     ) -> tuple[set[int], dict[int, Equation]]:
         """What is read for some values where the results of some hooks are known; as above."""
-        found, hooks, seen = set(), dict[int, Equation](), set()
-        pending = list(values)
+        found, hooks, seen, pending = set(), dict[int, Equation](), set(), list(values)
         while pending:
             i = pending.pop()
             producer = self.producer.get(i)
@@ -202,8 +198,7 @@ class Fusions:
             if kind in (Kind.REDUCTION, Kind.SOLID):
                 kept.update(equation.outputs)
             if kind is Kind.SOLID or is_barrier(equation):
-                # Loops compute what is constant inside.
-                kept.update(reads - constant if equation.primitive == "scan" else reads)
+                kept.update(reads - _computed_inside(self, equation, constant))
             if not drawn.issuperset(equation.outputs):
                 kept.update(reads & drawn)
         if backend.leaves_reductions:
@@ -214,6 +209,14 @@ class Fusions:
             kept |= costly_values(Arrays(program, kinds, self._root, kept, self.late))
         kept &= self.producer.keys()
         return {i for i in kept if kinds[self.position[i]] is not Kind.VIEW}
+
+
+def _computed_inside(fusions: Fusions, equation: Equation, constant: Set[int]) -> Set[int]:
+    """Operands that an op with arrays for operands computes: constants of loops, and copies."""
+    if equation.primitive == "scan":
+        return constant
+    spread = fusions.backend.copies_spread and spread_bytes(equation, fusions.producer)
+    return {fusions.root(equation.inputs[0])} if spread else set()
 
 
 def _roots(sources: Mapping[int, int]) -> dict[int, int]:

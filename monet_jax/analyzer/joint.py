@@ -17,7 +17,7 @@ import jax
 from ..compiler.backend import (
     Backend,
     copied_operand,
-    padded_bytes,
+    spread_bytes,
     widened_operands,
     workspace_bytes,
 )
@@ -191,16 +191,9 @@ def _workspace_bytes(trace: TracedStage, equation: Equation) -> int:
         return _temporary_bytes(body, trace.backend, body.inputs[constants:])
     if equation.primitive == "dot_general":
         return trace.backend.product_bytes + _copied_bytes(equation, trace.fusions, trace.backward)
-    if trace.backend.pads_dilated and not _has_reversed_kernel(trace, equation):
-        return padded_bytes(equation)
+    if trace.backend.copies_spread:
+        return spread_bytes(equation, trace.fusions.producer)
     return workspace_bytes(equation) if trace.backend.needs_scratch else 0
-
-
-def _has_reversed_kernel(trace: TracedStage, equation: Equation) -> bool:
-    """Whether the right operand is reversed, as for a gradient of a convolution."""
-    kernel = equation.inputs[1] if len(equation.inputs) > 1 else None
-    made_by = trace.fusions.producer.get(kernel) if isinstance(kernel, int) else None
-    return made_by is not None and made_by.primitive == "rev"
 
 
 def _copied_bytes(equation: Equation, fusions: Fusions, late: Set[int]) -> int:

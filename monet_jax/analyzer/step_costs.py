@@ -18,6 +18,7 @@ normalization, say.
 
 import collections
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from ..ir import compat
 from ..ir.costs import Work, flops_of
 from ..ir.primitives import Kind, kind_of
 from ..ir.program import Equation, Program, flatten, without_dead_code
+from ..seconds.group import SLICING
 from ..seconds.prices import ROOFLINE, Price, Prices
 from .fusion import Fusion, Fusions, group_of, reads_whole
 
@@ -175,22 +177,34 @@ def _worth_writing(
         launch_bytes: what the memory moves in the time of a launch.
     """
     program, ops, chosen = fusions.program, _readers(fusions), set[int]()
-    behind: dict[int, frozenset[int]] = {}  # what a fused value is computed from
+    behind: dict[int, Mapping[int, int]] = {}  # what a fused value is computed from
     for equation in program.equations:
         if _is_view(equation):
             continue
-        reads = frozenset[int]().union(
-            *(behind.get(fusions.root(i), {fusions.root(i)}) for i in equation.reads)
-        )
+        reads = _bytes_behind(fusions, equation, behind)
         for i in equation.outputs:
             if fusions.is_kept(i) and i not in written:
                 continue
-            source, own = sum(map(program.nbytes, reads)), program.nbytes(i)
+            source, own = sum(reads.values()), program.nbytes(i)
             if ops[i] * source > source + (1 + ops[i]) * own + launch_bytes:
                 chosen.add(i)
             else:
                 behind[i] = reads
     return frozenset(chosen)
+
+
+def _bytes_behind(
+    fusions: Fusions, equation: Equation, behind: Mapping[int, Mapping[int, int]]
+) -> Mapping[int, int]:
+    """Value in memory -> the bytes of it that an equation is computed from: of slices, no more."""
+    found, nbytes = collections.Counter[int](), fusions.program.nbytes
+    for place, i in enumerate(equation.inputs):
+        if isinstance(i, int):
+            root, is_sliced = fusions.root(i), place == 0 and equation.primitive in SLICING
+            most = nbytes(equation.outputs[0]) if is_sliced else math.inf
+            for source, read in behind.get(root, {root: nbytes(root)}).items():
+                found[source] = min(found[source] + int(min(read, most)), nbytes(source))
+    return found
 
 
 def _is_op(fusions: Fusions, equation: Equation) -> bool:

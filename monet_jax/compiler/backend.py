@@ -5,7 +5,7 @@ Observed in the buffer assignments of the compilers themselves, on the models of
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
@@ -69,8 +69,8 @@ class Backend:
             its sums are not kept, which read the counters of random bits as arrays.
         fetches_at_once: whether an array that is on the host comes back as soon as it is there,
             whatever barrier it passes; a slice of a stack there comes when its index is known.
-        pads_dilated: whether a convolution reads a copy of an operand that it spreads out, with
-            zeros between its elements, unless it is the gradient of another.
+        copies_spread: whether a convolution that spreads an operand out reads a copy of it, with
+            what the operand is made of computed inside: all but gradients (`spread_bytes`).
         adds_products_in_place: whether a product is added to an array where that lies, and has no
             array of its own: cuBLAS's `beta`.
         side_multiple: a product of 16-bit floats reads its operands with zeros added to sides that
@@ -104,7 +104,7 @@ class Backend:
     rolls_threefry: bool = False
     splits_dropped_softmax: bool = False
     fetches_at_once: bool = False
-    pads_dilated: bool = False
+    copies_spread: bool = False
     adds_products_in_place: bool = False
     keeps_kernels: bool = False
     side_multiple: int = 1
@@ -139,7 +139,7 @@ _BACKENDS = {
         sums_what_it_writes=True,
         drops_idle_rounding=True,
         makes_zeros_early=True,
-        pads_dilated=True,
+        copies_spread=True,
         adds_products_in_place=True,
         keeps_kernels=True,
         side_multiple=8,
@@ -186,17 +186,28 @@ def workspace_bytes(equation: Equation) -> int:
     return operand + max(cotangent, ungrouped, chosen_from)
 
 
-def padded_bytes(equation: Equation) -> int:
-    """Bytes of the operand of a convolution that spreads it out, with its zeros; 0 of others.
+def spread_bytes(equation: Equation, producer: Mapping[int, Equation]) -> int:
+    """Bytes of the copies that XLA:GPU makes for a convolution that spreads its operand out.
 
-    Transposed convolutions do so, which upsample images. cuDNN has none but the gradient of another
-    convolution, which XLA:GPU knows by its reversed kernel.
+    Transposed convolutions do so, which upsample images: the operand is copied with zeros between
+    its elements. cuDNN has none but the gradient of another convolution, which XLA:GPU knows by its
+    reversed kernel. Where the gradient of a kernel is computed, by a convolution over the batch,
+    both operands are copied, with the batch last. 0 of others.
+
+    Arguments:
+        equation: of the program.
+        producer: value -> the equation that makes it.
     """
     if equation.primitive != "conv_general_dilated":
         return 0
-    params, operand = equation.eqn.params, equation.eqn.invars[0].aval
+    kernel = equation.inputs[1]
+    if isinstance(kernel, int) and kernel in producer and producer[kernel].primitive == "rev":
+        return 0
+    params, (operand, other) = equation.eqn.params, (v.aval for v in equation.eqn.invars)
     if all(n == 1 for n in params["lhs_dilation"]):
         return 0
+    if params["dimension_numbers"].lhs_spec[0] != 0:
+        return aval_nbytes(operand) + aval_nbytes(other)
     sides = [*operand.shape]
     spatial = params["dimension_numbers"].lhs_spec[2:]
     for axis, gap, pads in zip(spatial, params["lhs_dilation"], params["padding"], strict=True):

@@ -74,6 +74,37 @@ def test_of_a_dropout_its_mask_is_kept_and_not_what_it_was_drawn_from(name):
     assert "mul" not in made_by
 
 
+def resized(kernels, x):
+    """Convolutions that upsample, each followed by one that downsamples."""
+    for up, down, scale in kernels:
+        x = jax.lax.conv_transpose(jax.nn.relu(x * scale), up, (2, 2), "SAME")
+        dimensions = "NHWC", "HWIO", "NHWC"
+        x = jax.lax.conv_general_dilated(x, down, (2, 2), "SAME", dimension_numbers=dimensions)
+    return jnp.mean(x**2)
+
+
+RESIZED = [(*[spec(2, 2, 64, 64)] * 2, spec(64))] * 4, spec(4, 64, 64, 64)
+
+
+@pytest.mark.parametrize(("copies_spread", "are_kept"), [(True, False), (False, True)])
+def test_a_convolution_that_upsamples_reads_a_copy_with_the_operand_computed_inside(
+    copies_spread, are_kept
+):
+    gpu = dataclasses.replace(backend.backend_of("gpu:h100"), copies_spread=copies_spread)
+    program = flatten(jax.make_jaxpr(resized)(*RESIZED))
+    fusions = Fusions(program, gpu)
+    relus = [e for e in program.equations if e.primitive == "custom_jvp_call"]
+    assert relus and all(fusions.is_kept(e.outputs[0]) == are_kept for e in relus)
+
+
+@ON_A_GPU
+def test_the_gradient_of_its_kernel_reads_copies_of_both_operands(name, monkeypatch):
+    assert abs(off(resized, RESIZED, name, whole=False)) < 0.01
+    other = dataclasses.replace(backend.backend_of(name), copies_spread=False)
+    monkeypatch.setattr(judge, "backend_of", lambda target: other)
+    assert off(resized, RESIZED, name, whole=False) < -0.04
+
+
 LABELLED = spec(512, 8192, dtype=jnp.bfloat16), spec(512, dtype=jnp.int32)
 
 

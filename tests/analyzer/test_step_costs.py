@@ -74,6 +74,17 @@ def test_no_op_is_launched_for_a_value_that_takes_less_to_compute_anew():
     assert seconds(fun, [ARRAY] * 8, rows) - found == pytest.approx(more * ONCE / SIDE, rel=0.01)
 
 
+def test_slices_that_several_ops_read_are_not_written():
+    """Each op reads its slices where they lie, and not the whole."""
+    rows = SIDE // 4
+
+    def fun(x):
+        parts = [x[n * rows : (n + 1) * rows] for n in range(4)]
+        return [(a - b).sum(0) for a in parts for b in parts if a is not b]
+
+    assert seconds(fun, ARRAY) == pytest.approx(12 * 2 * ONCE / 4, rel=0.01)
+
+
 def test_slices_are_read_and_updates_written_in_place():
     rows = SIDE // 2
 
