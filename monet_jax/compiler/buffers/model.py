@@ -9,7 +9,6 @@ network's activations can lie where its weights' gradients will be. XLA:TPU keep
 import bisect
 import collections
 import dataclasses
-import itertools as it
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -160,7 +159,7 @@ def _off_chip(buffers: list[Buffer], executed: Sequence[Run], graph: Graph) -> l
     elapsed = np.cumsum([0.0, *(run.of(graph).seconds for run in executed)])
     lives = [elapsed[buffer.stop + 1] - elapsed[buffer.start] for buffer in buffers]
     free, found = np.full(len(executed), graph.chip.nbytes), list[Buffer]()
-    for _, n in sorted(zip(lives, it.count(), strict=False)):
+    for n in np.argsort(lives, kind="stable").tolist():
         buffer = buffers[n]
         room = free[buffer.start : buffer.stop + 1]
         if lives[n] <= graph.chip.seconds and buffer.nbytes <= room.min():
