@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from planners.graph import Chip, Graph, Op, Value
 from planners.graph import Choice as PlannerChoice
-from planners.graph import Graph, Op, Value
 from planners.graph import Stage as PlannerStage
 
 from ..compiler.backend import Backend
@@ -105,7 +105,16 @@ def analyze(
     graph = _graph(state, staged, choices, keys, tuple(values), of_stages)
     graph = with_stacks(graph, staged, of_stages, prices)
     graph = with_slices(graph, staged, of_stages, backend)
+    graph = dataclasses.replace(graph, chip=_chip(backend, prices))
     return graph, InverseData(_as_returned(state), state.lines, state.seconds_by_source)
+
+
+def _chip(backend: Backend, prices: Prices) -> Chip | None:
+    """Where temporaries of short lives stay on the target."""
+    if not backend.chip_fills:
+        return None
+    fill_seconds = backend.on_chip_bytes / prices.roofline.bandwidth_bytes_per_second
+    return Chip(int(backend.on_chip_bytes), backend.chip_fills * fill_seconds)
 
 
 def _as_returned(state: GraphState) -> dict[str, int]:
@@ -146,7 +155,6 @@ def _graph(
         uniform_blocks=True,
         zeros_first=state.backend.zeroes_results_first,
         spared_seconds=state.spared_seconds,
-        chip=state.backend.chip,
     )
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 import jax
 import numpy as np
 
-from planners.graph import Chip
-
 from ..ir.primitives import traits_of
 from ..ir.program import Equation, aval_nbytes
 
@@ -78,7 +76,8 @@ class Backend:
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
             workspace, of products of any shape and dtype.
         tile: rows and columns of the tiles that arrays are padded to, if they are.
-        chip: where temporaries that are not live for long are no bytes of main memory, if they are.
+        chip_fills: a temporary that is live for no longer than it takes to fill `on_chip_bytes` so
+            many times stays on the chip, as far as these go.
     """
 
     needs_scratch: bool = False
@@ -110,11 +109,9 @@ class Backend:
     side_multiple: int = 1
     product_bytes: int = 0
     tile: tuple[int, int] | None = None
-    chip: Chip | None = None
+    chip_fills: float = 0.0
 
 
-#: Bytes of a v5e's vector memory.
-_VECTOR_MEMORY = 128 * 2**20
 #: What XLA gives cuBLAS on a Hopper card, ahead of time.
 _CUBLAS_BYTES = (4 if jax.__version_info__ >= (0, 12) else 32) * 2**20
 
@@ -149,13 +146,12 @@ _BACKENDS = {
         narrows_operands=True,
         fuses_into_products=True,
         lends_results=False,
-        on_chip_bytes=_VECTOR_MEMORY,
+        on_chip_bytes=128 * 2**20,  # as large as a v5e's vector memory
         expands_pooling=False,
         splits_dropped_softmax=True,
         fetches_at_once=True,
         tile=(8, 128),  # sublanes by lanes of a vector register
-        # Six times as long as it takes to fill it: by ViTs' temporaries (`docs/how/targets.md`).
-        chip=Chip(_VECTOR_MEMORY, 1e-3),
+        chip_fills=6.1,  # by the temporaries of ViTs on a v5e, as `docs/how/targets.md` says
     ),
 }
 
