@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from model_error import off
+from networks import skip_without_compiler
 
 from monet_jax.analyzer import joint, local_ops
 from monet_jax.analyzer.traced_stage import traced_stage
@@ -72,6 +73,7 @@ def test_costly_work_of_the_last_stage_is_kept_for_the_backward_that_follows(mon
 
 @pytest.mark.gpu
 def test_what_is_summed_as_it_is_written_is_written_over_nothing(monkeypatch):
+    skip_without_compiler("gpu:h100")
     layers = [(spec(3, 3, n, 64), spec(64)) for n in (4, 64, 64, 64, 64)]
     args = layers, spec(4, 128, 128, 4)
     assert abs(off(biased, args, "gpu:h100", whole=False)) < 0.02
@@ -93,6 +95,7 @@ def normed(layers, x):
 
 @pytest.mark.gpu
 def test_what_is_summed_in_the_same_kernel_is_not_written_over(monkeypatch):
+    skip_without_compiler("gpu:h100")
     layers = [(spec(3, 3, n, 64), spec(64), spec(64)) for n in (4, 64, 64, 64, 64)]
     args = layers, spec(4, 64, 64, 4)
     assert abs(off(normed, args, "gpu:h100", whole=False)) < 0.08
@@ -109,6 +112,7 @@ def wide(kernels, x):
 
 @pytest.mark.gpu
 def test_copies_of_kernels_wait_in_results_where_images_would(monkeypatch):
+    skip_without_compiler("gpu:h100")
     args = [spec(3, 3, 256, 256)] * 5, spec(4, 16, 16, 256)
     assert abs(off(wide, args, "gpu:h100")) < 0.12
     other = dataclasses.replace(backend.backend_of("gpu:h100"), keeps_kernels=False)
