@@ -102,10 +102,9 @@ def analyze(
     values = state.stored_values()
     price_saving(state, values, prices)
     of_stages = [joint for _, joint in templates]
-    graph = _graph(state, staged, choices, keys, tuple(values), of_stages)
+    graph = _graph(state, choices, keys, tuple(values), of_stages, _chip(backend, prices))
     graph = with_stacks(graph, staged, of_stages, prices)
     graph = with_slices(graph, staged, of_stages, backend)
-    graph = dataclasses.replace(graph, chip=_chip(backend, prices))
     return graph, InverseData(_as_returned(state), state.lines, state.seconds_by_source)
 
 
@@ -126,13 +125,14 @@ def _as_returned(state: GraphState) -> dict[str, int]:
 
 def _graph(
     state: GraphState,
-    staged: StagedProgram,
     choices: Sequence[Choice],
     keys: Sequence[str],
     values: tuple[Value, ...],
     joints: Sequence[Joint],
+    chip: Chip | None,
 ) -> Graph:
     """The graph of a state that has all stages, with its values as they are stored."""
+    staged = state.staged
     made = zip(state.forwards, reversed(state.backwards), keys, staged.stages, joints, strict=True)
     return Graph(
         values,
@@ -155,6 +155,7 @@ def _graph(
         uniform_blocks=True,
         zeros_first=state.backend.zeroes_results_first,
         spared_seconds=state.spared_seconds,
+        chip=chip,
     )
 
 

@@ -18,7 +18,6 @@ normalization, say.
 
 import collections
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from ..ir import compat
 from ..ir.costs import Work, flops_of
 from ..ir.primitives import Kind, kind_of
 from ..ir.program import Equation, Program, flatten, without_dead_code
-from ..seconds.group import SLICING
+from ..seconds.group import reads_slice
 from ..seconds.prices import ROOFLINE, Price, Prices
 from .fusion import Fusion, Fusions, group_of, reads_whole
 
@@ -200,10 +199,10 @@ def _bytes_behind(
     found, nbytes = collections.Counter[int](), fusions.program.nbytes
     for place, i in enumerate(equation.inputs):
         if isinstance(i, int):
-            root, is_sliced = fusions.root(i), place == 0 and equation.primitive in SLICING
-            most = nbytes(equation.outputs[0]) if is_sliced else math.inf
-            for source, read in behind.get(root, {root: nbytes(root)}).items():
-                found[source] = min(found[source] + int(min(read, most)), nbytes(source))
+            root, is_sliced = fusions.root(i), reads_slice(equation, place)
+            for source, whole in behind.get(root, {root: nbytes(root)}).items():
+                read = min(whole, nbytes(equation.outputs[0])) if is_sliced else whole
+                found[source] = min(found[source] + read, nbytes(source))
     return found
 
 

@@ -8,7 +8,7 @@ from ..ir.costs import Work, work_of
 from ..ir.program import Equation, aval_nbytes, parameters_of
 
 #: Equations that read a part of their first operand.
-SLICING = {"dynamic_slice", "slice", "gather"}
+_SLICING = {"dynamic_slice", "slice", "gather"}
 #: Equations that write over a part of their first operand -> the place of what they write.
 _UPDATE = {"dynamic_update_slice": 1, "scatter": 2, "scatter-add": 2}
 
@@ -53,7 +53,7 @@ class Group:
         return min(parts, aval_nbytes(self.avals[value]))
 
     def _part_read(self, equation: Equation, place: int, value: int) -> int:
-        if place == 0 and equation.primitive in SLICING:
+        if reads_slice(equation, place):
             return aval_nbytes(self.avals[equation.outputs[0]])
         if place == 0 and self._updates(equation):
             return 0
@@ -87,3 +87,8 @@ class Group:
         for e in self.equations:
             lines.append([e.primitive, *named(e.inputs), *named(e.outputs), parameters_of(e.eqn)])
         return repr([*lines, sorted(named(self.inputs)), named(self.outputs)])
+
+
+def reads_slice(equation: Equation, place: int) -> bool:
+    """Whether an equation reads only a part of that operand, as large as its result."""
+    return place == 0 and equation.primitive in _SLICING

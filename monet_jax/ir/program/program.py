@@ -131,10 +131,10 @@ class Program:
     def nbytes(self, value: int) -> int:
         """Bytes of one value, padded to whole tiles."""
         aval = self.avals[value]
-        nbytes, size = aval_nbytes(aval), math.prod(aval.shape)
-        if self.tile is None or not size:
+        nbytes = aval_nbytes(aval)
+        if self.tile is None or not nbytes:
             return nbytes
-        return nbytes * tiled_size(aval.shape, self.tile) // size
+        return nbytes * tiled_size(aval.shape, self.tile) // math.prod(aval.shape)
 
 
 #: Integers of less than a byte, which XLA packs (`nbytes` of such an array does not say so).
