@@ -81,8 +81,8 @@ def buffers_of(
         stage = executed[k].stage
         for i in op.inputs:
             open_at[i][2][stage] = k
-        if op.workspace_bytes > 0:
-            found.append(Buffer(op.workspace_bytes, k, k, False))
+        workspace = op.workspace_arrays or (op.workspace_bytes,)
+        found += (Buffer(nbytes, k, k, False) for nbytes in workspace if nbytes > 0)
         for i in op.outputs:
             if i in open_at:
                 close(i)
@@ -96,7 +96,7 @@ def buffers_of(
     found += _kept_again(graph, executed, schedule)
     found += _sliced(graph, executed) if graph.loops else ()
     found += _counters(schedule, [in_loops.get(run.stage, (None,))[0] for run in executed], end)
-    reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
+    reused = {k: sum(op.workspace_arrays) - op.workspace_bytes for k, op in enumerate(schedule)}
     elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
     return begun_in_results(_written_over(found, reused), elementwise), executed
 
