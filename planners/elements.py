@@ -195,7 +195,8 @@ class Stage:
             gradients). They are no values; until they are written, values may reuse their
             buffers.
         sliced_bytes: of copies of slices that it reads where a loop takes operands in slices, from
-            the start of its iteration's backward on.
+            the start of its iteration's backward on: of those that its backward reads, and of those
+            that only its forward does, to cast them say.
     """
 
     name: str
@@ -206,7 +207,7 @@ class Stage:
     alone_seconds: float = 0.0
     may_be_alone: bool = True
     result_bytes: tuple[int, ...] = ()
-    sliced_bytes: int = 0
+    sliced_bytes: tuple[int, int] = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -138,8 +138,8 @@ def with_slices(
 ) -> Graph:
     """The graph; what an iteration reads are copies of the slices that a loop takes of stacks.
 
-    They pass a barrier, and lie in memory also where they are only cast. A compiler that computes
-    the operands of products inside of them takes no copies for these.
+    They pass a barrier, and lie in memory also where they are only cast, until they are. A compiler
+    that computes the operands of products inside of them takes no copies for these.
     """
     stages = list(graph.stages)
     for loop in staged.loops:
@@ -148,9 +148,12 @@ def with_slices(
             joint = joints[s]
             whole = {i for op in joint.ops if reads_whole(op.primitive, backend) for i in op.inputs}
             copied = whole if backend.fuses_into_products else {*joint.inputs}
-            given = zip(staged.stages[s].inputs, joint.inputs, strict=True)
-            nbytes = sum(joint.program.nbytes(j) for i, j in given if i in sliced and j in copied)
-            stages[s] = dataclasses.replace(stages[s], sliced_bytes=nbytes)
+            late = {i for op in joint.ops if not op.forward for i in op.inputs}
+            nbytes = [0, 0]
+            for i, j in zip(staged.stages[s].inputs, joint.inputs, strict=True):
+                if i in sliced and j in copied:
+                    nbytes[j not in late] += joint.program.nbytes(j)
+            stages[s] = dataclasses.replace(stages[s], sliced_bytes=(nbytes[0], nbytes[1]))
     return dataclasses.replace(graph, stages=tuple(stages))
 
 

@@ -202,14 +202,17 @@ def _kept_again(graph: Graph, executed: Sequence[Run], schedule: Sequence[Op]) -
 def _sliced(graph: Graph, executed: Sequence[Run]) -> Iterator[Buffer]:
     """Copies of slices of a loop's operands, made at the start of an iteration's backward."""
     iteration = {s: t for t, stop in graph.spans for s in range(t, stop)}
-    start, stop = dict[int, int](), dict[int, int]()
+    start, again, stop = dict[int, int](), dict[int, int](), dict[int, int]()
     for k, run in enumerate(executed):
         if run.depth:
             start.setdefault(iteration[run.stage], k)
             stop[run.stage] = k
-    for s, last in stop.items():
-        if nbytes := graph.stages[s].sliced_bytes:
-            yield Buffer(nbytes, start[iteration[s]], last, False, branch=graph.branch_of[s])
+            if run.phase == "forward":
+                again[run.stage] = k
+    for s in stop:
+        for nbytes, last in zip(graph.stages[s].sliced_bytes, (stop, again), strict=True):
+            if nbytes and s in last:
+                yield Buffer(nbytes, start[iteration[s]], last[s], False, branch=graph.branch_of[s])
 
 
 def _written_over(buffers: list[Buffer], reused_bytes: Mapping[int, int]) -> list[Buffer]:
