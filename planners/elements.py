@@ -78,8 +78,6 @@ class Op:
         flops: floating-point operations of its products and convolutions.
         workspace_bytes: bytes that it needs only while it runs, beside its inputs and outputs.
             Negative where an output is written over an input that nothing reads later.
-        workspace_arrays: bytes of each array of its workspace, where that is not one: what the
-            body of a loop keeps at once. They may lie apart.
         recomputable: False for an op that must run exactly once (an effect, an impure generator).
         alternatives: further implementations. A planner that knows of none uses the op's own
             figures. Alternatives of a backward op read less of its own inputs, and *codes*
@@ -110,7 +108,6 @@ class Op:
     error: float = 0.0
     counter_bytes: int = 0
     kept_again: tuple[tuple[int, int], ...] = ()
-    workspace_arrays: tuple[int, ...] = ()
 
     @property
     def implementations(self) -> tuple[Implementation, ...]:
@@ -125,16 +122,14 @@ class Op:
         if not implementation:
             return self
         if implementation == FETCHED:
-            x = Implementation((), 0.0)
-        else:
-            x = self.alternatives[implementation - 1]
+            return dataclasses.replace(self, inputs=(), seconds=0.0, flops=0, workspace_bytes=0)
+        x = self.alternatives[implementation - 1]
         return dataclasses.replace(
             self,
             inputs=x.inputs,
             seconds=x.seconds,
             flops=x.flops,
             workspace_bytes=x.workspace_bytes,
-            workspace_arrays=(),
         )
 
     def implementation_by(self, saved: Container[int]) -> int:
@@ -195,8 +190,7 @@ class Stage:
             gradients). They are no values; until they are written, values may reuse their
             buffers.
         sliced_bytes: of copies of slices that it reads where a loop takes operands in slices, from
-            the start of its iteration's backward on: of those that its backward reads, and of those
-            that only its forward does, to cast them say.
+            the start of its iteration's backward on.
     """
 
     name: str
@@ -207,7 +201,7 @@ class Stage:
     alone_seconds: float = 0.0
     may_be_alone: bool = True
     result_bytes: tuple[int, ...] = ()
-    sliced_bytes: tuple[int, int] = (0, 0)
+    sliced_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -147,7 +147,6 @@ def _add_op(
         op.optional,
         counter_bytes=op.counter_bytes,
         kept_again=op.kept_again,
-        workspace_arrays=op.workspace_arrays,
     )
 
 

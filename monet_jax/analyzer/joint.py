@@ -158,7 +158,6 @@ def _op(trace: TracedStage, fusion: Fusion, copies: Set[int]) -> LocalOp:
     scratch = trace.backend.needs_scratch
     is_early = equation.primitive == "rev" and (scratch or id(equation) in copies)
     price = price_of(trace.fusions, fusion, trace.prices)
-    arrays = _arrays_of_body(trace, equation)
     return LocalOp(
         equation.primitive,
         fusion.inputs,
@@ -173,34 +172,28 @@ def _op(trace: TracedStage, fusion: Fusion, copies: Set[int]) -> LocalOp:
         _narrowed(trace, equation),
         frozenset(reduced_in(members, trace.fusions.root)),
         copied_operand(equation) if scratch else None,
-        max(copied, sum(arrays), _workspace_bytes(trace, equation)),
+        max(copied, _workspace_bytes(trace, equation)),
         source=compat.source_of(equation.eqn),
         priced_by=price.source,
         counter_bytes=drawn_from,
-        workspace_arrays=arrays,
     )
 
 
 def _workspace_bytes(trace: TracedStage, equation: Equation) -> int:
-    """What an op takes beside its operands and results, but for what bodies of loops keep."""
+    """What an op takes beside its operands and results; the body of a loop has temporaries.
+
+    They are counted for loops that only add up, such as a chunked loss. Those of loops that JAX
+    differentiates are small beside what these stack; counted, they only blur the smallest budgets.
+    """
+    if equation.primitive == "scan" and _only_adds_up(trace, equation):
+        (body,) = map(flatten, compat.subjaxprs(equation.eqn))
+        constants, _, _ = compat.scan_counts(equation.eqn)
+        return _temporary_bytes(body, trace.backend, body.inputs[constants:])
     if equation.primitive == "dot_general":
         return trace.backend.product_bytes + _copied_bytes(equation, trace.fusions, trace.backward)
     if trace.backend.copies_spread:
         return spread_bytes(equation, trace.fusions.producer)
     return workspace_bytes(equation) if trace.backend.needs_scratch else 0
-
-
-def _arrays_of_body(trace: TracedStage, equation: Equation) -> tuple[int, ...]:
-    """Bytes of each temporary that the body of a loop keeps when it keeps most.
-
-    They are counted for loops that only add up, such as a chunked loss. Those of loops that JAX
-    differentiates are small beside what these stack; counted, they only blur the smallest budgets.
-    """
-    if equation.primitive != "scan" or not _only_adds_up(trace, equation):
-        return ()
-    (body,) = map(flatten, compat.subjaxprs(equation.eqn))
-    constants, _, _ = compat.scan_counts(equation.eqn)
-    return _temporaries(body, trace.backend, body.inputs[constants:])
 
 
 def _copied_bytes(equation: Equation, fusions: Fusions, late: Set[int]) -> int:
@@ -219,8 +212,8 @@ def _copied_bytes(equation: Equation, fusions: Fusions, late: Set[int]) -> int:
     return sum(nbytes for i, nbytes in operands if is_copied(i))
 
 
-def _temporaries(program: Program, backend: Backend, varying: Sequence[int]) -> tuple[int, ...]:
-    """Bytes of each array of a loop's body while these are most, inputs and results left out.
+def _temporary_bytes(program: Program, backend: Backend, varying: Sequence[int]) -> int:
+    """The most bytes that ops of a loop's body keep at once, inputs and results left out.
 
     An op that updates an operand, or is elementwise, writes its result over one that ends there.
     A product that is added to an array in place takes none.
@@ -235,19 +228,16 @@ def _temporaries(program: Program, backend: Backend, varying: Sequence[int]) -> 
     outside = {fusions.root(i) for i in program.outputs if isinstance(i, int)} | program.given
     outside |= _added_in_place(ops) if backend.adds_products_in_place else set()
     last = {i: n for n, op in enumerate(ops) for i in op.inputs}
-    live, most = dict[int, int](), tuple[int, ...]()
+    live, most = 0, 0
     for n, op in enumerate(ops):
-        written = {i: program.nbytes(i) for i in op.outputs if i not in outside}
+        written = sum(program.nbytes(i) for i in op.outputs if i not in outside)
         ending = [i for i in op.inputs if last[i] == n and i not in outside]
         over = set(ending) - reduced_in((*op.fused, op.equation), fusions.root)
         room = max(map(program.nbytes, over), default=0)
-        is_over = is_in_place(op.equation) and sum(written.values()) <= room
-        beside = () if is_over else written.values()
+        reused = written if is_in_place(op.equation) and written <= room else 0
         copied = _copied_bytes(op.equation, fusions, anew)
-        most = max(most, (*live.values(), *beside, copied), key=sum)
-        live |= written
-        for i in ending:
-            live.pop(i, None)
+        most = max(most, live + written - reused + copied)
+        live += written - sum(map(program.nbytes, ending))
     return most
 
 

@@ -27,7 +27,6 @@ class LocalOp:
         reduced: what reductions inside of it read, over which nothing is written.
         copied: an input that it reads in another layout, if any.
         workspace_bytes: bytes that it needs only while it runs.
-        workspace_arrays: of each array of its workspace, where that is not one.
         reused_bytes: bytes of its outputs that XLA writes over an input which nothing reads later.
         implementations: further implementations, by what a plan saves.
         optional: whether it runs only where its outputs are saved.
@@ -59,7 +58,6 @@ class LocalOp:
     priced_by: str = ""
     counter_bytes: int = 0
     kept_again: tuple[tuple[int, int], ...] = ()
-    workspace_arrays: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -136,24 +136,16 @@ def with_stacks(
 def with_slices(
     graph: Graph, staged: StagedProgram, joints: Sequence[Joint], backend: Backend
 ) -> Graph:
-    """The graph; what an iteration reads are copies of the slices that a loop takes of stacks.
-
-    They pass a barrier, and lie in memory also where they are only cast, until they are. A compiler
-    that computes the operands of products inside of them takes no copies for these.
-    """
+    """The graph; products and the like read copies of the slices that a loop takes of stacks."""
     stages = list(graph.stages)
     for loop in staged.loops:
         sliced = {loop.atom(k, v) for k in range(loop.blocks) for _, v in loop.stacked}
         for s in range(loop.first, loop.stop):
             joint = joints[s]
             whole = {i for op in joint.ops if reads_whole(op.primitive, backend) for i in op.inputs}
-            copied = whole if backend.fuses_into_products else {*joint.inputs}
-            late = {i for op in joint.ops if not op.forward for i in op.inputs}
-            nbytes = [0, 0]
-            for i, j in zip(staged.stages[s].inputs, joint.inputs, strict=True):
-                if i in sliced and j in copied:
-                    nbytes[j not in late] += joint.program.nbytes(j)
-            stages[s] = dataclasses.replace(stages[s], sliced_bytes=(nbytes[0], nbytes[1]))
+            given = zip(staged.stages[s].inputs, joint.inputs, strict=True)
+            nbytes = sum(joint.program.nbytes(j) for i, j in given if i in sliced and j in whole)
+            stages[s] = dataclasses.replace(stages[s], sliced_bytes=nbytes)
     return dataclasses.replace(graph, stages=tuple(stages))
 
 

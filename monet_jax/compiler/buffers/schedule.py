@@ -81,8 +81,8 @@ def buffers_of(
         stage = executed[k].stage
         for i in op.inputs:
             open_at[i][2][stage] = k
-        workspace = op.workspace_arrays or (op.workspace_bytes,)
-        found += (Buffer(nbytes, k, k, False) for nbytes in workspace if nbytes > 0)
+        if op.workspace_bytes > 0:
+            found.append(Buffer(op.workspace_bytes, k, k, False))
         for i in op.outputs:
             if i in open_at:
                 close(i)
@@ -96,7 +96,7 @@ def buffers_of(
     found += _kept_again(graph, executed, schedule)
     found += _sliced(graph, executed) if graph.loops else ()
     found += _counters(schedule, [in_loops.get(run.stage, (None,))[0] for run in executed], end)
-    reused = {k: sum(op.workspace_arrays) - op.workspace_bytes for k, op in enumerate(schedule)}
+    reused = {k: -op.workspace_bytes for k, op in enumerate(schedule)}
     elementwise = {k for k, op in enumerate(schedule) if _is_elementwise(op.name)}
     return begun_in_results(_written_over(found, reused), elementwise), executed
 
@@ -202,17 +202,14 @@ def _kept_again(graph: Graph, executed: Sequence[Run], schedule: Sequence[Op]) -
 def _sliced(graph: Graph, executed: Sequence[Run]) -> Iterator[Buffer]:
     """Copies of slices of a loop's operands, made at the start of an iteration's backward."""
     iteration = {s: t for t, stop in graph.spans for s in range(t, stop)}
-    start, again, stop = dict[int, int](), dict[int, int](), dict[int, int]()
+    start, stop = dict[int, int](), dict[int, int]()
     for k, run in enumerate(executed):
         if run.depth:
             start.setdefault(iteration[run.stage], k)
             stop[run.stage] = k
-            if run.phase == "forward":
-                again[run.stage] = k
-    for s in stop:
-        for nbytes, last in zip(graph.stages[s].sliced_bytes, (stop, again), strict=True):
-            if nbytes and s in last:
-                yield Buffer(nbytes, start[iteration[s]], last[s], False, branch=graph.branch_of[s])
+    for s, last in stop.items():
+        if nbytes := graph.stages[s].sliced_bytes:
+            yield Buffer(nbytes, start[iteration[s]], last, False, branch=graph.branch_of[s])
 
 
 def _written_over(buffers: list[Buffer], reused_bytes: Mapping[int, int]) -> list[Buffer]:
