@@ -13,10 +13,12 @@ from typing import Any
 
 from ..compiler.backend import Backend, spread_bytes
 from ..ir import compat
+from ..ir.arrays.kernels import read_as_they_are
+from ..ir.arrays.layouts import written_across
+from ..ir.arrays.library_reductions import library_reads
+from ..ir.arrays.materialised import Arrays, constant_values, costly_values, drawn_values
+from ..ir.arrays.row_reductions import row_reductions
 from ..ir.costs import Work, work_of
-from ..ir.kernels import read_as_they_are
-from ..ir.library_reductions import library_reads
-from ..ir.materialised import Arrays, constant_values, costly_values, drawn_values
 from ..ir.primitives import (
     PRODUCTS,
     Kind,
@@ -27,7 +29,6 @@ from ..ir.primitives import (
     traits_of,
 )
 from ..ir.program import Equation, Program, positions_of
-from ..ir.row_reductions import row_reductions
 from ..operators import is_hook
 from ..seconds.group import Group
 
@@ -75,6 +76,7 @@ class Fusions:
         late: values that are computed at another time than the others, as cotangents may be.
 
     Attributes:
+        across: see `ir/arrays/layouts`.
         kept: the values that ops write to memory.
     """
 
@@ -86,7 +88,10 @@ class Fusions:
         late: Set[int] = frozenset(),
     ):
         self.program, self.backend, self.late = program, backend, late
-        self._kinds = _kinds_of(program, backend)  # by position
+        kinds = _kinds_of(program, backend)
+        self.across = written_across(program, kinds) if backend.sums_in_one_order else set[int]()
+        pairs = zip(program.equations, kinds, strict=True)
+        self._kinds = [Kind.SOLID if id(e) in self.across else kind for e, kind in pairs]
         self.position = positions_of(program.equations)
         self.producer = {i: e for e in program.equations for i in e.outputs}
         self._source = self._views()
@@ -293,8 +298,3 @@ def _reading(equation: Equation, passed: Mapping[int, Any]) -> Equation:
             i = passed[i]
         inputs.append(i)
     return dataclasses.replace(equation, inputs=tuple(inputs))
-
-
-def is_in_place(equation: Equation) -> bool:
-    """Whether an op of an equation may write its result over an operand that ends there."""
-    return kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place

@@ -22,15 +22,15 @@ from ..compiler.backend import (
     workspace_bytes,
 )
 from ..ir import compat
-from ..ir.kernels import copied_for_both
-from ..ir.materialised import counter_bytes, is_sum_of_dropped
-from ..ir.primitives import PRODUCTS, Kind, kind_of, must_run_once
+from ..ir.arrays.kernels import copied_for_both
+from ..ir.arrays.materialised import counter_bytes, is_sum_of_dropped
+from ..ir.arrays.row_reductions import reduced_in
+from ..ir.primitives import PRODUCTS, Kind, is_in_place, kind_of, must_run_once
 from ..ir.program import Equation, Program, dependents, flatten
-from ..ir.row_reductions import reduced_in
 from ..ir.stage import Stage
 from ..operators import is_hook
 from ..seconds.prices import ByRoofline, Prices
-from .fusion import Fusion, Fusions, is_in_place
+from .fusion import Fusion, Fusions
 from .implementations import with_encoders
 from .local_ops import (
     LocalOp,
@@ -190,7 +190,9 @@ def _workspace_bytes(trace: TracedStage, equation: Equation) -> int:
         constants, _, _ = compat.scan_counts(equation.eqn)
         return _temporary_bytes(body, trace.backend, body.inputs[constants:])
     if equation.primitive == "dot_general":
-        return trace.backend.product_bytes + _copied_bytes(equation, trace.fusions, trace.backward)
+        across = equation.outputs if id(equation) in trace.fusions.across else ()
+        copied = _copied_bytes(equation, trace.fusions, trace.backward)
+        return trace.backend.product_bytes + copied + sum(map(trace.program.nbytes, across))
     if trace.backend.copies_spread:
         return spread_bytes(equation, trace.fusions.producer)
     return workspace_bytes(equation) if trace.backend.needs_scratch else 0

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from ..compiler.backend import Backend
+from ..ir.arrays.row_reductions import REDUCTIONS
 from ..ir.program import Program
-from ..ir.row_reductions import REDUCTIONS
 from .traced_stage import TracedStage
 
 

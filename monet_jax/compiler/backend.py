@@ -34,7 +34,7 @@ class Backend:
             result, has memory of its own; a smaller one is kept on the chip. Without end where it
             lies in the memory of the result.
         leaves_reductions: whether a library computes sums and extremes, which reads arrays where
-            others read the same (see `ir/library_reductions`).
+            others read the same (see `ir/arrays/library_reductions`).
         computes_once: whether it computes nothing costly, an exponential say, for several fusions
             that read it, but keeps an array.
         kernels_come_last: whether the gradient of a convolution's or a product's kernel is computed
@@ -71,6 +71,8 @@ class Backend:
             what the operand is made of computed inside: all but gradients (`spread_bytes`).
         adds_products_in_place: whether a product is added to an array where that lies, and has no
             array of its own: cuBLAS's `beta`.
+        sums_in_one_order: whether a kernel that sums reads operands that lie in the same order of
+            axes, and one that lies in another is written in that first (see `ir/arrays/layouts`).
         side_multiple: a product of 16-bit floats reads its operands with zeros added to sides that
             are no multiples of it: tensor cores take no others.
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
@@ -106,6 +108,7 @@ class Backend:
     copies_spread: bool = False
     adds_products_in_place: bool = False
     keeps_kernels: bool = False
+    sums_in_one_order: bool = False
     side_multiple: int = 1
     product_bytes: int = 0
     tile: tuple[int, int] | None = None
@@ -139,6 +142,7 @@ _BACKENDS = {
         copies_spread=True,
         adds_products_in_place=True,
         keeps_kernels=True,
+        sums_in_one_order=True,
         side_multiple=8,
         product_bytes=_CUBLAS_BYTES,
     ),

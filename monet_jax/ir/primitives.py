@@ -236,3 +236,8 @@ def runs_once(eqn: Any, in_rule: bool = False) -> bool:
         return True
     rules = [] if in_rule else compat.forward_rules(eqn)
     return any(runs_once(e, in_rule=True) for rule in rules for e in rule.jaxpr.eqns)
+
+
+def is_in_place(equation: Equation) -> bool:
+    """Whether an op of an equation may write its result over an operand that ends there."""
+    return kind_of(equation) is Kind.FUSED or traits_of(equation.primitive).updates_in_place

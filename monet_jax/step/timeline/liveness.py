@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...analyzer.fusion import Fusion, Fusions, is_in_place
+from ...analyzer.fusion import Fusion, Fusions
 from ...compiler.backend import Backend
 from ...ir import compat
+from ...ir.primitives import is_in_place
 from ...ir.program import Equation, Program, flatten
 
 #: What a value is for that is neither an argument nor a result.

@@ -8,9 +8,9 @@ nothing else reads what is reduced: saved for the gradient, it costs two more ke
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
 
-from . import compat
-from .primitives import Kind
-from .program import Equation, Program
+from .. import compat
+from ..primitives import Kind
+from ..program import Equation, Program
 
 #: Reductions that compilers compute in ways of their own.
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})

@@ -8,7 +8,7 @@ layout that the gradient reads.
 
 from collections.abc import Iterator
 
-from .program import Equation, Program
+from ..program import Equation, Program
 
 
 def read_as_they_are(program: Program) -> set[int]:

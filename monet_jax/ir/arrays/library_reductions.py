@@ -11,9 +11,9 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 
+from ..primitives import Kind, is_random
+from ..program import Equation
 from .materialised import Arrays, computed_in
-from .primitives import Kind, is_random
-from .program import Equation
 from .row_reductions import REDUCTIONS
 
 #: Elementwise primitives that YNNPACK has, or that XLA writes by means of those.

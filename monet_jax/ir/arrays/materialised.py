@@ -7,8 +7,8 @@ hyperbolic tangent where it counts that as costly.
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from .primitives import Kind, is_random, must_run_once
-from .program import Equation, Program
+from ..primitives import Kind, is_random, must_run_once
+from ..program import Equation, Program
 from .row_reductions import is_of_rows
 
 #: Elementwise primitives that XLA:CPU does not compute twice.
