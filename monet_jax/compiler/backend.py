@@ -73,6 +73,7 @@ class Backend:
             array of its own: cuBLAS's `beta`.
         sums_in_one_order: whether a kernel that sums reads operands that lie in the same order of
             axes, and one that lies in another is written in that first (see `ir/arrays/layouts`).
+        casts_before_loops: whether what a loop casts slices of is cast as a whole before it.
         side_multiple: a product of 16-bit floats reads its operands with zeros added to sides that
             are no multiples of it: tensor cores take no others.
         product_bytes: what a product takes beside its operands and result while it runs: cuBLAS's
@@ -109,6 +110,7 @@ class Backend:
     adds_products_in_place: bool = False
     keeps_kernels: bool = False
     sums_in_one_order: bool = False
+    casts_before_loops: bool = False
     side_multiple: int = 1
     product_bytes: int = 0
     tile: tuple[int, int] | None = None
@@ -154,6 +156,7 @@ _BACKENDS = {
         expands_pooling=False,
         splits_dropped_softmax=True,
         fetches_at_once=True,
+        casts_before_loops=True,
         tile=(8, 128),  # sublanes by lanes of a vector register
         chip_fills=6.1,  # by the temporaries of ViTs on a v5e, as `docs/how/targets.md` says
     ),

@@ -95,6 +95,7 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
         delays_tables=context.backend.makes_zeros_early,
         writes_saved_once=context.backend.writes_for_each_view,
         waits_in_stacks=context.backend.fetches_at_once,
+        rounds_slices=context.backend.casts_before_loops,
     )
 
 

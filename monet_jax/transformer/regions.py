@@ -18,6 +18,7 @@ from ..tracing.staged import StagedProgram
 from .host import Moved, Sent, run_offloaded, saved_or_offloaded
 from .lookups import with_lookups
 from .names import run_named
+from .slices import rounded
 
 #: Before every name given here, so that none collides with a name of the user's.
 NAME_PREFIX = "monet_jax:"
@@ -38,6 +39,7 @@ class Emission:
             to leave all on the device.
         once: values that the outermost region saves, where the compiler may write them more than
             once.
+        rounded: inputs of that body that are rounded before they are cast.
     """
 
     staged: StagedProgram
@@ -46,6 +48,7 @@ class Emission:
     carried: Mapping[str, int] | None = None
     depth: int | None = None
     once: frozenset[int] = frozenset()
+    rounded: frozenset[int] = frozenset()
 
 
 #: Runs the regions inside a region: their values, what is read after them, and the names of saved
@@ -170,6 +173,7 @@ def _run_stages(
     emission: Emission, region: Region, env: dict[int, Any], names: Mapping[int, str]
 ) -> None:
     """Run the stages of a region that has no regions inside."""
+    env |= {i: rounded(env[i]) for i in emission.rounded & env.keys()}
     for stage in stages_of(emission, region):
         active = active_in(stage.equations, stage.differentiated_inputs)
         program, equations = emission.staged.program, stage.equations

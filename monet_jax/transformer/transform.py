@@ -31,6 +31,7 @@ from .parts import Part, PlannedChoice, PlannedLoop, parts_of
 from .regions import Emission, reads_of, run_region, writes_of
 from .scan import Run, run_loop
 from .scan_operands import Body, Hoisted
+from .slices import only_cast
 
 
 def transform(
@@ -116,7 +117,7 @@ def _body(outer: Emission, loop: Loop, regions: Sequence[Region], depth: int | N
 
     With a `depth` it is as `Run.marked` has it.
     """
-    staged, (consts, carried, _) = loop.body, loop.counts
+    staged, (consts, carried, stacked) = loop.body, loop.counts
     program, inputs = staged.program, staged.program.inputs
     if loop.hoists:
         first, *others = staged.stages
@@ -124,7 +125,9 @@ def _body(outer: Emission, loop: Loop, regions: Sequence[Region], depth: int | N
         staged = dataclasses.replace(staged, stages=(Stage((), (), (), (), ()), *others))
     by = outer.encoding.renamed(lambda v: loop.atom(0, v), staged.writer)
     once = frozenset(inputs) - frozenset(program.inputs)
-    emission = Emission(staged, by, once, loop.carried_inputs, depth)
+    slices = inputs[-stacked:] if stacked and staged.program.rewrite.rounds_slices else ()
+    rounded = only_cast(staged, slices)
+    emission = Emission(staged, by, once, loop.carried_inputs, depth, rounded=rounded)
     parts = parts_of(staged, regions)
 
     def body(consts, carry, slices):

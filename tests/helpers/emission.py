@@ -67,7 +67,12 @@ class Flat:
 EXACT = operators.rewriter(
     operators.selected("exact"),
     operators.Context(
-        Backend(fuses_gradients=True, makes_zeros_early=True, writes_for_each_view=True)
+        Backend(
+            fuses_gradients=True,
+            makes_zeros_early=True,
+            writes_for_each_view=True,
+            casts_before_loops=True,
+        )
     ),
 )
 

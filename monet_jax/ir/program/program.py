@@ -76,6 +76,7 @@ class Rewrite:
         writes_saved_once: whether the readers of a saved value read it behind a barrier.
         waits_in_stacks: whether an array that waits in the host's memory is a slot of a stack
             there, so that it comes back when the slot's index is known.
+        rounds_slices: whether a loop rounds the slices that it casts (see `transformer/slices`).
     """
 
     equation: Callable[[Any], Replacement | None]
@@ -88,6 +89,7 @@ class Rewrite:
     delays_tables: bool = False
     writes_saved_once: bool = False
     waits_in_stacks: bool = False
+    rounds_slices: bool = False
 
 
 def _itself(eqn: Any) -> None:

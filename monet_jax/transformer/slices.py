@@ -1,0 +1,45 @@
+"""Rounds slices of what a loop reads before it casts them, so that it keeps no copy of the whole.
+
+Parameters are float32 and products bfloat16, so an iteration casts its slice of each weight.
+XLA:TPU casts the whole stack before the loop instead, for the forward and the backward, and keeps
+it in between: two bytes for each parameter. It does not where the slice is first rounded to the
+precision of the cast, which changes no bit of the result.
+"""
+
+from collections.abc import Collection
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..ir.program import Equation
+from ..tracing.staged import StagedProgram
+
+_ROUNDED = jnp.finfo(jnp.bfloat16)
+
+
+def only_cast(staged: StagedProgram, slices: Collection[int]) -> frozenset[int]:
+    """Slices in float32 of which the body of a loop reads nothing but casts to bfloat16.
+
+    bfloat16 has as many exponents as float32, so that rounding before the cast is rounding once.
+
+    Arguments:
+        staged: the body.
+        slices: inputs of its program.
+    """
+    program, equations = staged.program, [e for x in staged.stages for e in x.equations]
+    read_whole = {i for e in equations if not _is_cast(e) for i in e.reads} | {*program.outputs}
+    cast = {i for e in equations if _is_cast(e) for i in e.reads}
+    return frozenset(cast.intersection(slices) - read_whole)
+
+
+def rounded(x: jax.Array) -> jax.Array:
+    """The elements of an array in float32, rounded to bfloat16."""
+    return lax.reduce_precision(x, _ROUNDED.nexp, _ROUNDED.nmant)
+
+
+def _is_cast(equation: Equation) -> bool:
+    if equation.primitive != "convert_element_type":
+        return False
+    (given,), (made,) = equation.eqn.invars, equation.eqn.outvars
+    return (given.aval.dtype, made.aval.dtype) == (jnp.float32, jnp.bfloat16)
