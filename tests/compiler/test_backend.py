@@ -61,24 +61,24 @@ def _transformer(params, words, targets):
 
 
 def _attention(w, x):
-    q, k, v = (jnp.reshape(x @ w[name], (BATCH, LENGTH, HEADS, -1)) for name in ("q", "k", "v"))
+    q, k, v = (jnp.reshape(x @ w[name], (*x.shape[:2], HEADS, -1)) for name in ("q", "k", "v"))
     shares = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k))
     return jnp.einsum("bhts,bshd->bthd", shares, v).reshape(x.shape) @ w["out"]
 
 
-def _specs():
+def _specs(batch):
     def matrix(m, n):
         return Spec((m, n), jnp.float32)
 
     block = {name: matrix(WIDTH, WIDTH) for name in ("q", "k", "v", "out")}
     block |= {"up": matrix(WIDTH, 4 * WIDTH), "down": matrix(4 * WIDTH, WIDTH)}
-    words = Spec((BATCH, LENGTH), jnp.int32)
+    words = Spec((batch, LENGTH), jnp.int32)
     head = {"words": matrix(WORDS, WIDTH), "head": matrix(WIDTH, WORDS)}
     return {**head, "blocks": [block] * BLOCKS}, words, words
 
 
-def _plan_search(target):
-    traced = trace_loss(_transformer, _specs(), target)
+def _plan_search(target, batch=BATCH):
+    traced = trace_loss(_transformer, _specs(batch), target)
     return PlanSearch(compiled_plans_of(traced, target, Pins()), planners.Stages())
 
 
@@ -90,7 +90,7 @@ def _whole(plan_search):
 
 
 def _errors(plan_search):
-    """By how much the bytes of three plans are missed; each is compiled."""
+    """By how much the bytes of two or three plans are missed; each is compiled."""
     temps = plan_search.compiled_plans.unplanned.temp_bytes
     found = {}
     for share in (0.35, 0.5, 0.75):
@@ -103,7 +103,7 @@ def _errors(plan_search):
             / plan_search.compiled_plans.temp_bytes(compiled_plan)
             - 1
         )
-    assert len(found) == 3
+    assert len(found) > 1
     return list(found.values())
 
 
@@ -117,10 +117,11 @@ def test_predictions_are_near_what_is_compiled(name):
 
 @pytest.mark.parametrize("name", [foreign_target("tpu:v5e")])
 def test_what_a_gpu_keeps_is_not_what_a_tpu_keeps(name, monkeypatch):
-    right = np.abs(_errors(_plan_search(resolve_target(name))))
+    batch = 16 * BATCH  # for which the chip has no room
+    right = np.abs(_errors(_plan_search(resolve_target(name), batch)))
     mixed = dataclasses.replace(backend.backend_of(name), fuses_into_products=False)
     monkeypatch.setattr(judge, "backend_of", lambda target: mixed)
-    assert max(np.abs(_errors(_plan_search(resolve_target(name))))) > 2 * max(right)
+    assert max(np.abs(_errors(_plan_search(resolve_target(name), batch)))) > 2 * max(right)
 
 
 def _normalized(params, x):
@@ -247,7 +248,8 @@ def test_compilers_recompute_late_or_early_as_stated(name):
         return jnp.mean(x)
 
     target = resolve_target(name)
-    specs = [Spec((256, 256), jnp.float32)] * 12, Spec((4096, 256), jnp.float32)
+    rows = 4096 if name != "tpu:v5e" else 2**17  # for which its chip has no room
+    specs = [Spec((256, 256), jnp.float32)] * 12, Spec((rows, 256), jnp.float32)
     compiled_plans = compiled_plans_of(trace_loss(loss, specs, target), target, Pins())
     products = [
         [

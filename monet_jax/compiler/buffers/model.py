@@ -157,7 +157,7 @@ def _off_chip(buffers: list[Buffer], executed: Sequence[Run], graph: Graph) -> l
     if graph.chip is None:
         return buffers
     elapsed = np.cumsum([0.0, *(run.of(graph).seconds for run in executed)])
-    lives = [elapsed[buffer.stop + 1] - elapsed[buffer.start] for buffer in buffers]
+    lives = [0.0 if x.is_workspace else elapsed[x.stop + 1] - elapsed[x.start] for x in buffers]
     free, found = np.full(len(executed), graph.chip.nbytes), list[Buffer]()
     for n in np.argsort(lives, kind="stable").tolist():
         buffer = buffers[n]

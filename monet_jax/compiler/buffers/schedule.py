@@ -26,7 +26,8 @@ class Buffer:
     """An array of a schedule, live while runs `start` to `stop` execute.
 
     The buffer of a branch is live only where that branch runs. Results of one size are placed in
-    the order in which the step returns them.
+    the order in which the step returns them. What an op needs only while it runs, the body of a
+    loop say, is one for each iteration, and short-lived.
     """
 
     nbytes: int
@@ -35,6 +36,7 @@ class Buffer:
     is_output: bool
     branch: tuple[Choice, int] | None = None
     place: int = 0
+    is_workspace: bool = False
 
 
 def buffers_of(
@@ -82,7 +84,7 @@ def buffers_of(
         for i in op.inputs:
             open_at[i][2][stage] = k
         if op.workspace_bytes > 0:
-            found.append(Buffer(op.workspace_bytes, k, k, False))
+            found.append(Buffer(op.workspace_bytes, k, k, False, is_workspace=True))
         for i in op.outputs:
             if i in open_at:
                 close(i)

@@ -34,6 +34,16 @@ def test_what_is_not_live_for_long_stays_on_the_chip_as_far_as_there_is_room(chi
     assert predicted_temp_bytes(graph, [Region(0, 0, alone=True)], {}) == expected
 
 
+@pytest.mark.parametrize(("nbytes", "expected"), [(8, 0), (4, 5)])
+def test_what_each_iteration_of_a_long_loop_needs_stays_there(nbytes, expected):
+    make = Builder()
+    forward = [make.op("scan", "", "out:2", seconds=100.0, workspace_bytes=5)]
+    graph = make.graph([forward], [[make.op("b", "out", "", seconds=100.0)]])
+    graph = dataclasses.replace(graph, chip=Chip(nbytes, 10.0))
+    taken = predicted_temp_bytes(graph, [Region(0, 0, alone=True)], {})
+    assert taken == expected + 2  # "out" waits for too long
+
+
 @pytest.mark.parametrize("name", [foreign_target("tpu:v5e")])
 def test_a_small_program_takes_less_of_main_memory_than_its_arrays(name, monkeypatch):
     """Each array of these takes 7 to 28 MiB."""
