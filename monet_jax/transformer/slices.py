@@ -28,9 +28,10 @@ def only_cast(staged: StagedProgram, slices: Collection[int]) -> frozenset[int]:
         slices: inputs of its program.
     """
     program, equations = staged.program, [e for x in staged.stages for e in x.equations]
-    read_whole = {i for e in equations if not _is_cast(e) for i in e.reads} | {*program.outputs}
     cast = {i for e in equations if _is_cast(e) for i in e.reads}
-    return frozenset(cast.intersection(slices) - read_whole)
+    others = [i for e in equations if not _is_cast(e) for i in e.reads]
+    returned = [i for i in program.outputs if isinstance(i, int)]
+    return frozenset(cast.intersection(slices).difference(others, returned))
 
 
 def rounded(x: jax.Array) -> jax.Array:
