@@ -117,7 +117,7 @@ def _body(outer: Emission, loop: Loop, regions: Sequence[Region], depth: int | N
 
     With a `depth` it is as `Run.marked` has it.
     """
-    staged, (consts, carried, stacked) = loop.body, loop.counts
+    staged, (consts, carried, _) = loop.body, loop.counts
     program, inputs = staged.program, staged.program.inputs
     if loop.hoists:
         first, *others = staged.stages
@@ -125,7 +125,7 @@ def _body(outer: Emission, loop: Loop, regions: Sequence[Region], depth: int | N
         staged = dataclasses.replace(staged, stages=(Stage((), (), (), (), ()), *others))
     by = outer.encoding.renamed(lambda v: loop.atom(0, v), staged.writer)
     once = frozenset(inputs) - frozenset(program.inputs)
-    slices = inputs[-stacked:] if stacked and staged.program.rewrite.rounds_slices else ()
+    slices = [v for _, v in loop.stacked] if program.rewrite.rounds_slices else []
     rounded = only_cast(staged, slices)
     emission = Emission(staged, by, once, loop.carried_inputs, depth, rounded=rounded)
     parts = parts_of(staged, regions)

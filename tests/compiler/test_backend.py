@@ -90,10 +90,12 @@ def _whole(plan_search):
 
 
 def _errors(plan_search):
-    """By how much the bytes of two or three plans are missed; each is compiled."""
+    """By how much the bytes of three plans are missed; each is compiled."""
     temps = plan_search.compiled_plans.unplanned.temp_bytes
     found = {}
-    for share in (0.35, 0.5, 0.75):
+    for share in (0.35, 0.5, 0.75, 0.4, 0.6, 0.9):  # some of which may have one plan
+        if len(found) == 3:
+            break
         decisions = _whole(plan_search).within(
             plan_search.compiled_plans.model.scale.modelled_for(int(share * temps))
         )
@@ -103,7 +105,7 @@ def _errors(plan_search):
             / plan_search.compiled_plans.temp_bytes(compiled_plan)
             - 1
         )
-    assert len(found) > 1
+    assert len(found) == 3
     return list(found.values())
 
 
