@@ -96,6 +96,7 @@ def rewriter(operators: Sequence[Operator], context: Context) -> Rewrite:
         writes_saved_once=context.backend.writes_for_each_view,
         waits_in_stacks=context.backend.fetches_at_once,
         rounds_slices=context.backend.casts_before_loops,
+        tile=context.backend.tile,
     )
 
 

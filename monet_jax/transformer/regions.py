@@ -173,7 +173,8 @@ def _run_stages(
     emission: Emission, region: Region, env: dict[int, Any], names: Mapping[int, str]
 ) -> None:
     """Run the stages of a region that has no regions inside."""
-    env |= {i: rounded(env[i]) for i in emission.rounded & env.keys()}
+    tile = emission.staged.program.rewrite.tile
+    env |= {i: rounded(env[i], tile) for i in emission.rounded & env.keys()}
     for stage in stages_of(emission, region):
         active = active_in(stage.equations, stage.differentiated_inputs)
         program, equations = emission.staged.program, stage.equations

@@ -4,13 +4,19 @@ Parameters are float32 and products bfloat16, so an iteration casts its slice of
 XLA:TPU casts the whole stack before the loop instead, for the forward and the backward, and keeps
 it in between: two bytes for each parameter. It does not where the slice is first rounded to the
 precision of the cast, which changes no bit of the result.
+
+Where it does not cast the whole, it may copy it into the layout that the products like best, and
+keeps that as well where iterations have several plans: four bytes for each parameter. So a slice
+keeps the layout of the whole, where that is known: arguments lie row by row if no tile pads them.
 """
 
+import operator
 from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from ..ir.program import Equation
 from ..tracing.staged import StagedProgram
@@ -34,8 +40,15 @@ def only_cast(staged: StagedProgram, slices: Collection[int]) -> frozenset[int]:
     return frozenset(cast.intersection(slices).difference(others, returned))
 
 
-def rounded(x: jax.Array) -> jax.Array:
-    """The elements of an array in float32, rounded to bfloat16."""
+def rounded(x: jax.Array, tile: tuple[int, int] | None) -> jax.Array:
+    """A slice in float32, rounded to bfloat16, in the layout of the whole.
+
+    Arguments:
+        x: the slice.
+        tile: rows and columns of the tiles that arrays are padded to, if they are.
+    """
+    if tile is not None and x.ndim > 1 and not any(map(operator.mod, x.shape[-2:], tile)):
+        x = with_layout_constraint(x, Layout(tuple(range(x.ndim))))
     return lax.reduce_precision(x, _ROUNDED.nexp, _ROUNDED.nmant)
 
 

@@ -72,6 +72,7 @@ EXACT = operators.rewriter(
             makes_zeros_early=True,
             writes_for_each_view=True,
             casts_before_loops=True,
+            tile=(1, 2),
         )
     ),
 )

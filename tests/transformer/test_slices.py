@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from compilers import foreign_target
 
+import monet_jax
+from monet_jax import zoo
 from monet_jax.analyzer.pins import Pins
 from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.judge import compiled_plans_of
 from monet_jax.tracing import trace
+from monet_jax.transformer import slices
 from monet_jax.transformer.transform import transform
 
 BFLOAT16 = jnp.bfloat16
@@ -102,3 +105,34 @@ def test_a_tpu_casts_no_whole_stack(name, monkeypatch):
         for rounds in (True, False)
     )
     assert without - with_rounding >= 3 * 64 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("shape", "keeps_order"), [((16, 256), True), ((16, 8, 64), False), ((256,), False)]
+)
+def test_a_slice_keeps_the_layout_of_a_whole_that_no_tile_pads(shape, keeps_order):
+    def constraints(tile):
+        x = jax.ShapeDtypeStruct(shape, jnp.float32)
+        return str(jax.make_jaxpr(lambda x: slices.rounded(x, tile))(x)).count("layout_constraint")
+
+    assert constraints((8, 128)) == keeps_order
+    assert constraints(None) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [foreign_target("tpu:v5e")])
+def test_a_tpu_keeps_no_stack_in_another_layout(name, monkeypatch):
+    """Of 27 and 9 MiB, where iterations have several plans."""
+    problem = zoo.build("llama", scale="bench", dtype="bfloat16")
+    plain = monet_jax.plan(problem.loss, *problem.args, budget="1TiB", target=name)
+    temps = plain.unplanned_bytes - plain.fixed_bytes
+    budget = plain.fixed_bytes + int(0.12 * temps)
+    plan = monet_jax.plan(problem.loss, *problem.args, budget=budget, target=name)
+
+    def temp_bytes():
+        step = jax.value_and_grad(plan.apply(problem.loss), has_aux=True)
+        return monet_jax.compiled_bytes(step, *problem.args, target=name).temp_bytes
+
+    as_planned = temp_bytes()
+    monkeypatch.setattr(slices, "with_layout_constraint", lambda x, layout: x)
+    assert temp_bytes() - as_planned >= 36 * 10**6

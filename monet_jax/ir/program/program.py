@@ -77,6 +77,7 @@ class Rewrite:
         waits_in_stacks: whether an array that waits in the host's memory is a slot of a stack
             there, so that it comes back when the slot's index is known.
         rounds_slices: whether a loop rounds the slices that it casts (see `transformer/slices`).
+        tile: rows and columns of the tiles that arrays are padded to, if they are.
     """
 
     equation: Callable[[Any], Replacement | None]
@@ -90,6 +91,7 @@ class Rewrite:
     writes_saved_once: bool = False
     waits_in_stacks: bool = False
     rounds_slices: bool = False
+    tile: tuple[int, int] | None = None
 
 
 def _itself(eqn: Any) -> None:

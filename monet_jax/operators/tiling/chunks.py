@@ -94,8 +94,8 @@ class Chunks:
         own, scalars = operands[:count], operands[count:]
         inner, outer = [n for n in live if n < count], [n for n in live if n >= count]
         start = [jnp.zeros((), self.avals[n].dtype) for n in self.active]
-        _, shares = jax.vjp(lambda sums: self._lead(sums, scalars), start)
-        one = jnp.ones((), self.avals[self.active[0]].dtype)
+        lead, shares = jax.vjp(lambda sums: self._lead(sums, scalars), start)
+        one = jnp.ones_like(lead)
         totals, gradients = self._loop(own, inner, shares(one)[0])
         sums = [totals[n] for n in self.active]
         if outer:

@@ -1,7 +1,14 @@
-"""The end of a chunked loss: the one number of it on which the differentiated outputs depend."""
+"""The end of a chunked loss: the one number of it on which the differentiated outputs depend.
+
+The further it is behind the loop, the less is left to do with the gradients: where it is the loss
+itself, whose cotangent is one, they are not written again to be scaled.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
 
 from ...ir import compat
 from ...ir.primitives import STOPS
@@ -43,33 +50,47 @@ def ends_of(
     """Where a loss ends whose loop computes some values, each with its axis.
 
     It ends where the differentiated outputs depend on one number of it. Where they depend on
-    several sums, it ends behind the equations that join them linearly. None where there is no such
-    place.
+    several sums, it ends behind the equations that join them linearly; in any case behind those
+    that scale the number by constants, such as a mean. None where there is no such place.
     """
     rest = [e for e in program.equations if inside.keys().isdisjoint(e.outputs)]
     late = dependents(program.equations, inside)
     active = active_values(program, derivative)
+    scales = not any(_may_vanish(program.avals[i]) for i in inside)
     computed, linear, tail = {*inside}, set[int](), list[Equation]()
+    found = None
     while True:
         read = _read(program, rest)
         exits = tuple(sorted(computed & read))
         needed = active & _influencing(program, derivative, rest)
         leading = [i for i in exits if i in needed]
         if any(inside.get(i) is not None or program.avals[i].shape for i in leading):
-            return None
+            return found
         if not tail:
             linear.update(leading)
             sums = frozenset(leading)
+        behind = [e for e in rest if _is_linear(program, e, linear, late)]
         if len(leading) == 1:
             kept = frozenset(inside) & {*exits, *sums}
-            return Ends(tuple(tail), frozenset(linear), sums, exits, leading[0], kept)
-        joined = next((e for e in rest if _is_linear(program, e, linear, late)), None)
+            found = Ends(tuple(tail), frozenset(linear), sums, exits, leading[0], kept)
+            (lead,) = leading
+            behind = [e for e in behind if scales and active.intersection(e.reads) == {lead}]
+        joined = next(iter(behind), None)
         if joined is None or not leading:
-            return None
+            return found
         rest.remove(joined)
         tail.append(joined)
         linear.update(joined.outputs)
         computed.update(joined.outputs)
+
+
+def _may_vanish(aval: Any) -> bool:
+    """Whether small gradients of a value become zero, such as in float16.
+
+    There a loss is often scaled by its cotangent, which the chunks do not know.
+    """
+    is_real = compat.is_float(aval) and jnp.issubdtype(aval.dtype, jnp.floating)
+    return is_real and jnp.finfo(aval.dtype).tiny > jnp.finfo(jnp.float32).tiny
 
 
 def _read(program: Program, equations: Sequence[Equation]) -> set[int]:

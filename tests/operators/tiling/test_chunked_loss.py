@@ -210,6 +210,29 @@ def test_the_gradients_of_a_tied_embedding_and_a_bias_are_those_of_the_loss():
     _assert_same(_gradient_of(chunked, *args), _gradient_of(loss, *args))
 
 
+@pytest.mark.parametrize("loss", thinned([mean, ignored, with_accuracies], "mean"))
+def test_constants_scale_the_loss_in_the_chunks(loss):
+    """Behind them its cotangent is one, with which no gradient has to be written once more."""
+    _, program, _ = _chunked(loss, _features(), _matrix())
+    (chunks,) = (e for e in program.equations if e.apart)
+    assert program.outputs[0] in chunks.outputs
+
+
+def test_gradients_in_float16_are_those_of_a_loss_that_its_cotangent_scales():
+    """Before it is known, they would vanish: these are all below the smallest number."""
+
+    def loss(x, w):
+        return _cross_entropy((x @ w).astype(jnp.float32), LABELS).sum() / 2**20
+
+    args = _features(jnp.float16), _matrix(jnp.float16)
+    chunked, program, plain = _chunked(loss, *args)
+    assert program is not plain
+    exact = jax.grad(loss, (0, 1))(*(a.astype(jnp.float32) for a in args))
+    found = jax.vjp(chunked, *args)[1](jnp.float32(2**20))
+    for one, other in zip(found, exact, strict=True):
+        np.testing.assert_allclose(one, other * 2**20, rtol=1e-2, atol=1e-2)
+
+
 def test_what_is_no_number_spreads_as_in_jax():
     x = _features().at[0, 3].set(jnp.nan).at[1, 2].set(jnp.inf)
     labels = LABELS.at[1, 5].set(WORDS + 7)
