@@ -76,7 +76,7 @@ TRAITS: dict[str, Traits] = {
         Traits(Kind.VIEW),
         """
         reshape squeeze expand_dims transpose name copy copy_p optimization_barrier
-        bitcast_convert_type random_wrap random_unwrap sharding_constraint
+        bitcast_convert_type random_wrap random_unwrap sharding_constraint layout_constraint
         pvary preduced vary_unreduced_cast
         """,
     ),

@@ -11,10 +11,12 @@ from compilers import foreign_target
 import monet_jax
 from monet_jax import zoo
 from monet_jax.analyzer.pins import Pins
+from monet_jax.analyzer.step_costs import step_costs
 from monet_jax.bench.models.programs import trace_loss
 from monet_jax.compiler.backend import backend_of
 from monet_jax.compiler.targets import resolve_target
 from monet_jax.planning.judge import compiled_plans_of
+from monet_jax.seconds.attained import modelled
 from monet_jax.tracing import trace
 from monet_jax.transformer import slices
 from monet_jax.transformer.transform import transform
@@ -117,6 +119,17 @@ def test_a_slice_keeps_the_layout_of_a_whole_that_no_tile_pads(shape, keeps_orde
 
     assert constraints((8, 128)) == keeps_order
     assert constraints(None) == 0
+
+
+def test_keeping_the_layout_takes_no_time():
+    def seconds(tile):
+        function, x = lambda x: jnp.sum(slices.rounded(x, tile)), jnp.ones((64, 256))
+        target = "tpu:v5e"
+        return step_costs(
+            function, [x], modelled(resolve_target(target)), backend_of(target)
+        ).seconds
+
+    assert seconds((8, 128)) == seconds(None) > 0
 
 
 @pytest.mark.slow
