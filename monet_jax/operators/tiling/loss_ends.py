@@ -90,7 +90,7 @@ def _may_vanish(aval: Any) -> bool:
     There a loss is often scaled by its cotangent, which the chunks do not know.
     """
     is_real = compat.is_float(aval) and jnp.issubdtype(aval.dtype, jnp.floating)
-    return is_real and jnp.finfo(aval.dtype).tiny > jnp.finfo(jnp.float32).tiny
+    return is_real and bool(jnp.finfo(aval.dtype).tiny > jnp.finfo(jnp.float32).tiny)
 
 
 def _read(program: Program, equations: Sequence[Equation]) -> set[int]:
