@@ -34,6 +34,9 @@ from .fusion import Fusion, Fusions, group_of, reads_whole
 
 #: What is written changes who reads what; after so many rounds, nothing does in the models seen.
 _ROUNDS = 3
+#: Fused equations that read another element than the one that they write: an op may compute an
+#: operand once for each of them.
+_MOVES = "concatenate dynamic_slice pad rev slice split stack tile unstack".split()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,15 +157,20 @@ def _copied_bytes(scan: Any, trip: Fusions) -> int:
 
 
 def _readers(fusions: Fusions) -> Mapping[int, int]:
-    """Value -> how many ops read it, or compute it again."""
-    ops: collections.Counter[int] = collections.Counter()
-    for equation in reversed(fusions.program.equations):
+    """Value -> how often ops read it or compute it again: each once, but for each of its slices."""
+    times = collections.defaultdict[int, collections.Counter[int]](collections.Counter)
+    for position, equation in reversed([*enumerate(fusions.program.equations)]):
         if _is_view(equation):
             continue
-        runs = 1 if _is_op(fusions, equation) else sum(ops[i] for i in equation.outputs)
+        by_op = collections.Counter[int]()
+        if _is_op(fusions, equation):
+            by_op[position] = 1
+        for i in () if by_op else equation.outputs:
+            by_op |= times[i]
+        is_moved = equation.primitive in _MOVES
         for i in {fusions.root(i) for i in equation.reads}:
-            ops[i] += runs
-    return ops
+            times[i] = times[i] + by_op if is_moved else times[i] | by_op
+    return collections.Counter({i: found.total() for i, found in times.items()})
 
 
 def _worth_writing(

@@ -51,6 +51,19 @@ def test_a_residual_stream_is_written_where_many_read_it():
     assert at(32) - at(16) == pytest.approx(2 * (at(16) - at(8)), rel=0.02)
 
 
+def test_an_op_computes_once_what_it_reads_several_times():
+    """Which of some elements is the greatest: each comparison decides the place and the element."""
+
+    def fun(arrays):
+        best, place = arrays[0], jnp.zeros((SIDE, SIDE), jnp.uint8)
+        for n, x in enumerate(arrays[1:], 1):
+            stays = best >= x
+            place, best = jnp.where(stays, place, jnp.uint8(n)), jnp.where(stays, best, x)
+        return place
+
+    assert seconds(fun, [ARRAY] * 8) == pytest.approx((8 + 1 / 4) * ONCE, rel=0.01)
+
+
 def test_a_cheap_value_is_computed_where_it_is_read():
     def fun(x):
         y = x * 2
