@@ -18,6 +18,8 @@ normalization, say.
 
 import collections
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -159,18 +161,17 @@ def _copied_bytes(scan: Any, trip: Fusions) -> int:
 def _readers(fusions: Fusions) -> Mapping[int, int]:
     """Value -> how often ops read it or compute it again: each once, but for each of its slices."""
     times = collections.defaultdict[int, collections.Counter[int]](collections.Counter)
-    for position, equation in reversed([*enumerate(fusions.program.equations)]):
+    for equation in reversed(fusions.program.equations):
         if _is_view(equation):
             continue
-        by_op = collections.Counter[int]()
-        if _is_op(fusions, equation):
-            by_op[position] = 1
-        for i in () if by_op else equation.outputs:
-            by_op |= times[i]
-        is_moved = equation.primitive in _MOVES
+        by_op = collections.Counter({id(equation): 1})
+        if not _is_op(fusions, equation):
+            of_outputs = (times[i] for i in equation.outputs)
+            by_op = functools.reduce(operator.or_, of_outputs, collections.Counter[int]())
+        joined = operator.add if equation.primitive in _MOVES else operator.or_
         for i in {fusions.root(i) for i in equation.reads}:
-            times[i] = times[i] + by_op if is_moved else times[i] | by_op
-    return collections.Counter({i: found.total() for i, found in times.items()})
+            times[i] = joined(times[i], by_op)
+    return collections.Counter({i: by_op.total() for i, by_op in times.items()})
 
 
 def _worth_writing(

@@ -69,13 +69,12 @@ def ends_of(
         if not tail:
             linear.update(leading)
             sums = frozenset(leading)
-        behind = [e for e in rest if _is_linear(program, e, linear, late)]
+        behind = (e for e in rest if _is_linear(program, e, linear, late))
         if len(leading) == 1:
             kept = frozenset(inside) & {*exits, *sums}
             found = Ends(tuple(tail), frozenset(linear), sums, exits, leading[0], kept)
-            (lead,) = leading
-            behind = [e for e in behind if scales and active.intersection(e.reads) == {lead}]
-        joined = next(iter(behind), None)
+            behind = (e for e in behind if scales and active.intersection(e.reads) == {*leading})
+        joined = next(behind, None)
         if joined is None or not leading:
             return found
         rest.remove(joined)
